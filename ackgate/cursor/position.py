@@ -1,0 +1,55 @@
+"""Where an entry lies: (ledger id, entry id).
+
+Pure. Positions order lexicographically. Entry -1 means "before the first entry of this ledger".
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ackgate.errors import PositionError
+
+LEDGER_ID_MAX: Final = 2**63 - 1
+"""Largest ledger id: a signed 64-bit number, as on BookKeeper's wire."""
+
+ENTRY_ID_MAX: Final = 2**32 - 1
+"""Largest entry id that an ack bitmap holds (a Roaring bitmap has 32-bit members)."""
+
+
+class Position(NamedTuple):
+    """One entry of one message ledger. A plain tuple underneath: cheap to make, hash and compare."""
+
+    ledger_id: int
+    entry_id: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read the form ``LEDGER:ENTRY``. Raises `PositionError` naming the text."""
+        ledger, colon, entry = text.partition(":")
+        try:
+            if not colon:
+                raise ValueError
+            position = cls(int(ledger), int(entry))
+        except ValueError:
+            raise PositionError(f"not a position: {text!r}; expected LEDGER:ENTRY") from None
+        return check_position(position)
+
+
+EARLIEST: Final = Position(-1, -1)
+"""Before every entry."""
+
+LATEST: Final = Position(LEDGER_ID_MAX, LEDGER_ID_MAX)
+"""After every entry. A request ("start here"), never a stored position."""
+
+
+def check_position(position: Position) -> Position:
+    """Return the position if both ids are in bounds, else raise `PositionError`."""
+    ledger_id, entry_id = position
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise PositionError(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX} (position {position})")
+    if not -1 <= entry_id <= ENTRY_ID_MAX:
+        raise PositionError(f"entry id {entry_id} is not in -1..{ENTRY_ID_MAX} (position {position})")
+    return position
