@@ -42,6 +42,14 @@ class ClosedHandleError(CallerError):
     """A ledger handle, client or store was used after it was closed."""
 
 
+class ConsumerBusyError(CallerError):
+    """An Exclusive subscription has its consumer already."""
+
+
+class ConsumerAssignError(CallerError):
+    """A Key_Shared consumer's hash ranges or policy do not fit the subscription's."""
+
+
 class NoSuchNodeError(CallerError, LookupError):
     """The metadata node does not exist."""
 
