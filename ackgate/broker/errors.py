@@ -1,8 +1,8 @@
-"""Errors that a broker tells its clients: the protocol's `ServerError` codes and one class for each that we raise.
+"""Errors that a broker tells its clients: the protocol's codes, and a class for each that we raise.
 
-Pure. The session answers a failed command with ``code`` and the text; the text is sent to the client, so it
-names what was asked for and never holds a payload, a path of this machine or a stack trace. Whatever is not a
-`BrokerError` is answered as `UnknownError` (or `PersistenceError` / `MetadataError` for a `StorageError`).
+Pure. The session answers a failed command with ``code`` and the text. The text is sent to the
+client, so it names what was asked for and never holds a payload, a path of this machine or a stack
+trace. `server_error` finds the code of whatever is not a `BrokerError`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ class ServerError(enum.IntEnum):
 
 
 class BrokerError(AckGateError):
-    """A request of a client was refused. Never raised itself; nothing was changed unless a child says so."""
+    """A request of a client was refused. Never raised itself.
+
+    Nothing was changed, unless a child says otherwise.
+    """
 
     code: ClassVar[ServerError] = ServerError.UNKNOWN
 
 
 class ProtocolError(BrokerError):
-    """The bytes or the order of commands break the protocol. The connection that sent them is closed."""
+    """Bytes or order of commands break the protocol. The connection that sent them is closed."""
 
 
 class FrameTooLargeError(ProtocolError):
@@ -59,7 +62,7 @@ class FrameTooLargeError(ProtocolError):
 
 
 class ServiceNotReadyError(BrokerError):
-    """The broker cannot serve this now (starting, stopping, topic being unloaded). Clients retry."""
+    """The broker cannot serve this now (starting, stopping, unloading). Clients retry."""
 
     code = ServerError.SERVICE_NOT_READY
 
@@ -95,7 +98,7 @@ class ConsumerNotFoundError(BrokerError, LookupError):
 
 
 class ConsumerBusyError(BrokerError):
-    """An exclusive subscription has a consumer already, or consumers of another type are connected."""
+    """An exclusive subscription is taken, or consumers of another type are connected."""
 
     code = ServerError.CONSUMER_BUSY
 

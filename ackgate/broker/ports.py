@@ -1,19 +1,19 @@
 """The seam between connections and topics: what a session calls, and what it offers to be called.
 
-Pure (types only). `Session` in ``session.py`` is the one implementation of `SessionPort`; the topic side
-(``registry.py``, ``topic.py``, ``producer.py``, ``consumer.py``) implements the rest.
+Pure (types only). `Session` in ``session.py`` is the one implementation of `SessionPort`; the topic
+side (``registry.py``, ``topic.py``, ``producer.py``, ``consumer.py``) implements the rest.
 
 Rules of the seam:
 
 * One event loop; nothing here is called from another thread.
-* A plain method never blocks and never calls back into the caller before it returns, with one exception:
-  a topic may send on the session from within any call (sends only append to an output list).
-* An ``async`` method that fails raises a `BrokerError` for the client's ears; the session turns any other
-  exception into a code (`errors.server_error`) and logs it.
-* The session answers every request that has a request id, except acks: those are answered by the consumer
-  (`send_ack_responses`, `send_ack_error`) when they are durable.
-* After `close` of a producer or consumer has been called, the session sends nothing more to it, and drops
-  what it still sends.
+* A plain method never blocks and never calls back into its caller before it returns, with one
+  exception: a topic may send on the session from within any call (sends only append to a list).
+* An ``async`` method that fails raises a `BrokerError` for the client's ears; the session turns any
+  other exception into a code (`errors.server_error`) and logs it.
+* The session answers every request that has a request id, except acks: those are answered by the
+  consumer (`send_ack_responses`, `send_ack_error`) when they are durable.
+* After `close` of a producer or consumer has been called, the session hands nothing more to it, and
+  drops what it still sends.
 """
 
 from __future__ import annotations
@@ -43,27 +43,38 @@ class SessionPort(Protocol):
         """``address:port`` of the other end, for statistics and logs."""
 
     @property
-    def client_version(self) -> str: ...
+    def client_version(self) -> str:
+        """What the client calls itself, as in ``Pulsar-CPP-v3.7.1``."""
 
     @property
     def protocol_version(self) -> int:
         """The smaller one of both sides' versions."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether anything that is sent can still arrive."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether unsent bytes are below the high-water mark. `ConsumerPort.on_writable` tells of its return."""
+        """Whether unsent bytes are below the high-water mark.
 
-    def send_receipts(self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]) -> None:
+        `ConsumerPort.on_writable` tells when that comes true again.
+        """
+
+    def send_receipts(
+        self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]
+    ) -> None:
         """Confirm entries: (sequence_id, highest_sequence_id, ledger_id, entry_id) each."""
 
     def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
         """SEND_ERROR: this entry was not stored."""
 
     def send_messages(
-        self, consumer_id: int, partition: int, messages: Sequence[MessageOut], epoch: int | None = None
+        self,
+        consumer_id: int,
+        partition: int,
+        messages: Sequence[MessageOut],
+        epoch: int | None = None,
     ) -> None:
         """MESSAGE frames, in order. `partition` is -1 for a topic that is not a partition."""
 
@@ -93,27 +104,32 @@ class ProducerPort(Protocol):
     """One producer on one topic."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name asked for, or the one the topic made up."""
 
     @property
     def last_sequence_id(self) -> int:
         """Highest sequence id known of this name (-1: none). De-duplication; -1 when it is off."""
 
     @property
-    def schema_version(self) -> bytes: ...
+    def schema_version(self) -> bytes:
+        """As it came in the request; empty without a schema."""
 
     @property
-    def topic_epoch(self) -> int | None: ...
+    def topic_epoch(self) -> int | None:
+        """Exclusive producers: the epoch under which this one holds the topic."""
 
     @property
     def is_ready(self) -> bool:
-        """False while it waits for exclusive access; `SessionPort.send_producer_ready` ends that."""
+        """False while it waits for exclusive access; `send_producer_ready` ends that."""
 
-    def publish(self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes) -> None:
+    def publish(
+        self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes
+    ) -> None:
         """Store an entry (from the magic number on, checksum verified).
 
-        Answered by exactly one of `send_receipts` and `send_error` for this sequence id, in the order of
-        the calls, unless the producer is closed first.
+        Answered by exactly one of `send_receipts` and `send_error` for this sequence id, in the
+        order of the calls, unless the producer is closed first.
         """
 
     async def close(self) -> None:
@@ -138,9 +154,11 @@ class ConsumerPort(Protocol):
     def on_writable(self) -> None:
         """The session's output has drained; `is_writable` is True again."""
 
-    def stats(self) -> ConsumerStats: ...
+    def stats(self) -> ConsumerStats:
+        """What the client's own statistics show of the broker's side."""
 
-    async def last_message_id(self) -> LastMessageId: ...
+    async def last_message_id(self) -> LastMessageId:
+        """Where the topic ends, and where this subscription's mark-delete stands."""
 
     async def seek(self, position: Position, unacked_mask: int | None) -> None:
         """Move the subscription so that `position` is read next (`EARLIEST`, `LATEST` allowed).
@@ -163,7 +181,7 @@ class TopicPort(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """No producer, no consumer, and nothing was ever written: a consumer may still set its schema."""
+        """No producer, no consumer, nothing ever written: a consumer may set the schema."""
 
     async def add_producer(self, session: SessionPort, request: ProducerRequest) -> ProducerPort:
         """Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`."""

@@ -1,8 +1,8 @@
-"""Values that cross the seam between a session (the wire) and a topic: requests in, messages and replies out.
+"""Values that cross the seam between a session and a topic: requests in, messages and replies out.
 
-Pure. Everything here has been checked: names are valid, ids are Python ints in signed 64-bit range, enums are
-known members. The session makes them from protobuf; no topic needs to look at protobuf again, except at
-`CommandAck`, which is handed over as parsed because acks are the hottest path.
+Pure. Everything here has been checked: names are valid, ids are ints in the signed 64-bit range,
+enums are known members. The session makes them from protobuf; no topic needs to look at protobuf
+again, except at `CommandAck`, which is handed over as parsed because acks are the hottest path.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class ProducerRequest:
     name: str | None
     """None: the topic makes one up."""
     epoch: int = 0
-    """Grows with each reconnect of one client producer; a newer epoch replaces the older connection."""
+    """Grows with each reconnect of a client's producer; a newer one replaces the older."""
     is_name_from_user: bool = True
-    """Whether the user chose the name; the client's own generated ones may be replaced on reconnect."""
+    """Whether the user chose the name; one that was made up may be replaced on reconnect."""
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     """Exclusive producers: the epoch under which this one held the topic before."""
@@ -140,8 +140,8 @@ class SubscribeRequest:
     is_durable: bool = True
     """False: a reader; its cursor is forgotten with the last consumer."""
     start_position: Position | None = None
-    """Readers: where to begin. `EARLIEST`, `LATEST` or an entry; reading starts with it (the client skips
-    what it has seen, or has asked for the entry after it)."""
+    """Readers: where to begin. `EARLIEST`, `LATEST` or an entry; reading starts with that entry
+    (the client itself skips what it has seen of it)."""
     start_batch_index: int | None = None
     """Readers that start inside a batch: index of the message at which `start_position` points."""
     start_rollback_seconds: int = 0
@@ -157,7 +157,7 @@ class SubscribeRequest:
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     epoch: int | None = None
-    """Consumer epoch: grows when the client rewinds; messages carry it back so that stale ones are dropped."""
+    """Grows when the client rewinds; messages carry it back so that stale ones are dropped."""
 
 
 class MessageOut(NamedTuple):
