@@ -1,0 +1,55 @@
+"""Where things lie in the metadata store, in Pulsar's layout.
+
+Pure.
+
+    /managed-ledgers/<tenant>/<namespace>/persistent/<topic>            a topic
+    /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>   a cursor
+    /ledgers/<ledger id>                                                a ledger
+
+Names come from clients. Each is percent-encoded whole, slashes and lone dots included, so that a
+name is always exactly one node and none steps out of its place.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+from ackgate.errors import CallerError
+
+MANAGED_LEDGERS: Final = "/managed-ledgers"
+LEDGERS: Final = "/ledgers"
+
+_DOTS: Final = {".": "%2E", "..": "%2E%2E"}
+
+
+def node_of_name(name: str) -> str:
+    """A name as a node is called. Raises `CallerError` for an empty name or unencodable text."""
+    if not name:
+        raise CallerError("an empty name cannot be a metadata node")
+    try:
+        node = quote(name, safe="", errors="strict")
+    except UnicodeEncodeError:
+        raise CallerError(f"not valid Unicode: {name!r}") from None
+    return _DOTS.get(node, node)
+
+
+def name_of_node(node: str) -> str:
+    """The name that a node was called after."""
+    return unquote(node, errors="replace")
+
+
+def topic_path(tenant: str, namespace: str, topic: str) -> str:
+    """Node of a topic; `namespace` without its tenant, `topic` without either."""
+    names = (node_of_name(tenant), node_of_name(namespace), "persistent", node_of_name(topic))
+    return "/".join((MANAGED_LEDGERS, *names))
+
+
+def cursor_path(topic_node_path: str, cursor: str) -> str:
+    """Node of a cursor, below its topic's."""
+    return f"{topic_node_path}/{node_of_name(cursor)}"
+
+
+def ledger_path(ledger_id: int) -> str:
+    """Node of a ledger's metadata."""
+    return f"{LEDGERS}/{ledger_id}"
