@@ -2,17 +2,16 @@
 
 Pure. A name is checked once, where it enters, and is a value afterwards::
 
-    persistent://tenant/namespace/topic-partition-3
-    `--------´   `----´ `-------´ `---------------´
-      domain     tenant namespace    local name        partition index 3 of ``topic``
+    persistent :// tenant / namespace / topic-partition-3
+    domain         tenant   namespace   local name: partition 3 of "topic"
 
     tenant/namespace/topic   ->  persistent://tenant/namespace/topic
     topic                    ->  persistent://public/default/topic
 
 Refused with `InvalidTopicNameError` (topics, namespaces) or `InvalidNameError` (everything else):
-what Pulsar refuses (an empty part, an unknown domain, letters outside ``-=:.`` and word characters in
-tenant or namespace), and beyond it whatever could do harm where a name becomes a metadata node, a
-log line or a table cell: control characters, ``.`` and ``..``, parts above `NAME_BYTES_MAX`. Names
+what Pulsar refuses (an empty part, an unknown domain, letters outside ``-=:.`` and word characters
+in tenant or namespace), and beyond it whatever could do harm where a name becomes a metadata node,
+a log line or a table cell: control characters, ``.`` and ``..``, parts above `NAME_BYTES_MAX`. Names
 of the old form with a cluster (four parts) are refused too. Non-persistent topics are recognised,
 so that they can be refused as not offered and not as malformed (`require_persistent`).
 """
