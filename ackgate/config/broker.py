@@ -1,0 +1,394 @@
+"""Settings of the broker: addresses, connections, topics, message ledgers and retention. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from ackgate.config.field import INT_MAX, SettingsGroup, setting
+
+SubscriptionTypeName = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
+
+CompatibilityName = Literal[
+    "ALWAYS_COMPATIBLE",
+    "ALWAYS_INCOMPATIBLE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+]
+
+
+class BrokerSettings(SettingsGroup):
+    """The server that embeds the other rooms."""
+
+    # --- where it is
+
+    cluster_name: str = setting(
+        "standalone",
+        "Name of the cluster, as the admin interface shows it.",
+        pulsar="",
+        departs="Pulsar refuses to start without one; its standalone takes this name.",
+    )
+    data_directory: str = setting(
+        "data",
+        "Everything that must survive a restart lies below it. One broker at a time.",
+    )
+    broker_service_port: int = setting(
+        6650,
+        "Port of the binary protocol. 0: any free one.",
+        pulsar=6650,
+        ge=0,
+        le=65_535,
+    )
+    web_service_port: int = setting(
+        8080,
+        "Port of the admin interface. 0: any free one.",
+        pulsar=8080,
+        ge=0,
+        le=65_535,
+    )
+    bind_address: str = setting(
+        "127.0.0.1",
+        "Address to listen on. 0.0.0.0: every interface.",
+        pulsar="0.0.0.0",  # noqa: S104  # a fact about Pulsar
+        departs="There is no authentication; being reachable from outside must be asked for.",
+    )
+    advertised_address: str = setting(
+        "",
+        "Address that clients are told to connect to. Empty: the bound address, or the host's "
+        "name where that is every interface.",
+        pulsar="",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = setting(
+        "INFO",
+        "Least severe log lines that are written.",
+    )
+    broker_shutdown_timeout_ms: int = setting(
+        60_000,
+        "After SIGTERM: how long closing topics and writing cursors may take.",
+        unit="ms",
+        pulsar=60_000,
+        dynamic=True,
+        ge=0,
+        le=INT_MAX,
+    )
+
+    # --- connections
+
+    max_message_size: int = setting(
+        5 * 1024 * 1024,
+        "Largest message (or batch) that a producer may send.",
+        unit="bytes",
+        pulsar=5 * 1024 * 1024,
+        ge=1024,
+        le=1024 * 1024 * 1024,
+    )
+    keep_alive_interval_seconds: int = setting(
+        30,
+        "A connection that is silent for this long is pinged, and closed if it stays silent for "
+        "as long again. 0: never.",
+        unit="s",
+        pulsar=30,
+        ge=0,
+        le=INT_MAX,
+    )
+    handshake_timeout_seconds: int = setting(
+        10,
+        "A connection that has not said CONNECT by then is closed.",
+        unit="s",
+        ge=1,
+        le=3_600,
+    )
+    broker_max_connections: int = setting(
+        0,
+        "Most connections at a time; further ones are closed at once. 0: no limit.",
+        unit="connections",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    broker_max_connections_per_ip: int = setting(
+        0,
+        "Most connections at a time from one address. 0: no limit.",
+        unit="connections",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    max_pending_publish_requests_per_connection: int = setting(
+        1_000,
+        "With this many messages of a connection not yet durable, nothing more is read from it.",
+        unit="messages",
+        pulsar=1_000,
+        ge=1,
+        le=INT_MAX,
+    )
+    connection_write_buffer_bytes_max: int = setting(
+        1024 * 1024,
+        "With this many bytes waiting for a slow consumer's connection, deliveries to it pause.",
+        unit="bytes",
+        ge=1024,
+        le=INT_MAX,
+    )
+
+    # --- topics and subscriptions
+
+    allow_auto_topic_creation: bool = setting(
+        True,
+        "Create a topic when a producer or consumer first asks for it.",
+        pulsar=True,
+        dynamic=True,
+    )
+    allow_auto_topic_creation_type: Literal["non-partitioned", "partitioned"] = setting(
+        "non-partitioned",
+        "Kind of the topics created that way.",
+        pulsar="non-partitioned",
+        dynamic=True,
+    )
+    default_num_partitions: int = setting(
+        1,
+        "Partitions of the topics created that way, where they are partitioned.",
+        unit="partitions",
+        pulsar=1,
+        dynamic=True,
+        ge=1,
+        le=100_000,
+    )
+    max_num_partitions_per_partitioned_topic: int = setting(
+        0,
+        "Most partitions of one topic. 0: no limit.",
+        unit="partitions",
+        pulsar=0,
+        dynamic=True,
+        ge=0,
+        le=INT_MAX,
+    )
+    allow_auto_subscription_creation: bool = setting(
+        True,
+        "Create a subscription when a consumer first asks for it.",
+        pulsar=True,
+        dynamic=True,
+    )
+    subscription_types_enabled: tuple[SubscriptionTypeName, ...] = setting(
+        ("Exclusive", "Shared", "Failover", "Key_Shared"),
+        "Subscription types that consumers may ask for.",
+        pulsar=("Exclusive", "Shared", "Failover", "Key_Shared"),
+        dynamic=True,
+    )
+    max_producers_per_topic: int = setting(
+        0,
+        "Most producers of one topic. 0: no limit.",
+        unit="producers",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    max_consumers_per_topic: int = setting(
+        0,
+        "Most consumers of one topic. 0: no limit.",
+        unit="consumers",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    max_consumers_per_subscription: int = setting(
+        0,
+        "Most consumers of one subscription. 0: no limit.",
+        unit="consumers",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    max_subscriptions_per_topic: int = setting(
+        0,
+        "Most subscriptions of one topic. 0: no limit.",
+        unit="subscriptions",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    broker_delete_inactive_topics_enabled: bool = setting(
+        True,
+        "Delete topics that nobody uses.",
+        pulsar=True,
+        dynamic=True,
+    )
+    broker_delete_inactive_topics_mode: Literal[
+        "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
+    ] = setting(
+        "delete_when_no_subscriptions",
+        "Which topics count as unused, none of them with a producer: those without subscriptions, "
+        "or those whose subscriptions have no consumer and no backlog.",
+        pulsar="delete_when_no_subscriptions",
+        dynamic=True,
+    )
+    broker_delete_inactive_topics_frequency_seconds: int = setting(
+        60,
+        "How often unused topics are looked for.",
+        unit="s",
+        pulsar=60,
+        dynamic=True,
+        ge=1,
+        le=INT_MAX,
+    )
+    broker_delete_inactive_topics_max_inactive_duration_seconds: int | None = setting(
+        None,
+        "How long a topic must have been unused. Nothing: as long as the interval between looks.",
+        unit="s",
+        pulsar=None,
+        dynamic=True,
+        ge=1,
+        le=INT_MAX,
+    )
+
+    # --- de-duplication and schemas
+
+    broker_deduplication_enabled: bool = setting(
+        False,
+        "Discard messages that a producer sends a second time, by sequence id.",
+        pulsar=False,
+    )
+    broker_deduplication_entries_interval: int = setting(
+        1_000,
+        "Entries between two snapshots of the producers' sequence ids.",
+        unit="entries",
+        pulsar=1_000,
+        ge=1,
+        le=INT_MAX,
+    )
+    broker_deduplication_max_number_of_producers: int = setting(
+        10_000,
+        "Most producers of a topic whose sequence ids are remembered.",
+        unit="producers",
+        pulsar=10_000,
+        ge=1,
+        le=INT_MAX,
+    )
+    broker_deduplication_producer_inactivity_timeout_minutes: int = setting(
+        360,
+        "A producer that is gone for this long is forgotten.",
+        unit="min",
+        pulsar=360,
+        ge=1,
+        le=INT_MAX,
+    )
+    is_allow_auto_update_schema_enabled: bool = setting(
+        True,
+        "Let producers register new versions of a topic's schema.",
+        pulsar=True,
+        dynamic=True,
+    )
+    is_schema_validation_enforced: bool = setting(
+        False,
+        "Refuse producers without a schema on topics that have one.",
+        pulsar=False,
+    )
+    schema_compatibility_strategy: CompatibilityName = setting(
+        "FULL",
+        "What a new version of a schema has to be compatible with.",
+        pulsar="FULL",
+    )
+
+    # --- message ledgers
+
+    managed_ledger_max_entries_per_ledger: int = setting(
+        50_000,
+        "A message ledger with this many entries is closed, and a new one opened.",
+        unit="entries",
+        pulsar=50_000,
+        ge=1,
+        le=INT_MAX,
+    )
+    managed_ledger_max_size_per_ledger_mbytes: int = setting(
+        2_048,
+        "A message ledger of this size is closed, and a new one opened.",
+        unit="MB",
+        pulsar=2_048,
+        ge=1,
+        le=1024 * 1024,
+    )
+    managed_ledger_min_ledger_rollover_time_minutes: int = setting(
+        10,
+        "A message ledger younger than this stays open, however large.",
+        unit="min",
+        pulsar=10,
+        ge=0,
+        le=INT_MAX,
+    )
+    managed_ledger_max_ledger_rollover_time_minutes: int = setting(
+        240,
+        "A message ledger older than this is closed at its next entry, however small.",
+        unit="min",
+        pulsar=240,
+        ge=1,
+        le=INT_MAX,
+    )
+    managed_ledger_cache_size_mb: int = setting(
+        64,
+        "Memory for recently written entries, shared by all topics.",
+        unit="MB",
+        pulsar="a fifth of the JVM's direct memory",
+        departs="A fixed and modest amount; what is not cached comes from the page cache.",
+        dynamic=True,
+        ge=0,
+        le=1024 * 1024,
+    )
+
+    # --- how long messages are kept
+
+    default_retention_time_in_minutes: int = setting(
+        0,
+        "How long messages stay after every subscription has acknowledged them, as long as "
+        "`defaultRetentionSizeInMB` allows it. 0: not at all. -1: for ever.",
+        unit="min",
+        pulsar=0,
+        ge=-1,
+        le=INT_MAX,
+    )
+    default_retention_size_in_mb: int = setting(
+        0,
+        "How much of them stays. 0: nothing. -1: as much as there is.",
+        unit="MB",
+        pulsar=0,
+        ge=-1,
+        le=INT_MAX,
+    )
+    retention_check_interval_in_seconds: int = setting(
+        120,
+        "How often ledgers are looked through for what need not stay. 0: only at roll-over.",
+        unit="s",
+        pulsar=120,
+        ge=0,
+        le=INT_MAX,
+    )
+    ttl_duration_default_in_seconds: int = setting(
+        0,
+        "Messages older than this are acknowledged on behalf of every subscription. 0: never.",
+        unit="s",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    message_expiry_check_interval_in_minutes: int = setting(
+        5,
+        "How often messages are looked through for such old ones.",
+        unit="min",
+        pulsar=5,
+        ge=1,
+        le=INT_MAX,
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        youngest = self.managed_ledger_min_ledger_rollover_time_minutes
+        oldest = self.managed_ledger_max_ledger_rollover_time_minutes
+        if youngest > oldest:
+            raise ValueError(
+                "need managedLedgerMinLedgerRolloverTimeMinutes <= "
+                f"managedLedgerMaxLedgerRolloverTimeMinutes, got {youngest} and {oldest}"
+            )
+        return self

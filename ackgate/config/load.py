@@ -1,0 +1,154 @@
+"""Where settings come from: defaults < file < environment < `--set`. The last one to speak wins.
+
+Edge: reads the file, and is the only reader of the environment.
+
+- *File*: a Pulsar `broker.conf` as it is. An empty value leaves the key unset, as in Pulsar. Keys
+  that are not used here are collected, not refused: such a file has hundreds of them.
+- *Environment*: `ACKGATE_<key>`, or `PULSAR_PREFIX_<key>` as with Pulsar's container images; the
+  key in its own spelling, `ACKGATE_brokerServicePort=6651`.
+- *`--set KEY=VALUE`*: a key that is not used here is an error, since somebody has just typed it.
+  An empty value brings back the default.
+
+Keys that Pulsar deprecated count as the keys that took their place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.config.properties import parse_properties
+from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+FILE_BYTES_MAX: Final = 1024 * 1024
+"""A `broker.conf` with all its comments has 80 kB; this is something else."""
+
+ENVIRONMENT_PREFIXES: Final = ("PULSAR_PREFIX_", "ACKGATE_")
+"""The later one wins."""
+
+
+class OlderName(NamedTuple):
+    """A key that Pulsar deprecated, and how it speaks for the present one."""
+
+    present_key: str
+    unset: str
+    """The text that means: not given."""
+    prefix: str
+    """What the present key's value has before the older one's."""
+    has_precedence: bool
+    """Whether it wins over the present key in the same source."""
+
+
+OLDER_NAMES: Final[Mapping[str, OlderName]] = {
+    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": OlderName(
+        present_key="managedLedgerMaxUnackedRangesToPersistInMetadataStore",
+        unset="-1",
+        prefix="",
+        has_precedence=True,
+    ),
+    "zookeeperServers": OlderName(
+        present_key="metadataStoreUrl", unset="", prefix="zk:", has_precedence=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and what was given but is not used."""
+
+    settings: Settings
+
+    unused_keys: tuple[str, ...]
+    """Sorted; from the file and the environment."""
+
+
+def load_settings(
+    config_file: Path | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Settings from every source. `overrides` are the `KEY=VALUE` of `--set`.
+
+    Raises `ConfigurationError`, which names source, key, value and what is allowed.
+    """
+    from_file = _from_file(config_file) if config_file else {}
+    from_environment = _from_environment(os.environ if environ is None else environ)
+    given = {**from_file, **from_environment}
+    unused = tuple(sorted(key for key in given if key not in FIELDS))
+    if unused:
+        _log.debug("%d keys are not used here: %s", len(unused), ", ".join(unused))
+    for key, override in _from_overrides(overrides).items():
+        if override.text:
+            given[key] = override
+        else:
+            given.pop(key, None)
+    used = {key: said for key, said in given.items() if key in FIELDS}
+    return LoadedSettings(Settings().with_given(used), unused)
+
+
+def _from_file(path: Path) -> dict[str, Given]:
+    properties = parse_properties(_read(path), str(path))
+    # An empty value unsets the key: also when an earlier line of the file had set it.
+    last = {found.key: Given(found.value.strip(), f"{path}:{found.line}") for found in properties}
+    return _by_present_name({key: said for key, said in last.items() if said.text})
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigurationError(
+            f"{path}: larger than {FILE_BYTES_MAX} bytes; this is no configuration file"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")  # what Java reads; every byte sequence is valid in it
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for prefix in ENVIRONMENT_PREFIXES:
+        found |= _by_present_name(
+            {
+                name.removeprefix(prefix): Given(text.strip(), f"environment {name}")
+                for name, text in environ.items()
+                if name.startswith(prefix) and text.strip()
+            }
+        )
+    return found
+
+
+def _from_overrides(overrides: Sequence[str]) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for override in overrides:
+        key, equals, text = (part.strip() for part in override.partition("="))
+        if not equals:
+            raise ConfigurationError(f"--set {override}: must have the form KEY=VALUE")
+        if key not in FIELDS and key not in OLDER_NAMES:
+            raise ConfigurationError(unknown_key(key, "--set"))
+        found[key] = Given(text, "--set")
+    return _by_present_name(found)
+
+
+def _by_present_name(given: dict[str, Given]) -> dict[str, Given]:
+    """What one source says, with older names replaced."""
+    for name, older in OLDER_NAMES.items():
+        said = given.pop(name, None)
+        if said is None or said.text == older.unset:
+            continue
+        if older.has_precedence or not given.get(older.present_key, said).text:
+            given[older.present_key] = Given(older.prefix + said.text, said.origin)
+    return given

@@ -1,0 +1,298 @@
+"""Settings of persistence: how much of a cursor is kept, where, how often, and how safely. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import SecretStr, model_validator
+
+from ackgate.config.field import INT_MAX, SettingsGroup, setting
+
+ENTRY_OVERHEAD_BYTES: Final = 10 * 1024
+"""What an entry may take beside the message in it: BookKeeper's own allowance."""
+
+_ZOOKEEPER_FRAME_BYTES: Final = 1024 * 1024
+
+
+class PersistenceSettings(SettingsGroup):
+    """How ack state is written, and the ledgers and nodes it is written to."""
+
+    # --- how much is kept
+
+    managed_ledger_max_unacked_ranges_to_persist: int = setting(
+        10_000,
+        "Most ranges of acknowledged entries that one write keeps. Beyond it the lowest ranges are "
+        "kept and the rest lives in memory only. Also the limit at which the gate shuts.",
+        unit="ranges",
+        pulsar=10_000,
+        ge=0,
+        le=INT_MAX,
+    )
+    managed_ledger_max_batch_deleted_index_to_persist: int = setting(
+        10_000,
+        "Most partly acknowledged batches that one write keeps.",
+        unit="entries",
+        pulsar=10_000,
+        ge=0,
+        le=INT_MAX,
+    )
+    managed_ledger_max_unacked_ranges_to_persist_in_metadata_store: int = setting(
+        1_000,
+        "Most ranges kept when the state goes into a metadata node, because the cursor ledger "
+        "cannot be written.",
+        unit="ranges",
+        pulsar=1_000,
+        ge=0,
+        le=INT_MAX,
+    )
+
+    # --- format
+
+    managed_cursor_info_compression_type: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] = (
+        setting(
+            "ZSTD",
+            "Compression of cursor state, in ledgers and in metadata nodes alike.",
+            pulsar="NONE",
+            departs="Bitmaps with a pattern shrink many times for a few microseconds.",
+        )
+    )
+    managed_cursor_info_compression_threshold_in_bytes: int = setting(
+        256,
+        "Cursor state smaller than this is not compressed.",
+        unit="bytes",
+        pulsar=16_384,
+        departs="Here entries of cursor ledgers are compressed too, and most are small.",
+        ge=0,
+        le=INT_MAX,
+    )
+    max_entry_bytes: int = setting(
+        5 * 1024 * 1024 + ENTRY_OVERHEAD_BYTES,
+        "Largest ledger entry. Follows `maxMessageSize` unless it is set.",
+        unit="bytes",
+        ge=64 * 1024,
+        le=INT_MAX,
+    )
+    cursor_record_chunk_bytes: int = setting(
+        1024 * 1024,
+        "A cursor record larger than this is written as several entries.",
+        unit="bytes",
+        ge=4 * 1024,
+        le=INT_MAX,
+    )
+
+    # --- pace
+
+    managed_ledger_default_mark_delete_rate_limit: float = setting(
+        0.0,
+        "Most writes of one cursor in a second. 0: no limit, `ackPersistLingerMs` sets the pace.",
+        unit="writes/s",
+        pulsar=1.0,
+        departs="One write a second leaves a second of acknowledgements to a crash; group commit "
+        "makes the writes cheap.",
+        ge=0,
+        le=1_000_000,
+    )
+    ack_persist_linger_ms: int = setting(
+        2,
+        "How long the writer waits for more acknowledgements to share a write.",
+        unit="ms",
+        dynamic=True,
+        ge=0,
+        le=60_000,
+    )
+    managed_ledger_cursor_position_flush_seconds: int = setting(
+        60,
+        "How often cursors with unwritten state are written, whatever the rate limit says.",
+        unit="s",
+        pulsar=60,
+        ge=1,
+        le=INT_MAX,
+    )
+    ack_receipt_durability: Literal["persisted", "applied"] = setting(
+        "persisted",
+        "When an acknowledgement that asks for a receipt gets it: once a write that covers it is "
+        "durable, or once it is applied in memory (Pulsar's behaviour under its rate limit).",
+        dynamic=True,
+    )
+    ack_receipt_timeout_seconds: int = setting(
+        30,
+        "A receipt that could not become durable in this time is answered with an error.",
+        unit="s",
+        dynamic=True,
+        ge=1,
+        le=86_400,
+    )
+    fallback_rate_limit: float = setting(
+        1.0,
+        "Most writes of one cursor in a second while it writes to the metadata store.",
+        unit="writes/s",
+        dynamic=True,
+        ge=0.01,
+        le=1_000_000,
+    )
+
+    # --- cursor ledgers
+
+    managed_ledger_cursor_max_entries_per_ledger: int = setting(
+        50_000,
+        "A cursor ledger with this many entries is replaced by a new one.",
+        unit="entries",
+        pulsar=50_000,
+        ge=1,
+        le=INT_MAX,
+    )
+    managed_ledger_cursor_rollover_time_in_seconds: int = setting(
+        14_400,
+        "A cursor ledger of this age is replaced by a new one.",
+        unit="s",
+        pulsar=14_400,
+        ge=1,
+        le=INT_MAX,
+    )
+    cursor_deltas_per_snapshot_max: int = setting(
+        1_000,
+        "After this many deltas a whole snapshot is written; bounds what recovery has to read.",
+        unit="records",
+        ge=0,
+        le=INT_MAX,
+    )
+    cursor_delta_bytes_per_snapshot_max: int = setting(
+        1024 * 1024,
+        "After this many bytes of deltas a whole snapshot is written.",
+        unit="bytes",
+        ge=0,
+        le=INT_MAX,
+    )
+    cursor_recovery_scan_entries_max: int = setting(
+        10_000,
+        "How far recovery reads back for a complete snapshot before it takes the node's state.",
+        unit="entries",
+        ge=1,
+        le=INT_MAX,
+    )
+
+    # --- ledgers and bookies
+
+    managed_ledger_default_ensemble_size: int = setting(
+        1,
+        "Bookies (storage directories) over which a ledger is striped.",
+        unit="bookies",
+        pulsar=2,
+        departs="One machine with one disk gains nothing from a second copy on it.",
+        ge=1,
+        le=64,
+    )
+    managed_ledger_default_write_quorum: int = setting(
+        1,
+        "Copies of each entry.",
+        unit="copies",
+        pulsar=2,
+        departs="As the ensemble size.",
+        ge=1,
+        le=64,
+    )
+    managed_ledger_default_ack_quorum: int = setting(
+        1,
+        "Copies that must be durable before an entry is confirmed.",
+        unit="copies",
+        pulsar=2,
+        departs="As the ensemble size.",
+        ge=1,
+        le=64,
+    )
+    managed_ledger_digest_type: Literal["CRC32C", "MAC"] = setting(
+        "CRC32C",
+        "What protects an entry: a checksum against accidents, or a keyed MAC against forgery.",
+        pulsar="CRC32C",
+    )
+    managed_ledger_password: SecretStr = setting(
+        "",
+        "Key of the ledgers' digests. A ledger opens only with the password it was made with.",
+        pulsar="",
+        is_secret=True,
+    )
+    bookie_directories: str = setting(
+        "",
+        "Storage directories, separated by commas, one for each bookie; best on different disks. "
+        "Empty: `bookies/0`, `bookies/1`, ... in the data directory, as many as the ensemble size.",
+    )
+    bookie_journal_bytes_max: int = setting(
+        64 * 1024 * 1024,
+        "A bookie's journal file is replaced by a new one at this size.",
+        unit="bytes",
+        ge=1024 * 1024,
+        le=INT_MAX,
+    )
+    bookie_write_cache_bytes_max: int = setting(
+        64 * 1024 * 1024,
+        "Entries that a bookie has made durable but not yet sorted into ledger files.",
+        unit="bytes",
+        ge=1024 * 1024,
+        le=INT_MAX,
+    )
+    bookie_open_files_max: int = setting(
+        256,
+        "Ledger files that one bookie keeps open.",
+        unit="files",
+        ge=4,
+        le=65_536,
+    )
+    ledger_in_flight_adds_max: int = setting(
+        50_000,
+        "Entries of one ledger on their way to the disk; more have to wait.",
+        unit="entries",
+        ge=1,
+        le=INT_MAX,
+    )
+
+    # --- metadata store
+
+    metadata_store_url: str = setting(
+        "",
+        "Where metadata is kept: `sqlite:PATH`, `memory:`, or a ZooKeeper ensemble "
+        "(`zk:host:2181,host:2181/root`). Empty: a SQLite file in the data directory.",
+        pulsar="",
+    )
+    metadata_store_max_node_bytes: int = setting(
+        _ZOOKEEPER_FRAME_BYTES - ENTRY_OVERHEAD_BYTES,
+        "Largest value of a metadata node; checked before it is sent, because ZooKeeper drops the "
+        "connection of a client that sends more than its `jute.maxbuffer`.",
+        unit="bytes",
+        ge=4 * 1024,
+        le=INT_MAX,
+    )
+
+    def bookie_paths(self, data_directory: Path) -> tuple[Path, ...]:
+        """The storage directory of every bookie."""
+        if self.bookie_directories:
+            return tuple(Path(part) for part in _parts(self.bookie_directories))
+        count = self.managed_ledger_default_ensemble_size
+        return tuple(data_directory / "bookies" / str(number) for number in range(count))
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        ensemble = self.managed_ledger_default_ensemble_size
+        write_quorum = self.managed_ledger_default_write_quorum
+        ack_quorum = self.managed_ledger_default_ack_quorum
+        if not ensemble >= write_quorum >= ack_quorum:
+            raise ValueError(
+                "need managedLedgerDefaultEnsembleSize >= managedLedgerDefaultWriteQuorum >= "
+                f"managedLedgerDefaultAckQuorum, got {ensemble}, {write_quorum} and {ack_quorum}"
+            )
+        if self.cursor_record_chunk_bytes > self.max_entry_bytes - ENTRY_OVERHEAD_BYTES:
+            raise ValueError(
+                f"need cursorRecordChunkBytes <= maxEntryBytes - {ENTRY_OVERHEAD_BYTES}, got "
+                f"{self.cursor_record_chunk_bytes} and {self.max_entry_bytes}"
+            )
+        directories = _parts(self.bookie_directories)
+        if directories and len(set(directories)) < max(ensemble, len(directories)):
+            raise ValueError(
+                f"need at least managedLedgerDefaultEnsembleSize ({ensemble}) different "
+                f"bookieDirectories, got {self.bookie_directories}"
+            )
+        return self
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

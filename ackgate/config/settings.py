@@ -1,0 +1,181 @@
+"""All settings, by room, and the one way from texts to them.
+
+Pure. `Settings()` is every default. A text (from a file, the environment, a command line, the admin
+interface) becomes a value in `with_given` only, which knows where each text came from and says so
+when it cannot be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ackgate.config.broker import BrokerSettings
+from ackgate.config.cursor import CursorSettings
+from ackgate.config.dispatcher import DispatcherSettings
+from ackgate.config.field import INT_MAX, SettingsGroup, about, allowed, is_secret, key_of
+from ackgate.config.persistence import ENTRY_OVERHEAD_BYTES, PersistenceSettings
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic.fields import FieldInfo
+
+ROOMS: Final[Mapping[str, type[SettingsGroup]]] = {
+    "cursor": CursorSettings,
+    "persistence": PersistenceSettings,
+    "dispatcher": DispatcherSettings,
+    "broker": BrokerSettings,
+}
+
+FIELDS: Final[Mapping[str, FieldInfo]] = {
+    key_of(name): field for room in ROOMS.values() for name, field in room.model_fields.items()
+}
+"""Every setting by its key."""
+
+DYNAMIC_KEYS: Final = frozenset(key for key, field in FIELDS.items() if about(field).is_dynamic)
+"""What may change while the broker runs."""
+
+_HIDDEN: Final = "******"
+
+
+class Given(NamedTuple):
+    """A text that somebody gave for a key, and where: "broker.conf:12", "--set"."""
+
+    text: str
+    origin: str
+
+
+class Settings(BaseModel):
+    """Every setting, one group per room."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    cursor: CursorSettings = Field(default_factory=CursorSettings)
+    persistence: PersistenceSettings = Field(default_factory=PersistenceSettings)
+    dispatcher: DispatcherSettings = Field(default_factory=DispatcherSettings)
+    broker: BrokerSettings = Field(default_factory=BrokerSettings)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        resume = self.dispatcher.dispatcher_pause_on_ack_state_resume_ranges
+        limit = self.persistence.managed_ledger_max_unacked_ranges_to_persist
+        if resume > limit:
+            raise ValueError(
+                "need dispatcherPauseOnAckStateResumeRanges <= "
+                f"managedLedgerMaxUnackedRangesToPersist, got {resume} and {limit}"
+            )
+        entry_bytes = self.persistence.max_entry_bytes
+        message_bytes = self.broker.max_message_size
+        if entry_bytes < message_bytes + ENTRY_OVERHEAD_BYTES:
+            raise ValueError(
+                f"need maxEntryBytes >= maxMessageSize + {ENTRY_OVERHEAD_BYTES}, "
+                f"got {entry_bytes} and {message_bytes}"
+            )
+        return self
+
+    def with_dynamic(self, changes: Mapping[str, str]) -> Settings:
+        """These settings with some changed at run time, by key; all of them or none.
+
+        Apply every change in force to the settings that the broker started with: to take a change
+        back is to leave it out. Raises `ConfigurationError`.
+        """
+        for key in changes:
+            if key not in FIELDS:
+                raise ConfigurationError(unknown_key(key, "dynamic configuration"))
+            if key not in DYNAMIC_KEYS:
+                raise ConfigurationError(
+                    f"dynamic configuration: {key} cannot change while the broker runs"
+                )
+        given = {key: Given(text, "dynamic configuration") for key, text in changes.items()}
+        return self.with_given(given)
+
+    def with_given(self, given: Mapping[str, Given]) -> Settings:
+        """These settings with texts in place of some values. Every key must be in `FIELDS`.
+
+        Raises `ConfigurationError`, a line for each text that cannot be used.
+        """
+        complaints: list[str] = []
+        rooms: dict[str, Any] = {}
+        for name, room in ROOMS.items():
+            values = _values(getattr(self, name))
+            values |= {key: _parse(key, given[key].text) for key in values if key in given}
+            if name == "persistence" and "maxEntryBytes" not in given:
+                values["maxEntryBytes"] = max(values["maxEntryBytes"], _entry_bytes(given))
+            try:
+                rooms[name] = room.model_validate(values)
+            except ValidationError as error:
+                complaints += _complaints(error, given)
+        if not complaints:
+            try:
+                return Settings(**rooms)
+            except ValidationError as error:
+                complaints += _complaints(error, given)
+        raise ConfigurationError("\n".join(complaints))
+
+    def texts(self) -> dict[str, str]:
+        """Every setting in force by its key, as a `broker.conf` would say it; no secrets."""
+        return {
+            key: _text(value) if not is_secret(FIELDS[key]) else _HIDDEN
+            for name in ROOMS
+            for key, value in _values(getattr(self, name)).items()
+        }
+
+
+def unknown_key(key: str, origin: str) -> str:
+    """What to say of a key that does not exist: perhaps which one was meant."""
+    known = {candidate.lower(): candidate for candidate in FIELDS}
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.7)
+    hint = f"; did you mean {known[near[0]]}?" if near else ""
+    return f"{origin}: {key} is not a setting of this broker{hint}"
+
+
+def _values(group: SettingsGroup) -> dict[str, Any]:
+    return {key_of(name): getattr(group, name) for name in type(group).model_fields}
+
+
+def _parse(key: str, text: str) -> object:
+    """The text in a form that pydantic takes: it reads numbers and switches itself."""
+    if get_origin(FIELDS[key].annotation) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return ",".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _entry_bytes(given: Mapping[str, Given]) -> int:
+    """What `maxEntryBytes` must be at least for the message size given, if one was given."""
+    text = given["maxMessageSize"].text if "maxMessageSize" in given else ""
+    message_bytes = int(text) if text.isdecimal() else 0
+    return min(message_bytes + ENTRY_OVERHEAD_BYTES, INT_MAX)
+
+
+def _complaints(error: ValidationError, given: Mapping[str, Given]) -> list[str]:
+    """One line for each thing wrong: where it was said, what was said, what is allowed."""
+    lines: dict[str, None] = {}  # in order, once: a list with two bad members is one bad text
+    for detail in error.errors(include_url=False, include_input=False):
+        place = detail["loc"]
+        key = str(place[0]) if place else ""
+        if key in given:
+            said, field = given[key], FIELDS[key]
+            text = _HIDDEN if is_secret(field) else said.text
+            line = f"{said.origin}: {key}={text} is not allowed; it is {allowed(field)}"
+        else:
+            line = detail["msg"].removeprefix("Value error, ")
+            origins = [f"{key}: {given[key].origin}" for key in given if key in line]
+            line += f" ({', '.join(origins)})" if origins else ""
+        lines[line] = None
+    return list(lines)
