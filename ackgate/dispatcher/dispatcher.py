@@ -11,7 +11,7 @@ dispatcher's life.
                                         v
      broker: read = next_read(...) ---> None: wait for the next fact
                   |
-                  | read the entries; leave out what is acked by now
+                  | move the read position, read the entries, leave out what is acked by now
                   v
              deliveries = assign(read, entries)  --->  MESSAGE frames, then next_read again
                   |
@@ -21,9 +21,9 @@ dispatcher's life.
 answers None. A read is short (cache or ledger): the broker never parks one at the end of the
 topic, it says ``has_unread=False`` and asks again when entries are published.
 
-**The read position moves when a normal read is issued**, before its I/O. A `Rewind` that comes
-while it is under way then wins: `assign` finds the read stale, gives nothing, queues nothing, and
-the entries are read again from the rewound position.
+**The read position moves when a normal read is issued**, before its I/O. A `Rewind` (or `reset`)
+that comes while it is under way then wins: the read is stale, its `assign` gives and queues
+nothing, and the entries are read again from the rewound position.
 
 ===================  =======================  ====================  =======================
 type                 who gets an entry        redelivery            pauses on the gate
@@ -32,13 +32,16 @@ Shared               round robin, priorities  the entries, counted  normal reads
 Key_Shared           the owner of its key     the entries, counted  normal reads do
 Exclusive, Failover  the active consumer      `Rewind`, uncounted   never
 ===================  =======================  ====================  =======================
+
+Implementations: `shared.SharedDispatcher`, `key_shared.KeySharedDispatcher`,
+`single_active.SingleActiveDispatcher`.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,36 +61,45 @@ class ReadKind(enum.Enum):
 
 
 class Read(NamedTuple):
-    """What the broker shall read now."""
+    """What the broker shall read now. Hand it back to `assign` or `read_failed`."""
 
     kind: ReadKind
     positions: tuple[Position, ...]
-    """REPLAY: exactly these, and hand them to `assign` in this order. They stay queued until then.
+    """REPLAY: exactly these; give them to `assign` in this order. They stay queued until then.
     NORMAL: empty."""
     entries_max: int
     """At most so many entries."""
     messages_max: int
-    """NORMAL: enough once the entries hold so many messages (the last one may overshoot). Reading
-    more is allowed; what does not fit waits for replay."""
+    """NORMAL: stop once the entries hold so many messages (the last entry may overshoot). Reading
+    on is allowed; what does not fit waits for replay (Exclusive, Failover: is sent)."""
     up_to: Position | None
     """NORMAL with the gate shut: read no entry above this one (it closes holes). Else None."""
-    epoch: int
-    """Told back by `assign`; a rewind in between makes the read stale."""
+    number: int
+    """Counts the reads of one dispatcher; how a stale one is told."""
+
+
+class Chunk(NamedTuple):
+    """An entry that is a piece of a chunked message. All pieces go to one consumer, in order."""
+
+    uuid: str
+    is_last: bool
 
 
 class EntriesRead(NamedTuple):
     """What a read brought, as columns in reading order. Entries acked meanwhile are left out."""
 
     positions: Sequence[Position]
-    """Hashed as tuples: ``(ledger_id, entry_id)`` made by any means will do."""
+    """Hashed as tuples: a ``(ledger_id, entry_id)`` made by any means will do."""
     message_counts: Sequence[int] | None = None
     """Messages still unacked in each entry, at least 1 (batch size less the indexes that the cursor
     holds as acked). None: one message each."""
     key_hashes: Sequence[int] | None = None
-    """Key_Shared: `key_hash.sticky_hash` of each entry's key. Else None."""
+    """`Dispatcher.key_hash` of each entry's key, if the dispatcher has one. Else None."""
+    chunks: Sequence[Chunk | None] | None = None
+    """Which entries are pieces of chunked messages; None: none is. Only Shared looks at it."""
 
 
-NOTHING_READ = EntriesRead(())
+NOTHING_READ: Final = EntriesRead(())
 
 
 class Delivery(NamedTuple):
@@ -120,7 +132,7 @@ Effect: TypeAlias = Rewind | ActiveConsumerChanged
 
 
 class KeySharedMode(enum.Enum):
-    """How the keys are divided among the consumers of a Key_Shared subscription."""
+    """How keys are divided among the consumers of a Key_Shared subscription (numbers as on the wire)."""
 
     AUTO_SPLIT = 0
     """By the broker: consistent hashing over the consumers' names."""
@@ -130,7 +142,11 @@ class KeySharedMode(enum.Enum):
 
 
 class KeySharedPolicy(NamedTuple):
-    """What all consumers of one Key_Shared subscription must agree on (numbers as on the wire)."""
+    """What the first consumer of a Key_Shared subscription decides for all.
+
+    As in Pulsar: if a consumer comes with another policy while the dispatcher has none, make a new
+    dispatcher; while it has consumers, the policy that stands goes on.
+    """
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
     allow_out_of_order: bool = False
@@ -142,9 +158,9 @@ class ConsumerSpec(NamedTuple):
     name: str
     priority: int = 0
     """0 is served first."""
-    key_shared: KeySharedPolicy | None = None
     hash_ranges: tuple[tuple[int, int], ...] = ()
-    """STICKY: (first, last) hash, both included, within 0..65535."""
+    """(first, last) hash, both included, within 0..65535. Needed by STICKY; on an Exclusive
+    subscription (a reader) entries with other keys are not delivered."""
     epoch: int | None = None
 
 
@@ -184,7 +200,7 @@ class DispatcherStatistics:
     is_blocked_on_unacked_messages: bool
     replay_entries: int
     redelivered_entries: int
-    """Entries with a redelivery count above 0."""
+    """Unacked entries with a redelivery count above 0."""
     active_consumer: int | None
     """Exclusive and Failover."""
 
@@ -198,18 +214,17 @@ class Dispatcher(Protocol):
         """A consumer subscribed. It has no permits yet. Then ask `next_read`.
 
         The first consumer of an empty dispatcher brings a `Rewind`: what the ones before it were
-        sent and did not ack is read again. Raises `ConsumerBusyError` (Exclusive, taken),
-        `ConsumerAssignError` (STICKY: bad or overlapping ranges; another policy than the
-        dispatcher's) and changes nothing then.
+        sent and did not ack is read again. Raises `ConsumerBusyError` (Exclusive, taken) or
+        `ConsumerAssignError` (STICKY: no, bad or overlapping ranges) and changes nothing then.
         """
         ...
 
     def remove_consumer(self, consumer: int, now_ms: int) -> tuple[Effect, ...]:
         """A consumer is gone (closed or lost). Then ask `next_read`. Unknown: nothing happens.
 
-        What it had in flight goes to the replay queue and counts as redelivered; with the last
-        consumer the queue and all redelivery counts are dropped instead, and the next
-        `add_consumer` rewinds.
+        What it had in flight goes to the replay queue (uncounted, as Pulsar). With the last
+        consumer the queue and all redelivery counts are dropped instead, a read under way is
+        stale, and the next `add_consumer` rewinds.
         """
         ...
 
@@ -217,7 +232,7 @@ class Dispatcher(Protocol):
         """FLOW came. Then ask `next_read`. Unknown consumer: nothing happens."""
         ...
 
-    def set_writable(self, consumer: int, is_writable: bool) -> None:  # noqa: FBT001
+    def set_writable(self, consumer: int, *, is_writable: bool) -> None:
         """The connection's write buffer passed its high (False) or low (True) mark.
 
         While False the consumer is given nothing. After True ask `next_read`.
@@ -225,6 +240,14 @@ class Dispatcher(Protocol):
         ...
 
     # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def key_hash(self) -> Callable[[bytes], int] | None:
+        """How to hash an entry's key (`key_hash.resolve_key`) for `EntriesRead.key_hashes`.
+
+        None: not needed now. May change with `add_consumer`.
+        """
+        ...
 
     def next_read(
         self,
@@ -248,7 +271,7 @@ class Dispatcher(Protocol):
           names it as ``up_to``. Without this a cursor that recovers above its limit would never
           be served again.
         - ``is_acked`` (the cursor's) is used only while the gate is shut, to let replays that
-          close a whole hole go first; None: by position.
+          close a whole hole go first; None: by position. Key_Shared always goes by position.
 
         Exclusive and Failover ignore gate, budget and holes, as Pulsar.
         """
@@ -275,10 +298,10 @@ class Dispatcher(Protocol):
     # -- answers --------------------------------------------------------------------------------
 
     def acked(self, consumer: int | None, position: Position) -> bool:
-        """One whole entry is acked, wherever it was: in flight with this or another consumer,
-        waiting for replay, or never given.
+        """One whole entry is acked, wherever it was.
 
-        True: something was unblocked (a consumer, a key, the subscription): ask `next_read`.
+        In flight with this or another consumer, waiting for replay, or never given. True: something
+        was unblocked (a consumer, a key, the subscription): ask `next_read`.
         """
         ...
 
@@ -294,27 +317,31 @@ class Dispatcher(Protocol):
         ...
 
     def acked_through(self, position: Position) -> bool:
-        """All positions up to this one are acked or skipped (cumulative ack, skip, clear, expire,
-        trim). Answers as `acked`. Costs O(in flight + waiting for replay)."""
+        """All positions up to this one are acked or skipped. Answers as `acked`.
+
+        For cumulative acks, skip, clear, expire and trim. O(in flight + waiting for replay).
+        """
         ...
 
     def redeliver(
         self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
     ) -> tuple[Effect, ...]:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES came; None = all that it has in flight. Then ask
-        `next_read`.
+        """The consumer wants unacked messages again; None = all that it has. Ask `next_read` then.
 
         Positions that are not in flight with this consumer are passed over. A batch comes back
-        as a whole, less the indexes acked by then. Exclusive and Failover: `Rewind`, if it is the
-        active one; an ``epoch`` not newer than the consumer's is old news and does nothing.
+        as a whole, less the indexes acked by then. Exclusive and Failover: `Rewind` if it is the
+        active one, whatever the positions; a newer ``epoch`` becomes the consumer's.
         """
         ...
 
     # -- the rest -------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """The cursor was reset, sought or cleared: nothing is in flight, nothing waits for replay,
-        no redelivery was ever counted, a read under way is stale. Consumers and permits stay."""
+        """The cursor was reset, sought or cleared.
+
+        Nothing is in flight, nothing waits for replay, no redelivery was ever counted, a read under
+        way is stale. Consumers and their permits stay.
+        """
         ...
 
     def configure(self, limits: DispatchLimits) -> None:

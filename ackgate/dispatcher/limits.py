@@ -14,8 +14,8 @@ class DispatchLimits:
     read_entries_max: int = 100
     """Entries of one read (``dispatcherMaxReadBatchSize``)."""
 
-    round_robin_messages_max: int = 20
-    """Messages given to one consumer before it is the next one's turn, if there are several
+    round_robin_entries_max: int = 20
+    """Entries given to one consumer before it is the next one's turn, if there are several
     (``dispatcherMaxRoundRobinBatchSize``)."""
 
     unacked_messages_per_consumer_max: int = 50_000
@@ -55,7 +55,7 @@ class DispatchLimits:
     (``keySharedLookAheadMsgInReplayThresholdPerSubscription``)."""
 
     def __post_init__(self) -> None:
-        for name in ("read_entries_max", "round_robin_messages_max", "key_shared_ring_points"):
+        for name in ("read_entries_max", "round_robin_entries_max", "key_shared_ring_points"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in (
