@@ -1,0 +1,93 @@
+"""Which bookies hold an entry, and up to where a ledger is confirmed.
+
+Pure. Entries are striped: entry e lies on the bookies ``(e + i) % ensemble_size`` of the ensemble,
+i < write_quorum. Its *stripe class* is ``e % ensemble_size``; all entries of a class have the same
+write set, so confirmation is worked out per class and not per entry:
+
+    ensemble 3, write 2, ack 2       bookie 0   bookie 1   bookie 2
+                       class 0          x          x
+                       class 1                     x          x
+                       class 2          x                     x
+    synced through                     19         19          9     -> class 0 confirmed to 19,
+                                                                       classes 1 and 2 only to 9
+
+A bookie syncs in the order in which it was sent entries, so one number a bookie says it all: every
+entry up to that number *which belongs there* is synced there.
+"""
+
+from __future__ import annotations
+
+from ackgate.errors import ConfigurationError
+
+ENSEMBLE_SIZE_MAX = 64
+"""More bookies than one ledger ever needs; bounds the work per group commit."""
+
+
+def check_quorum(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """Raise `ConfigurationError` unless ensemble >= write quorum >= ack quorum >= 1."""
+    if not ENSEMBLE_SIZE_MAX >= ensemble_size >= write_quorum >= ack_quorum >= 1:
+        raise ConfigurationError(
+            f"impossible quorum: ensemble size {ensemble_size}, write quorum {write_quorum}, "
+            f"ack quorum {ack_quorum}; allowed: {ENSEMBLE_SIZE_MAX} >= ensemble >= write >= ack >= 1"
+        )
+
+
+def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    """Places in the ensemble that hold this entry, first choice first."""
+    return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
+
+
+def holds(place: int, entry_id: int, ensemble_size: int, write_quorum: int) -> bool:
+    """Whether the bookie at this place of the ensemble is to hold this entry."""
+    return (place - entry_id) % ensemble_size < write_quorum
+
+
+def held_count(place: int, first: int, last: int, ensemble_size: int, write_quorum: int) -> int:
+    """How many of the entries first..last (both included) the bookie at this place is to hold."""
+    if write_quorum == ensemble_size:
+        return last - first + 1
+    rounds, rest = divmod(last - first + 1, ensemble_size)
+    return rounds * write_quorum + sum(
+        holds(place, entry_id, ensemble_size, write_quorum) for entry_id in range(last - rest + 1, last + 1)
+    )
+
+
+class ConfirmedBorder:
+    """Works out up to where the ack quorum has synced."""
+
+    __slots__ = ("_ack_quorum", "_ensemble_size", "_synced", "_write_quorum")
+
+    def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self._ensemble_size = ensemble_size
+        self._write_quorum = write_quorum
+        self._ack_quorum = ack_quorum
+        self._synced = [-1] * ensemble_size
+
+    def synced(self, place: int, last_entry_id: int) -> None:
+        """The bookie at this place has synced all that it was sent up to this entry."""
+        self._synced[place] = max(self._synced[place], last_entry_id)
+
+    def replaced(self, place: int, last_add_confirmed: int) -> None:
+        """Another bookie stands at this place now; it begins behind the last add confirmed."""
+        self._synced[place] = last_add_confirmed
+
+    def border(self) -> int:
+        """Every entry up to this one has its ack quorum; the one behind it has not (or was not sent)."""
+        size, write, ack = self._ensemble_size, self._write_quorum, self._ack_quorum
+        if size == 1:
+            return self._synced[0]
+        if write == size:
+            return sorted(self._synced)[size - ack]
+        first_unconfirmed = []
+        for stripe in range(size):
+            copies = sorted(self._synced[(stripe + i) % size] for i in range(write))
+            after = copies[write - ack] + 1
+            first_unconfirmed.append(after + (stripe - after) % size)
+        return min(first_unconfirmed) - 1
+
+    def reaches_ack_quorum(self, lost: set[int]) -> bool:
+        """Whether every stripe class still has an ack quorum without the bookies at these places."""
+        size, write, ack = self._ensemble_size, self._write_quorum, self._ack_quorum
+        return all(
+            sum((stripe + i) % size not in lost for i in range(write)) >= ack for stripe in range(size)
+        )
