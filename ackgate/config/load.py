@@ -149,6 +149,6 @@ def _by_present_name(given: dict[str, Given]) -> dict[str, Given]:
         said = given.pop(name, None)
         if said is None or said.text == older.unset:
             continue
-        if older.has_precedence or not given.get(older.present_key, said).text:
+        if older.has_precedence or older.present_key not in given:
             given[older.present_key] = Given(older.prefix + said.text, said.origin)
     return given

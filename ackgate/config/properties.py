@@ -46,14 +46,13 @@ def parse_properties(text: str, source: str) -> list[Property]:
         first = position
         line = lines[position].lstrip(_BLANKS)
         position += 1
-        if not line or line[0] in "#!":
+        if line in {"", "\\"} or line[0] in "#!":  # a lone backslash continues nothing
             continue
         while _is_continued(line):
             following = lines[position].lstrip(_BLANKS) if position < len(lines) else ""
             position += 1
             line = line[:-1] + following
-        if line:
-            found.append(_property(line, first + 1, source))
+        found.append(_property(line, first + 1, source))
     return found
 
 
