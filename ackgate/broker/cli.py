@@ -1,0 +1,78 @@
+"""The ``ackgate`` command: reads the command line, hands over to one module per command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackgate.errors import AckGateError, OwnershipError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""Bad command line, bad configuration, or a data directory that somebody else holds."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "broker":
+            from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
+
+            return run_broker(arguments)
+        from ackgate.broker.stats_command import run_stats  # noqa: PLC0415
+
+        return run_stats(arguments)
+    except AckGateError as error:
+        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
+        is_usage = isinstance(error, OwnershipError | ValueError)
+        return EXIT_USAGE if is_usage else EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ackgate",
+        description="A message broker that does not forget an ack, and stops before it would.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
+    broker.add_argument("--data-dir", type=Path, help="where everything is kept (default: ./data)")
+    broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
+    broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
+    broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
+    broker.add_argument("--config", type=Path, metavar="FILE", help="a broker.conf")
+    broker.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of broker.conf; may be repeated",
+    )
+    stats = commands.add_parser(
+        "stats", help="ask why a subscription is where it is, a broker or its files"
+    )
+    stats.add_argument("topic", metavar="TOPIC")
+    stats.add_argument("--subscription", metavar="S", help="only this one")
+    source = stats.add_mutually_exclusive_group()
+    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
+    source.add_argument(
+        "--data-dir", type=Path, help="read the ledgers of a running or dead broker, untouched"
+    )
+    stats.add_argument("--json", action="store_true", help="for programs")
+    stats.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="ask again every so often (default: 1 s)",
+    )
+    return parser

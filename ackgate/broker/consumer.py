@@ -1,0 +1,260 @@
+"""The broker's side of one consumer: what its client asks for, told to the subscription.
+
+Acks are the hottest path of the broker. What one received chunk holds is validated and applied in
+one go; only if that fails is every command tried by itself, so that each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.broker.ack_sets import mask_of_words
+from ackgate.broker.dispatchers import key_shared_policy
+from ackgate.broker.errors import ServerError, server_error
+from ackgate.broker.wire_types import ConsumerStats, LastMessageId
+from ackgate.cursor.position import Position
+from ackgate.dispatcher.dispatcher import ConsumerSpec
+from ackgate.errors import CallerError, PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.broker.ports import SessionPort
+    from ackgate.broker.proto import pulsar_pb2 as pb
+    from ackgate.broker.subscription import Subscription
+    from ackgate.broker.wire_types import MessageOut, SubscribeRequest
+
+_CUMULATIVE: Final = 1  # CommandAck.AckType
+
+
+class _Acks(NamedTuple):
+    """Individual acks of some commands: whole entries apart from parts of batches."""
+
+    whole: list[Position]
+    parts: list[tuple[Position, int]]
+    request_ids: list[int]
+
+
+class Consumer:
+    """A consumer that is attached to a subscription."""
+
+    def __init__(
+        self, subscription: Subscription, session: SessionPort, request: SubscribeRequest, key: int
+    ) -> None:
+        self.subscription = subscription
+        self.session = session
+        self.consumer_id = request.consumer_id
+        self.key = key
+        """The consumer as its dispatcher knows it."""
+        self.name = request.consumer_name or f"consumer-{key}"
+        self.metadata = request.metadata
+        self.connected_since = time.time()
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+        self.is_closed = False
+        key_shared = request.key_shared
+        self.spec = ConsumerSpec(
+            name=self.name,
+            priority=request.priority,
+            key_shared=key_shared_policy(request) if key_shared is not None else None,
+            hash_ranges=tuple(
+                (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
+            ),
+            epoch=request.epoch,
+        )
+
+    # ---------------------------------------------------------------- sending
+
+    def send(
+        self, messages: list[MessageOut], message_count: int, size_bytes: int, epoch: int | None
+    ) -> None:
+        """Give the client these entries."""
+        self.messages_out += message_count
+        self.bytes_out += size_bytes
+        self.session.send_messages(
+            self.consumer_id, self.subscription.topic.partition, messages, epoch
+        )
+
+    def on_writable(self) -> None:
+        """The session's output has drained."""
+        dispatcher = self.subscription.dispatcher
+        if dispatcher is not None and not self.is_closed:
+            dispatcher.set_writable(self.key, True)  # noqa: FBT003 - the port's form
+            self.subscription.ask_round()
+
+    def flow(self, permits: int) -> None:
+        """The client takes `permits` more messages."""
+        dispatcher = self.subscription.dispatcher
+        if dispatcher is not None and not self.is_closed:
+            dispatcher.add_permits(self.key, permits)
+            self.subscription.ask_round()
+
+    # ---------------------------------------------------------------- acks
+
+    def acks(self, commands: Sequence[pb.CommandAck]) -> None:
+        """Apply ACK commands in order; those with a request id are answered."""
+        gathered = _Acks([], [], [])
+        gathered_commands: list[pb.CommandAck] = []
+        for command in commands:
+            if command.ack_type == _CUMULATIVE:
+                self._apply_individual(gathered, gathered_commands)
+                gathered, gathered_commands = _Acks([], [], []), []
+                self._apply_cumulative(command)
+            else:
+                _gather(command, gathered)
+                gathered_commands.append(command)
+        self._apply_individual(gathered, gathered_commands)
+        self.subscription.on_acked()
+
+    def _apply_individual(self, acks: _Acks, commands: list[pb.CommandAck]) -> None:
+        if not commands:
+            return
+        try:
+            self._apply(acks)
+        except CallerError as error:
+            if len(commands) == 1:
+                self._refuse(acks.request_ids, error)
+                return
+            for command in commands:
+                alone = _Acks([], [], [])
+                _gather(command, alone)
+                self._apply_individual(alone, [command])
+        else:
+            self._answer(acks.request_ids)
+
+    def _apply(self, acks: _Acks) -> None:
+        """Raises `PositionError`, and has changed nothing then."""
+        subscription = self.subscription
+        cursor, dispatcher = subscription.cursor, subscription.dispatcher
+        if acks.parts:
+            cursor.ack_mixed([*((position, None) for position in acks.whole), *acks.parts])
+        elif len(acks.whole) == 1:
+            cursor.ack(acks.whole[0])
+        else:
+            cursor.ack_individual(acks.whole)
+        self.messages_acked += len(acks.whole) + len(acks.parts)
+        subscription.messages_acked += len(acks.whole) + len(acks.parts)
+        if dispatcher is None:
+            return
+        if acks.whole:
+            dispatcher.acked_many(self.key, acks.whole)
+        for position, _ in acks.parts:
+            mask = cursor.unacked_mask(position)
+            if mask is not None:
+                dispatcher.acked_partly(self.key, position, mask.bit_count())
+            elif cursor.is_acked(position):
+                dispatcher.acked(self.key, position)
+
+    def _apply_cumulative(self, command: pb.CommandAck) -> None:
+        request_ids = [command.request_id] if command.HasField("request_id") else []
+        cursor, dispatcher = self.subscription.cursor, self.subscription.dispatcher
+        before = cursor.backlog_entries
+        try:
+            if len(command.message_id) != 1:
+                raise PositionError(
+                    f"a cumulative ack names one position, not {len(command.message_id)}"
+                )
+            message_id = command.message_id[0]
+            position = Position(message_id.ledgerId, message_id.entryId)
+            mask = mask_of_words(message_id.ack_set) if message_id.ack_set else None
+            if position > cursor.mark_delete:
+                cursor.ack_cumulative(position, unacked_mask=mask)
+        except CallerError as error:
+            self._refuse(request_ids, error)
+            return
+        self.messages_acked += before - cursor.backlog_entries
+        self.subscription.messages_acked += before - cursor.backlog_entries
+        if dispatcher is not None:
+            dispatcher.acked_through(cursor.mark_delete)
+        self._answer(request_ids)
+
+    def _answer(self, request_ids: list[int]) -> None:
+        if request_ids:
+            self.subscription.when_durable(partial(self._on_durable, request_ids))
+
+    def _on_durable(self, request_ids: list[int], error: BaseException | None) -> None:
+        if error is None:
+            self.session.send_ack_responses(self.consumer_id, request_ids)
+        else:
+            self._refuse(request_ids, error)
+
+    def _refuse(self, request_ids: list[int], error: BaseException) -> None:
+        code = ServerError.NOT_ALLOWED if isinstance(error, CallerError) else server_error(error)
+        for request_id in request_ids:
+            self.session.send_ack_error(self.consumer_id, request_id, code, str(error))
+
+    def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver these again (None: everything this consumer has not acked)."""
+        self.subscription.redeliver(self, positions, epoch)
+
+    # ---------------------------------------------------------------- requests
+
+    async def seek(self, position: Position, unacked_mask: int | None) -> None:
+        """Move the subscription so that `position` is read next."""
+        await self.subscription.reset(position, unacked_mask)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to the first entry published at or after this time."""
+        await self.subscription.reset_to_time(publish_time_ms)
+
+    async def last_message_id(self) -> LastMessageId:
+        """The end of the topic and the mark-delete position of this subscription."""
+        ledger = self.subscription.topic.ledger
+        last = ledger.facts.last_confirmed
+        batch_index = -1
+        if last.entry_id >= 0:
+            metadata = (await ledger.read_one(last)).metadata
+            if metadata.HasField("num_messages_in_batch"):
+                batch_index = metadata.num_messages_in_batch - 1
+        return LastMessageId(last, batch_index, self.subscription.cursor.mark_delete)
+
+    def stats(self) -> ConsumerStats:
+        """Answer to CONSUMER_STATS."""
+        subscription = self.subscription
+        dispatcher = subscription.dispatcher
+        known = dispatcher.consumer_statistics(self.key) if dispatcher is not None else None
+        if known is None or subscription.type is None:
+            raise CallerError(f"consumer {self.name} is closed")
+        return ConsumerStats(
+            consumer_name=self.name,
+            subscription_type=subscription.type,
+            permits=max(0, known.permits),
+            unacked_messages=known.unacked_messages,
+            is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
+            connected_since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.connected_since)),
+            backlog_messages=subscription.cursor.backlog_entries,
+        )
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription. Raises `ConsumerBusyError`."""
+        await self.subscription.unsubscribe(self, force=force)
+        self.is_closed = True
+
+    async def close(self) -> None:
+        """Detach; what was not acked is offered to others. Twice is fine."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.subscription.remove_consumer(self)
+
+    def disconnect(self) -> None:
+        """Detach from the broker's side: the client is told and subscribes again."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.session.close_consumer(self.consumer_id)
+            self.subscription.remove_consumer(self)
+
+
+def _gather(command: pb.CommandAck, acks: _Acks) -> None:
+    for message_id in command.message_id:
+        position = Position(message_id.ledgerId, message_id.entryId)
+        words = message_id.ack_set
+        if words:
+            acks.parts.append((position, mask_of_words(words)))
+        else:
+            acks.whole.append(position)
+    if command.HasField("request_id"):
+        acks.request_ids.append(command.request_id)

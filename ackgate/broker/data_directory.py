@@ -1,0 +1,88 @@
+"""The broker's data directory: one process at a time, and where things lie in it.
+
+Edge. ::
+
+    DATA_DIR/
+      lock               held by flock; says who holds it
+      metadata.sqlite    the embedded metadata store
+      bookies/0/         a bookie: journal and ledger files
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackgate.errors import ConfigurationError, DataDirectoryBusyError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class DataDirectory:
+    """A locked data directory. The lock goes with the process, however it ends."""
+
+    def __init__(self, root: Path, lock_file: int) -> None:
+        self.root = root
+        self._lock_file = lock_file
+
+    @property
+    def metadata_path(self) -> Path:
+        """The embedded metadata store."""
+        return metadata_path(self.root)
+
+    @property
+    def bookie_paths(self) -> list[Path]:
+        """The default bookie."""
+        return default_bookie_paths(self.root)
+
+    @classmethod
+    def acquire(cls, root: Path) -> Self:
+        """Make the directory if needed and lock it.
+
+        Raises `DataDirectoryBusyError` naming the holder, `ConfigurationError` if it cannot be used.
+        """
+        lock_path = root / "lock"
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            lock_file = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigurationError(
+                f"data directory {root} cannot be used: {error.strerror or error}"
+            ) from error
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock_file, 4096).decode(errors="replace").strip()
+            os.close(lock_file)
+            raise DataDirectoryBusyError(
+                f"data directory {root} is held by another broker: {holder or 'unknown'}"
+            ) from None
+        directory = cls(root, lock_file)
+        directory.describe({})
+        return directory
+
+    def describe(self, facts: dict[str, str]) -> None:
+        """Write into the lock file who holds it: pid, since when, and `facts` such as addresses."""
+        about = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}
+        os.ftruncate(self._lock_file, 0)
+        os.pwrite(self._lock_file, json.dumps(about).encode() + b"\n", 0)
+
+    def release(self) -> None:
+        """Unlock. The file stays: removing it would let two processes lock different files."""
+        os.ftruncate(self._lock_file, 0)
+        os.close(self._lock_file)
+
+
+def metadata_path(root: Path) -> Path:
+    """Where a data directory keeps its embedded metadata store."""
+    return root / "metadata.sqlite"
+
+
+def default_bookie_paths(root: Path) -> list[Path]:
+    """Where a data directory keeps its bookies unless `bookieDirectories` says otherwise."""
+    return [root / "bookies" / "0"]

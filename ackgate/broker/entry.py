@@ -1,0 +1,86 @@
+"""One entry of a topic on its way through the broker: stored bytes and what dispatch must know of them.
+
+The bytes are what the producer sent, from the magic number on:
+``0x0e01, crc32c, metadata size, MessageMetadata, payload``. They are stored and forwarded untouched;
+the metadata is parsed only when somebody asks (a key, a publish time) and then kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.cursor.position import Position
+from ackgate.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import LedgerEntry
+
+_MAGIC: Final = b"\x0e\x01"
+_HEADER_BYTES: Final = 10  # magic 2, crc 4, metadata size 4
+_NO_MAGIC_HEADER_BYTES: Final = 4  # a client without checksums sends the metadata size at once
+
+
+class Entry:
+    """An entry with its position. `message_count` is the number of messages in its batch."""
+
+    __slots__ = ("_metadata", "message_count", "payload", "position")
+
+    def __init__(self, position: Position, payload: bytes, message_count: int) -> None:
+        self.position = position
+        self.payload = payload
+        self.message_count = message_count
+        self._metadata: pb.MessageMetadata | None = None
+
+    @classmethod
+    def stored(cls, ledger_id: int, entry: LedgerEntry) -> Entry:
+        """Make an entry of what a ledger returned. Raises `CorruptRecordError`."""
+        made = cls(Position(ledger_id, entry.entry_id), entry.payload, 1)
+        made.message_count = max(1, made.metadata.num_messages_in_batch)
+        return made
+
+    @property
+    def metadata(self) -> pb.MessageMetadata:
+        """The parsed metadata. Raises `CorruptRecordError` naming the position."""
+        if self._metadata is None:
+            self._metadata = parse_metadata(self.payload, self.position)
+        return self._metadata
+
+    @property
+    def sticky_key(self) -> bytes:
+        """What Key_Shared hashes: the ordering key, else the partition key, else producer and sequence.
+
+        Pulsar's order (`Commands.peekStickyKey`).
+        """
+        metadata = self.metadata
+        if metadata.HasField("ordering_key"):
+            return metadata.ordering_key
+        if metadata.HasField("partition_key"):
+            key = metadata.partition_key
+            return _decode_base64(key) if metadata.partition_key_b64_encoded else key.encode()
+        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+def parse_metadata(payload: bytes, position: Position) -> pb.MessageMetadata:
+    """Parse the MessageMetadata at the head of an entry. Raises `CorruptRecordError`."""
+    start = _HEADER_BYTES if payload[:2] == _MAGIC else _NO_MAGIC_HEADER_BYTES
+    size = int.from_bytes(payload[start - 4 : start], "big")
+    if start + size > len(payload):
+        raise CorruptRecordError(
+            f"entry {position}: metadata of {size} bytes does not fit into {len(payload)} bytes"
+        )
+    try:
+        return pb.MessageMetadata.FromString(payload[start : start + size])
+    except DecodeError as error:
+        raise CorruptRecordError(f"entry {position}: metadata cannot be parsed") from error
+
+
+def _decode_base64(text: str) -> bytes:
+    import base64  # noqa: PLC0415 - rare: only binary keys come encoded
+
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text.encode()

@@ -1,0 +1,614 @@
+"""The message store of one topic: an ordered list of ledgers, the last one open for writing.
+
+Edge. Owns the topic's metadata node, the current `LedgerWriter`, and the `MessageLedgers` facts that
+the topic's cursors read. It refuses to confirm an entry before its ledger says that it is durable,
+and to point the node at a ledger that does not exist.
+
+Way of an entry::
+
+    add ---> pending ---(end of loop tick)---> writer.append ---> in flight
+                                                                     | durable, in order
+    on_confirmed(entries, contexts) <--- facts, cache <--------------+
+
+When a write fails, the ledger is recovered: what the bookies have is confirmed (it is durable, and
+adding it again would store it twice), the rest is appended to a new ledger in the same order.
+
+Order of steps that a crash may interrupt: a new ledger is created before the node names it, and a
+ledger leaves the node before it is deleted. What is left over carries the topic's path in its custom
+metadata and is found at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ackgate.broker.entry import Entry
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.position import Position
+from ackgate.errors import (
+    AckGateError,
+    ClosedHandleError,
+    InternalError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    OwnershipError,
+    StorageError,
+)
+from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence.topic_node import (
+    MessageLedgerRecord,
+    TopicNode,
+    decode_topic_node,
+    encode_topic_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ackgate.broker.entry_cache import EntryCache
+    from ackgate.cursor.managed_cursor import Span
+    from ackgate.persistence.ports import (
+        AppendTicket,
+        LedgerClient,
+        LedgerReader,
+        LedgerWriter,
+        MetadataStore,
+    )
+
+log = logging.getLogger(__name__)
+
+READERS_MAX: Final = 8
+"""Closed ledgers of one topic that are kept open for reading."""
+
+TOPIC_PATH_KEY: Final = "ackgate/topic"
+"""Custom metadata of a message ledger: the path of its topic's node."""
+
+
+class RolloverLimits(NamedTuple):
+    """When the current ledger is closed and a new one begun. Pulsar's rule: (entries or size) and the
+    least age, or the greatest age."""
+
+    entries_max: int
+    size_bytes_max: int
+    age_ms_min: int
+    age_ms_max: int
+
+
+class Retention(NamedTuple):
+    """How long fully acked ledgers are kept: until one of the two is exceeded; -1 = for ever.
+    Pulsar's rule (`isLedgerRetentionOverSizeQuota` or `hasLedgerRetentionExpired`)."""
+
+    time_ms: int = 0
+    size_bytes: int = 0
+
+
+class ConfirmedSink(Protocol):
+    """Who is told of durable entries, in order, and of a store that gave up."""
+
+    def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
+        """These entries are durable; `contexts` are what `add` was given, one per entry."""
+
+    def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
+        """These adds will not be retried."""
+
+    def on_fenced(self, error: AckGateError) -> None:
+        """Somebody else owns the topic now."""
+
+
+class _Batch(NamedTuple):
+    payloads: list[bytes]
+    message_counts: list[int]
+    contexts: list[Any]
+
+
+class ManagedLedger:
+    """One topic's ledgers. Make it with `open`."""
+
+    def __init__(  # noqa: PLR0913 - the parts it stands on
+        self,
+        path: str,
+        client: LedgerClient,
+        metadata: MetadataStore,
+        *,
+        cache: EntryCache,
+        options: LedgerOptions,
+        limits: RolloverLimits,
+        clock_ms: Callable[[], int],
+        sink: ConfirmedSink,
+    ) -> None:
+        self.path = path
+        self.facts = MessageLedgers()
+        self.limits = limits
+        self.average_entry_bytes = 1024
+        self.added_entries = 0
+        self.added_bytes = 0
+        self._client = client
+        self._metadata = metadata
+        self._cache = cache
+        self._options = replace(options, custom_metadata={TOPIC_PATH_KEY: path.encode()})
+        self._clock_ms = clock_ms
+        self._sink = sink
+        self._node = TopicNode()
+        self._node_version = -1
+        self._node_lock = asyncio.Lock()
+        self._writer: LedgerWriter | None = None
+        self._writer_entries = 0
+        self._writer_bytes = 0
+        self._writer_opened_ms = 0
+        self._pending = _Batch([], [], [])
+        self._in_flight: deque[_Batch] = deque()
+        self._is_flush_scheduled = False
+        self._switch: asyncio.Task[None] | None = None
+        self._drained: asyncio.Event = asyncio.Event()
+        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._is_closed = False
+
+    # ---------------------------------------------------------------- opening
+
+    async def open(self, *, create: bool) -> None:
+        """Read the node, recover the last ledger, begin a new one.
+
+        Raises `NoSuchNodeError` when the topic does not exist and `create` is false.
+        """
+        stored = await self._metadata.get(self.path)
+        if stored is None:
+            if not create:
+                raise NoSuchNodeError(f"no topic at {self.path}")
+            self._node = TopicNode(owner_epoch=1)
+        else:
+            node = decode_topic_node(stored.value, path=self.path)
+            self._node_version = stored.version
+            self._node = replace(
+                node, owner_epoch=node.owner_epoch + 1, ledgers=await self._recovered(node.ledgers)
+            )
+        kept = tuple(record for record in self._node.ledgers if record.entry_count)
+        dropped = [r.ledger_id for r in self._node.ledgers if not r.entry_count]
+        for record in kept:
+            self.facts.open_ledger(record.ledger_id)
+            self.facts.close_ledger(record.ledger_id, record.entry_count or 0)
+        if self._node.is_terminated:
+            await self._change_node(lambda node: replace(node, ledgers=kept))
+        else:
+            self._node = replace(self._node, ledgers=kept)
+            await self._begin_ledger()
+        for ledger_id in dropped:
+            await self._delete_ledger(ledger_id)
+
+    async def _recovered(
+        self, records: tuple[MessageLedgerRecord, ...]
+    ) -> tuple[MessageLedgerRecord, ...]:
+        recovered = []
+        for record in records:
+            if record.entry_count is not None:
+                recovered.append(record)
+                continue
+            try:
+                reader = await self._client.open(record.ledger_id, password=self._options.password)
+            except NoSuchLedgerError:
+                log.warning("topic %s: ledger %d is gone", self.path, record.ledger_id)
+                recovered.append(replace(record, entry_count=0))
+                continue
+            recovered.append(
+                replace(
+                    record,
+                    entry_count=reader.last_add_confirmed + 1,
+                    size_bytes=reader.length_bytes,
+                    closed_ms=self._clock_ms(),
+                )
+            )
+            self._keep_reader(reader)
+        return tuple(recovered)
+
+    @property
+    def owner_epoch(self) -> int:
+        """Grows with every opening of the topic."""
+        return self._node.owner_epoch
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether the topic takes no more messages, for good."""
+        return self._node.is_terminated
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The topic's properties."""
+        return self._node.properties
+
+    @property
+    def ledger_records(self) -> tuple[MessageLedgerRecord, ...]:
+        """The ledgers as the node names them, the current one with its present size."""
+        if self._writer is None or not self._node.ledgers:
+            return self._node.ledgers
+        current = replace(self._node.ledgers[-1], size_bytes=self._writer_bytes)
+        return (*self._node.ledgers[:-1], current)
+
+    @property
+    def size_bytes(self) -> int:
+        """Payload bytes of all ledgers."""
+        return sum(record.size_bytes for record in self.ledger_records)
+
+    # ---------------------------------------------------------------- adding
+
+    @property
+    def pending_adds(self) -> int:
+        """Entries that are not confirmed yet."""
+        return len(self._pending.payloads) + sum(len(b.payloads) for b in self._in_flight)
+
+    def add(self, payload: bytes, message_count: int, context: object) -> None:
+        """Take an entry; the sink hears of it when it is durable. Never blocks."""
+        pending = self._pending
+        pending.payloads.append(payload)
+        pending.message_counts.append(message_count)
+        pending.contexts.append(context)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if not self._pending.payloads or self._switch is not None:
+            return
+        if self._is_closed or self._node.is_terminated:
+            self._fail_pending(ClosedHandleError(f"topic {self.path} takes no messages"))
+            return
+        if self._writer is None or self._is_full():
+            self._begin_switch()
+            return
+        batch, self._pending = self._pending, _Batch([], [], [])
+        self._append(batch)
+
+    def _append(self, batch: _Batch) -> None:
+        writer = self._writer
+        if writer is None:
+            raise InternalError(f"append without a ledger on {self.path}")
+        self._in_flight.append(batch)
+        try:
+            ticket = writer.append(batch.payloads)
+        except (StorageError, OwnershipError, ClosedHandleError) as error:
+            self._on_write_failed(writer, error)
+            return
+        self._writer_entries += len(batch.payloads)
+        batch_bytes = sum(map(len, batch.payloads))
+        self._writer_bytes += batch_bytes
+        self.added_bytes += batch_bytes
+        self.average_entry_bytes = max(1, self._writer_bytes // self._writer_entries)
+        ticket.durable.add_done_callback(lambda done: self._on_durable(writer, batch, ticket, done))
+
+    def _on_durable(
+        self,
+        writer: LedgerWriter,
+        batch: _Batch,
+        ticket: AppendTicket,
+        done: asyncio.Future[None],
+    ) -> None:
+        if done.cancelled() or (error := done.exception()) is not None:
+            if writer is self._writer:
+                failure = error if not done.cancelled() else None
+                self._on_write_failed(
+                    writer,
+                    failure
+                    if isinstance(failure, AckGateError)
+                    else StorageError(f"add to ledger {writer.ledger_id} failed: {failure!r}"),
+                )
+            return
+        if writer is not self._writer:
+            return  # a failed ledger: its recovery has decided about this batch
+        self._in_flight.popleft()
+        self._confirm(writer.ledger_id, ticket.first_entry_id, batch)
+        if not self._in_flight:
+            self._drained.set()
+
+    def _confirm(self, ledger_id: int, first_entry_id: int, batch: _Batch) -> None:
+        entries = [
+            Entry(Position(ledger_id, entry_id), payload, message_count)
+            for entry_id, (payload, message_count) in enumerate(
+                zip(batch.payloads, batch.message_counts, strict=True), first_entry_id
+            )
+        ]
+        self.added_entries += len(entries)
+        self.facts.add_entries(ledger_id, len(entries))
+        self._cache.insert(ledger_id, entries)
+        self._sink.on_confirmed(entries, batch.contexts)
+
+    def _fail_pending(self, error: AckGateError) -> None:
+        contexts = [context for batch in self._in_flight for context in batch.contexts]
+        contexts += self._pending.contexts
+        self._in_flight.clear()
+        self._pending = _Batch([], [], [])
+        self._drained.set()
+        if contexts:
+            self._sink.on_failed(contexts, error)
+
+    # ---------------------------------------------------------------- changing the ledger
+
+    def _is_full(self) -> bool:
+        if self._writer_entries == 0:
+            return False
+        age_ms = self._clock_ms() - self._writer_opened_ms
+        limits = self.limits
+        is_large = (
+            self._writer_entries >= limits.entries_max
+            or self._writer_bytes >= limits.size_bytes_max
+        )
+        return (is_large and age_ms >= limits.age_ms_min) or age_ms >= limits.age_ms_max
+
+    def _on_write_failed(self, writer: LedgerWriter, error: AckGateError) -> None:
+        if writer is not self._writer:
+            return
+        self._writer = None
+        log.warning("topic %s: ledger %d: %s", self.path, writer.ledger_id, error)
+        if isinstance(error, OwnershipError):
+            self._fail_pending(error)
+            self._sink.on_fenced(error)
+            return
+        self._begin_switch(failed=writer)
+
+    def _begin_switch(self, failed: LedgerWriter | None = None) -> None:
+        if self._switch is None and not self._is_closed:
+            self._switch = asyncio.get_running_loop().create_task(self._run_switch(failed))
+
+    async def _run_switch(self, failed: LedgerWriter | None) -> None:
+        """Close the current (or the failed) ledger and go on in a new one."""
+        try:
+            if failed is not None:
+                await self._settle_failed(failed)
+            elif self._writer is not None:
+                await self._close_writer()
+            if not self._is_closed:
+                await self._begin_ledger()
+        except OwnershipError as error:
+            self._fail_pending(error)
+            self._sink.on_fenced(error)
+        except AckGateError as error:
+            log.warning("topic %s: no ledger to write to: %s", self.path, error)
+            self._fail_pending(error)
+        finally:
+            self._switch = None
+        self._flush()
+
+    async def _close_writer(self) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        while self._in_flight:
+            self._drained.clear()
+            await self._drained.wait()
+        if self._writer is not writer:  # it failed while draining: settled there
+            await self._settle_failed(writer)
+            return
+        await writer.close()
+        self._close_record(writer.ledger_id, self._writer_entries, self._writer_bytes)
+        self._writer = None
+
+    async def _settle_failed(self, writer: LedgerWriter) -> None:
+        """Recover a ledger whose write failed; confirm what it holds, put the rest back in front."""
+        reader = await self._client.open(writer.ledger_id, password=self._options.password)
+        stored = reader.last_add_confirmed + 1
+        next_entry = self.facts.entry_count(writer.ledger_id) or 0
+        waiting = _joined([*self._in_flight, self._pending])
+        self._in_flight.clear()
+        self._drained.set()
+        survivors = stored - next_entry
+        self._pending = _Batch(*(column[survivors:] for column in waiting))
+        if survivors > 0:
+            self._confirm(
+                writer.ledger_id, next_entry, _Batch(*(column[:survivors] for column in waiting))
+            )
+        self._close_record(writer.ledger_id, stored, reader.length_bytes)
+        self._keep_reader(reader)
+
+    def _close_record(self, ledger_id: int, entry_count: int, size_bytes: int) -> None:
+        self.facts.close_ledger(ledger_id, entry_count)
+        self._node = replace(
+            self._node,
+            ledgers=tuple(
+                replace(
+                    record,
+                    entry_count=entry_count,
+                    size_bytes=size_bytes,
+                    closed_ms=self._clock_ms(),
+                )
+                if record.ledger_id == ledger_id
+                else record
+                for record in self._node.ledgers
+            ),
+        )
+
+    async def _begin_ledger(self) -> None:
+        writer = await self._client.create(self._options)
+        opened_ms = self._clock_ms()
+        record = MessageLedgerRecord(writer.ledger_id, None, 0, opened_ms, None)
+        await self._change_node(lambda node: replace(node, ledgers=(*node.ledgers, record)))
+        self.facts.open_ledger(writer.ledger_id)
+        self._writer = writer
+        self._writer_entries = 0
+        self._writer_bytes = 0
+        self._writer_opened_ms = opened_ms
+
+    async def _change_node(self, change: Callable[[TopicNode], TopicNode] = lambda n: n) -> None:
+        """Write the changed node; changes made in memory meanwhile are kept."""
+        async with self._node_lock:
+            self._node_version = await self._metadata.put(
+                self.path,
+                encode_topic_node(change(self._node)),
+                expected_version=self._node_version,
+            )
+            self._node = change(self._node)
+
+    # ---------------------------------------------------------------- reading
+
+    def read_cached(self, spans: Sequence[Span]) -> list[Entry] | None:
+        """The entries of all spans if every one is in the cache."""
+        if len(spans) == 1:
+            ledger_id, start, stop = spans[0]
+            return self._cache.get(ledger_id, start, stop)
+        entries: list[Entry] = []
+        for ledger_id, start, stop in spans:
+            found = self._cache.get(ledger_id, start, stop)
+            if found is None:
+                return None
+            entries += found
+        return entries
+
+    async def read(self, spans: Sequence[Span]) -> list[Entry]:
+        """The entries of all spans, from cache or ledgers. Raises as `LedgerReader.read`."""
+        entries: list[Entry] = []
+        for ledger_id, start, stop in spans:
+            found = self._cache.get(ledger_id, start, stop)
+            if found is None:
+                reader = await self._reader(ledger_id)
+                stored = await reader.read(start, stop - 1)
+                found = [Entry.stored(ledger_id, entry) for entry in stored]
+            entries += found
+        return entries
+
+    async def read_one(self, position: Position) -> Entry:
+        """One entry. Raises as `LedgerReader.read`."""
+        ledger_id, entry_id = position
+        cached = self._cache.get(ledger_id, entry_id, entry_id + 1)
+        if cached:
+            return cached[0]
+        reader = await self._reader(ledger_id)
+        return Entry.stored(ledger_id, (await reader.read(entry_id, entry_id))[0])
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        if self._writer is not None and self._writer.ledger_id == ledger_id:
+            return self._writer
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            reader = await self._client.open_without_recovery(
+                ledger_id, password=self._options.password
+            )
+            self._keep_reader(reader)
+        else:
+            self._readers.move_to_end(ledger_id)
+        return reader
+
+    def _keep_reader(self, reader: LedgerReader) -> None:
+        self._readers[reader.ledger_id] = reader
+        while len(self._readers) > READERS_MAX:
+            self._readers.popitem(last=False)
+
+    async def first_published_at(self, publish_time_ms: int) -> Position:
+        """The first entry published at or after this time, by binary search; the end if there is none."""
+        facts = self.facts
+        low, high = 0, facts.total_entries
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.read_one(facts.position_after(facts.first_position, middle + 1))
+            if entry.metadata.publish_time < publish_time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        if low >= facts.total_entries:
+            return facts.next_valid(facts.last_confirmed)
+        return facts.position_after(facts.first_position, low + 1)
+
+    # ---------------------------------------------------------------- trimming, ending
+
+    async def trim(self, consumed_through: Position, retention: Retention) -> list[int]:
+        """Delete closed ledgers that lie wholly at or below `consumed_through`, oldest first, as far
+        as the retention lets them go. Returns their ids."""
+        now_ms = self._clock_ms()
+        kept_bytes = self.size_bytes
+        gone: list[int] = []
+        for record in self._node.ledgers:
+            if record.entry_count is None or record.closed_ms is None:
+                break
+            if Position(record.ledger_id, record.entry_count - 1) > consumed_through:
+                break
+            kept_bytes -= record.size_bytes
+            is_old = 0 <= retention.time_ms <= now_ms - record.closed_ms
+            is_surplus = 0 <= retention.size_bytes <= kept_bytes
+            if not (is_old or is_surplus):
+                break
+            gone.append(record.ledger_id)
+        if gone:
+            leaving = set(gone)
+            await self._change_node(
+                lambda node: replace(
+                    node, ledgers=tuple(r for r in node.ledgers if r.ledger_id not in leaving)
+                )
+            )
+            for ledger_id in gone:
+                self.facts.trim_ledger(ledger_id)
+                await self._delete_ledger(ledger_id)
+        return gone
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        self._readers.pop(ledger_id, None)
+        self._cache.drop_ledger(ledger_id)
+        try:
+            await self._client.delete(ledger_id)
+        except NoSuchLedgerError:
+            pass
+        except StorageError as error:
+            log.warning("topic %s: ledger %d left behind: %s", self.path, ledger_id, error)
+
+    async def roll(self) -> None:
+        """Close the current ledger, if it holds anything, and begin a new one."""
+        if self._writer_entries and self._switch is None:
+            self._begin_switch()
+        if self._switch is not None:
+            await asyncio.shield(self._switch)
+
+    async def roll_if_due(self) -> None:
+        """Roll when the current ledger is full or old (for topics that nobody writes to)."""
+        if self._writer is not None and self._switch is None and self._is_full():
+            await self.roll()
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the topic's properties."""
+        await self._change_node(lambda node: replace(node, properties=dict(properties)))
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good. Returns the last position."""
+        self._node = replace(self._node, is_terminated=True)
+        if self._switch is not None:
+            await asyncio.shield(self._switch)
+        await self._close_writer()
+        await self._change_node()
+        return self.facts.last_confirmed
+
+    async def close(self) -> None:
+        """Confirm what is in flight, close the current ledger, note its length. Twice is fine."""
+        if self._is_closed:
+            return
+        if self._pending.payloads:
+            self._flush()
+        self._is_closed = True
+        if self._switch is not None:
+            await asyncio.shield(self._switch)
+        try:
+            if self._writer is not None:
+                await self._close_writer()
+                await self._change_node()
+        except AckGateError as error:
+            log.warning("topic %s: not closed cleanly: %s", self.path, error)
+        self._fail_pending(ClosedHandleError(f"topic {self.path} is closed"))
+        self.forget_cached()
+
+    async def delete(self) -> None:
+        """Remove the topic's node and its ledgers. The cursors must be gone."""
+        await self.close()
+        ledgers = self._node.ledgers
+        await self._metadata.delete(self.path, expected_version=None)
+        for record in ledgers:
+            await self._delete_ledger(record.ledger_id)
+
+    def forget_cached(self) -> None:
+        """Drop this topic's entries from the cache."""
+        for ledger_id in self.facts.ledger_ids:
+            self._cache.drop_ledger(ledger_id)
+
+
+def _joined(batches: Sequence[_Batch]) -> _Batch:
+    joined = _Batch([], [], [])
+    for batch in batches:
+        for column, more in zip(joined, batch, strict=True):
+            column.extend(more)
+    return joined

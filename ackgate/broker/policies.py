@@ -1,0 +1,125 @@
+"""Namespace and topic policies: what may be set above the broker's configuration, and where it is kept.
+
+Edge. The most specific value wins (topic, then namespace, then broker), a stored ``False`` included.
+Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies survive.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.managed_ledger import Retention
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.paths import node_of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ackgate.broker.names import NamespaceName, TopicName
+    from ackgate.persistence.ports import MetadataStore
+
+PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
+RETENTION_MINUTES: Final = "retentionTimeInMinutes"
+RETENTION_MB: Final = "retentionSizeInMB"
+MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
+
+POLICY_TYPES: Final[Mapping[str, type]] = {
+    PAUSE_ON_ACK_STATE: bool,
+    RETENTION_MINUTES: int,
+    RETENTION_MB: int,
+    MESSAGE_TTL_SECONDS: int,
+}
+
+
+class PolicyStore:
+    """Policies by path, read once and kept; every change goes through here."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._known: dict[str, dict[str, Any]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every change of any policy."""
+        self._listeners.append(listener)
+
+    async def load(self, path: str) -> Mapping[str, Any]:
+        """The policies stored at `path`; empty when there are none. Raises `CorruptRecordError`."""
+        if path not in self._known:
+            stored = await self._metadata.get(path)
+            self._known[path] = _decode(path, stored.value) if stored else {}
+        return self._known[path]
+
+    def known(self, path: str) -> Mapping[str, Any]:
+        """What `load` found at `path`, without I/O."""
+        return self._known.get(path, {})
+
+    async def change(self, path: str, key: str, value: object) -> None:
+        """Set one policy, or remove it with None."""
+        expected = POLICY_TYPES[key]
+        if value is not None and type(value) is not expected:
+            raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
+        policies = {**await self.load(path), key: value}
+        if value is None:
+            del policies[key]
+        await self._metadata.put(path, json.dumps(policies).encode(), expected_version=None)
+        self._known[path] = policies
+        for listener in self._listeners:
+            listener()
+
+
+def namespace_policy_path(namespace: NamespaceName) -> str:
+    """Node of a namespace's policies."""
+    return f"/admin/policies/{node_of_name(namespace.tenant)}/{node_of_name(namespace.namespace)}"
+
+
+def topic_policy_path(topic: TopicName) -> str:
+    """Node of a topic's policies; all partitions of a topic share one."""
+    names = (topic.tenant, topic.namespace, topic.partitioned.local_name)
+    return "/admin/topic-policies/" + "/".join(map(node_of_name, names))
+
+
+class EffectivePolicies:
+    """What holds for one topic: its own value, else its namespace's, else the broker's."""
+
+    def __init__(self, store: PolicyStore, topic: TopicName) -> None:
+        self._store = store
+        self._paths = (topic_policy_path(topic), namespace_policy_path(topic.namespace_name))
+
+    async def load(self) -> None:
+        """Read both levels."""
+        for path in self._paths:
+            await self._store.load(path)
+
+    def value(self, key: str, broker_value: Any) -> Any:  # noqa: ANN401 - typed by POLICY_TYPES
+        """The most specific value."""
+        for path in self._paths:
+            policies = self._store.known(path)
+            if key in policies:
+                return policies[key]
+        return broker_value
+
+    def retention(self, broker_minutes: int, broker_mb: int) -> Retention:
+        """The topic's retention in milliseconds and bytes."""
+        minutes = self.value(RETENTION_MINUTES, broker_minutes)
+        megabytes = self.value(RETENTION_MB, broker_mb)
+        return Retention(
+            minutes * 60_000 if minutes >= 0 else -1,
+            megabytes * 1024 * 1024 if megabytes >= 0 else -1,
+        )
+
+
+def _decode(path: str, value: bytes) -> dict[str, Any]:
+    try:
+        policies = json.loads(value)
+    except ValueError as error:
+        raise CorruptRecordError(f"policies at {path} cannot be read: {error}") from error
+    if not isinstance(policies, dict):
+        raise CorruptRecordError(f"policies at {path} are not a JSON object")
+    for key, expected in POLICY_TYPES.items():
+        if key in policies and type(policies[key]) is not expected:
+            raise CorruptRecordError(
+                f"policies at {path}: {key} is {policies[key]!r}, expected a {expected.__name__}"
+            )
+    return policies

@@ -1,0 +1,64 @@
+"""The broker's side of one producer: who it is, and the road of its messages into the topic."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ackgate.broker.ports import SessionPort
+    from ackgate.broker.topic import Topic
+    from ackgate.broker.wire_types import ProducerRequest
+
+
+class Producer:
+    """A producer that is attached to a topic, or waits for exclusive access to it."""
+
+    def __init__(
+        self, topic: Topic, session: SessionPort, request: ProducerRequest, name: str
+    ) -> None:
+        self.topic = topic
+        self.session = session
+        self.producer_id = request.producer_id
+        self.name = name
+        self.epoch = request.epoch
+        self.is_name_from_user = request.is_name_from_user
+        self.access_mode = request.access_mode
+        self.properties = request.properties
+        self.schema_version = request.schema_version
+        self.topic_epoch = request.topic_epoch
+        self.last_sequence_id = -1
+        self.is_ready = True
+        self.is_closed = False
+        self.connected_since = time.time()
+        self.messages_in = 0
+        self.bytes_in = 0
+
+    def publish(
+        self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes
+    ) -> None:
+        """Hand one entry to the topic; the session is told by a receipt or a send error."""
+        self.messages_in += num_messages
+        self.bytes_in += len(entry)
+        self.topic.publish(self, sequence_id, highest_sequence_id, num_messages, entry)
+
+    def is_successor_of(self, other: Producer) -> bool:
+        """Whether this is the same client producer, reconnected on the same connection."""
+        return (
+            self.name == other.name
+            and self.producer_id == other.producer_id
+            and self.session is other.session
+            and self.epoch > other.epoch
+        )
+
+    async def close(self) -> None:
+        """Leave the topic. Twice is fine."""
+        if not self.is_closed:
+            self.is_closed = True
+            await self.topic.producers.remove(self)
+
+    def disconnect(self) -> None:
+        """Detach from the broker's side: the client is told and looks up again."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.session.close_producer(self.producer_id)

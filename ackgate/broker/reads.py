@@ -1,0 +1,118 @@
+"""From a dispatcher's `Read` to entries: which positions, from cache or ledger, less what is acked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.cursor.managed_cursor import Span
+from ackgate.cursor.position import Position
+from ackgate.dispatcher.dispatcher import EntriesRead, ReadKind
+from ackgate.dispatcher.key_hash import sticky_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.broker.entry import Entry
+    from ackgate.broker.managed_ledger import ManagedLedger
+    from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.dispatcher.dispatcher import Read
+
+
+class PendingRead(NamedTuple):
+    """A read whose positions are known."""
+
+    read: Read
+    spans: list[Span]
+
+    @property
+    def passed_over(self) -> Sequence[Position]:
+        """What a normal read has moved the read position over."""
+        if self.read.kind is ReadKind.REPLAY:
+            return ()
+        return [
+            Position(span.ledger_id, entry_id)
+            for span in self.spans
+            for entry_id in range(span.start, span.stop)
+        ]
+
+
+class SubscriptionReader:
+    """Reads for one cursor."""
+
+    def __init__(self, ledger: ManagedLedger, cursor: ManagedCursor, read_bytes_max: int) -> None:
+        self._ledger = ledger
+        self._cursor = cursor
+        self._read_bytes_max = read_bytes_max
+
+    def begin(self, read: Read) -> PendingRead:
+        """Fix what will be read; a normal read moves the read position past it.
+
+        No span is left when everything asked for is acked by now: the caller then assigns nothing.
+        """
+        if read.kind is ReadKind.REPLAY:
+            is_acked = self._cursor.is_acked
+            return PendingRead(read, joined([p for p in read.positions if not is_acked(p)]))
+        cursor = self._cursor
+        bytes_bound = max(1, self._read_bytes_max // self._ledger.average_entry_bytes)
+        spans = cursor.unacked_spans(cursor.read_position, min(read.entries_max, bytes_bound))
+        if read.up_to is not None:
+            spans = cut(spans, read.up_to)
+        if spans:
+            cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
+        else:
+            cursor.seek(
+                self._ledger.facts.next_valid(read.up_to or self._ledger.facts.last_confirmed)
+            )
+        return PendingRead(read, spans)
+
+    def read_cached(self, pending: PendingRead) -> list[Entry] | None:
+        """The entries if all of them are in the cache."""
+        return self._ledger.read_cached(pending.spans)
+
+    async def read(self, pending: PendingRead) -> list[Entry]:
+        """The entries, less those acked while the read was under way. Raises as the ledger's read."""
+        is_acked = self._cursor.is_acked
+        return [
+            entry
+            for entry in await self._ledger.read(pending.spans)
+            if not is_acked(entry.position)
+        ]
+
+    def columns(self, entries: list[Entry], *, with_keys: bool) -> EntriesRead:
+        """The entries as the dispatcher wants to see them."""
+        counts: list[int] | None = [entry.message_count for entry in entries]
+        if self._cursor.partly_acked_count:
+            unacked_mask = self._cursor.unacked_mask
+            counts = [
+                count if (mask := unacked_mask(entry.position)) is None else mask.bit_count()
+                for entry, count in zip(entries, counts or (), strict=True)
+            ]
+        if counts and max(counts) == 1:
+            counts = None
+        return EntriesRead(
+            [entry.position for entry in entries],
+            counts,
+            [sticky_hash(entry.sticky_key) for entry in entries] if with_keys else None,
+        )
+
+
+def joined(positions: Sequence[Position]) -> list[Span]:
+    """Neighbouring positions as spans, in the given order."""
+    spans: list[Span] = []
+    for ledger_id, entry_id in positions:
+        if spans and spans[-1].ledger_id == ledger_id and spans[-1].stop == entry_id:
+            spans[-1] = Span(ledger_id, spans[-1].start, entry_id + 1)
+        else:
+            spans.append(Span(ledger_id, entry_id, entry_id + 1))
+    return spans
+
+
+def cut(spans: Sequence[Span], up_to: Position) -> list[Span]:
+    """The part of the spans at or below a position."""
+    kept = []
+    for span in spans:
+        if Position(span.ledger_id, span.stop - 1) <= up_to:
+            kept.append(span)
+        elif Position(span.ledger_id, span.start) <= up_to:
+            kept.append(Span(span.ledger_id, span.start, up_to.entry_id + 1))
+    return kept

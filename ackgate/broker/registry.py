@@ -1,0 +1,300 @@
+"""All topics of one broker: found, created, loaded once, unloaded, deleted.
+
+Edge. A topic exists when its node does; it is loaded by the first who asks, and whoever asks while
+that goes on waits for the same load. Partitioned topics are a number kept beside: each partition is
+a topic of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.errors import (
+    BrokerError,
+    ServiceNotReadyError,
+    TopicNotFoundError,
+)
+from ackgate.broker.names import TopicName
+from ackgate.broker.topic import Topic
+from ackgate.errors import CallerError, CorruptRecordError, NodeExistsError, NoSuchNodeError
+from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.broker.names import NamespaceName
+    from ackgate.broker.parts import BrokerParts
+
+log = logging.getLogger(__name__)
+
+PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
+CLOSES_AT_ONCE_MAX: Final = 200
+"""Topics that are closed at the same time when the broker stops."""
+
+
+class TopicConflictError(BrokerError):
+    """The topic exists already."""
+
+
+class TopicRegistry:
+    """The topics of this broker."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._topics: dict[str, Topic] = {}
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._is_closing = False
+        parts.policies.on_change(self.configure)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def loaded(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded."""
+        return self._topics.get(str(name))
+
+    async def topic(self, name: TopicName, *, create: bool) -> Topic:
+        """Load or create. Raises `TopicNotFoundError`, or what storage raises."""
+        key = str(name)
+        present = self._topics.get(key)
+        if present is not None and not present.is_closing:
+            return present
+        if self._is_closing or present is not None:
+            raise ServiceNotReadyError(f"topic {name} is being closed")
+        loading = self._loading.get(key)
+        if loading is None:
+            may_create = create and self._parts.settings.broker.allow_auto_topic_creation
+            if name.is_partition and not may_create:
+                may_create = name.partition_index < await self._stored_partitions(name.partitioned)
+            loading = self._loading.get(key)
+            if loading is None:
+                loading = asyncio.get_running_loop().create_task(
+                    self._load(name, create=may_create)
+                )
+                self._loading[key] = loading
+                loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(loading)
+
+    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+        topic = Topic(name, self._parts)
+        try:
+            await topic.open(create=create)
+        except NoSuchNodeError:
+            raise TopicNotFoundError(f"topic {name} does not exist") from None
+        if self._is_closing:
+            await topic.close()
+            raise ServiceNotReadyError(f"topic {name} is being closed")
+        self._topics[str(name)] = topic
+        return topic
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether the topic has a node."""
+        return await self._parts.metadata.get(_node_path(name)) is not None
+
+    async def create(self, name: TopicName) -> None:
+        """Create a topic that is not partitioned. Raises `TopicConflictError`."""
+        if await self.exists(name) or await self._stored_partitions(name):
+            raise TopicConflictError(f"topic {name} exists already")
+        loading = asyncio.get_running_loop().create_task(self._load(name, create=True))
+        self._loading[str(name)] = loading
+        loading.add_done_callback(lambda _: self._loading.pop(str(name), None))
+        await loading
+
+    # ---------------------------------------------------------------- partitioned topics
+
+    async def partition_count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 when it is not partitioned.
+
+        With `create`, a topic that does not exist is made a partitioned one if the configuration
+        says that topics are created so. Raises `TopicNotFoundError`.
+        """
+        count = await self._stored_partitions(name)
+        if count or name.is_partition or await self.exists(name):
+            return count
+        broker = self._parts.settings.broker
+        if not (create and broker.allow_auto_topic_creation):
+            raise TopicNotFoundError(f"topic {name} does not exist")
+        if broker.allow_auto_topic_creation_type == "non-partitioned":
+            return 0
+        try:
+            await self.create_partitioned(name, broker.default_num_partitions)
+        except TopicConflictError:
+            return await self._stored_partitions(name)
+        return broker.default_num_partitions
+
+    async def create_partitioned(self, name: TopicName, count: int) -> None:
+        """Make a partitioned topic. Raises `TopicConflictError`, `CallerError` for a bad count."""
+        self._check_partition_count(name, count)
+        if await self.exists(name):
+            raise TopicConflictError(f"topic {name} exists already")
+        try:
+            await self._parts.metadata.create(
+                _partitioned_path(name), json.dumps({"partitions": count}).encode()
+            )
+        except NodeExistsError:
+            raise TopicConflictError(f"topic {name} exists already") from None
+        for index in range(count):
+            await self.topic(name.partition(index), create=False)
+
+    async def add_partitions(self, name: TopicName, count: int) -> None:
+        """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
+        present = await self._stored_partitions(name)
+        if not present:
+            raise TopicNotFoundError(f"partitioned topic {name} does not exist")
+        self._check_partition_count(name, count)
+        if count <= present:
+            raise CallerError(f"topic {name} has {present} partitions, cannot make it {count}")
+        await self._parts.metadata.put(
+            _partitioned_path(name),
+            json.dumps({"partitions": count}).encode(),
+            expected_version=None,
+        )
+        for index in range(present, count):
+            await self.topic(name.partition(index), create=False)
+
+    def _check_partition_count(self, name: TopicName, count: int) -> None:
+        most = self._parts.settings.broker.max_num_partitions_per_partitioned_topic
+        if name.is_partition:
+            raise CallerError(f"{name} is a partition itself")
+        if count < 1 or (most and count > most):
+            raise CallerError(f"number of partitions is {count}, allowed is 1..{most or 'any'}")
+
+    async def _stored_partitions(self, name: TopicName) -> int:
+        path = _partitioned_path(name)
+        stored = await self._parts.metadata.get(path)
+        if stored is None:
+            return 0
+        try:
+            return int(json.loads(stored.value)["partitions"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
+
+    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
+        """Delete a partitioned topic with its partitions. Raises `CallerError` if one is in use."""
+        count = await self._stored_partitions(name)
+        if not count:
+            raise TopicNotFoundError(f"partitioned topic {name} does not exist")
+        for index in range(count):
+            partition = name.partition(index)
+            if await self.exists(partition):
+                await self.delete(partition, force=force)
+        await self._parts.metadata.delete(_partitioned_path(name))
+
+    # ---------------------------------------------------------------- listing
+
+    async def topic_names(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the topics (and partitions) of a namespace, loaded or not."""
+        path = "/".join(
+            (
+                MANAGED_LEDGERS,
+                node_of_name(namespace.tenant),
+                node_of_name(namespace.namespace),
+                "persistent",
+            )
+        )
+        nodes = await self._parts.metadata.children(path)
+        return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
+
+    async def partitioned_topic_names(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the partitioned topics of a namespace."""
+        path = (
+            f"{PARTITIONED_TOPICS}/{node_of_name(namespace.tenant)}"
+            f"/{node_of_name(namespace.namespace)}/persistent"
+        )
+        nodes = await self._parts.metadata.children(path)
+        return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
+
+    # ---------------------------------------------------------------- ending
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a loaded topic; the next who asks loads it again."""
+        topic = self._topics.get(str(name))
+        if topic is None:
+            if not await self.exists(name):
+                raise TopicNotFoundError(f"topic {name} does not exist")
+            return
+        await self._close(topic)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic. Raises `CallerError` if it is used and not forced."""
+        topic = await self.topic(name, create=False)
+        try:
+            await topic.delete(force=force)
+        finally:
+            if topic.is_closing:
+                self._topics.pop(str(name), None)
+
+    def forget(self, topic: Topic) -> None:
+        """Let go of a topic that somebody else owns now."""
+        if not topic.is_closing:
+            topic.is_closing = True
+            self._closing_task = asyncio.get_running_loop().create_task(self._close(topic))
+
+    async def _close(self, topic: Topic) -> None:
+        try:
+            await topic.close()
+        finally:
+            if self._topics.get(str(topic.name)) is topic:
+                del self._topics[str(topic.name)]
+
+    async def close(self) -> None:
+        """Close all topics, persisting what is dirty."""
+        self._is_closing = True
+        if self._loading:
+            await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        topics = list(self)
+        for start in range(0, len(topics), CLOSES_AT_ONCE_MAX):
+            results = await asyncio.gather(
+                *(self._close(topic) for topic in topics[start : start + CLOSES_AT_ONCE_MAX]),
+                return_exceptions=True,
+            )
+            for topic, result in zip(topics[start:], results, strict=False):
+                if isinstance(result, BaseException):
+                    log.error("topic %s was not closed cleanly: %r", topic.name, result)
+
+    # ---------------------------------------------------------------- upkeep
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        for topic in self:
+            topic.configure()
+
+    async def maintain(self) -> None:
+        """Periodic work of all topics."""
+        for topic in self:
+            if not topic.is_closing:
+                try:
+                    await topic.maintain()
+                except Exception:
+                    log.exception("upkeep of topic %s failed", topic.name)
+
+    async def delete_inactive(self) -> None:
+        """Delete topics that nobody has used for a while, as `brokerDeleteInactiveTopicsEnabled` says."""
+        broker = self._parts.settings.broker
+        if not broker.broker_delete_inactive_topics_enabled:
+            return
+        idle_seconds_max = (
+            broker.broker_delete_inactive_topics_max_inactive_duration_seconds
+            or broker.broker_delete_inactive_topics_frequency_seconds
+        )
+        now = time.monotonic()
+        mode = broker.broker_delete_inactive_topics_mode
+        for topic in self:
+            if topic.is_used:
+                topic.last_used = now
+            elif now - topic.last_used >= idle_seconds_max and topic.is_deletable(mode):
+                log.info("topic %s is inactive and goes", topic.name)
+                await self.delete(topic.name, force=False)
+
+
+def _node_path(name: TopicName) -> str:
+    return topic_path(name.tenant, name.namespace, name.local_name)
+
+
+def _partitioned_path(name: TopicName) -> str:
+    names = (name.tenant, name.namespace, "persistent", name.local_name)
+    return f"{PARTITIONED_TOPICS}/" + "/".join(map(node_of_name, names))

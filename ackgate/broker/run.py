@@ -1,0 +1,69 @@
+"""``ackgate broker``: one broker in the foreground, until SIGTERM or SIGINT.
+
+Standard output carries exactly one line, when the broker listens; everything else is a log line on
+standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackgate.config.load import load_settings
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ackgate.config.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def run_broker(arguments: argparse.Namespace) -> int:
+    """Run until told to stop. Raises `AckGateError` when the broker cannot start."""
+    loaded = load_settings(arguments.config, _overrides(arguments))
+    settings = loaded.settings
+    logging.basicConfig(
+        level=settings.broker.log_level,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    if loaded.unused_keys:
+        log.debug("keys that are not used: %s", ", ".join(loaded.unused_keys))
+    data_directory = Path(settings.broker.data_directory or "data")
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.run(_serve(settings, data_directory))
+    return uvloop.run(_serve(settings, data_directory))
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    named = {
+        "dataDirectory": arguments.data_dir,
+        "brokerServicePort": arguments.port,
+        "webServicePort": arguments.http_port,
+        "bindAddress": arguments.bind,
+    }
+    given = [f"{key}={value}" for key, value in named.items() if value is not None]
+    return [*arguments.overrides, *given]
+
+
+async def _serve(settings: Settings, data_directory: Path) -> int:
+    from ackgate.broker.server import BrokerServer  # noqa: PLC0415 - after the settings are right
+
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_stop.set)
+    broker = await BrokerServer.start(settings, data_directory)
+    print(f"ackgate ready {broker.service_url} {broker.web_url}", flush=True)  # noqa: T201
+    await told_to_stop.wait()
+    log.info("stopping")
+    await broker.stop()
+    log.info("stopped")
+    return 0

@@ -1,0 +1,222 @@
+"""The broker process: parts put together in order, served, and taken apart again.
+
+Edge. Start: data directory locked, metadata store, bookies (their journals replayed), topics'
+registry, protocol port, HTTP port. Stop: ports first, then topics (what is dirty is persisted), then
+the stores. A topic is loaded when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from ackgate.broker.data_directory import DataDirectory
+from ackgate.broker.dynamic_configuration import DynamicConfiguration
+from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.orphans import delete_orphan_ledgers
+from ackgate.broker.parts import BrokerParts
+from ackgate.broker.policies import PolicyStore
+from ackgate.broker.registry import TopicRegistry
+from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.session import ProtocolServer
+from ackgate.errors import AckGateError, ConfigurationError
+from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.ledgers.bookie import open_bookies
+from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.persistence.ports import DigestType, LedgerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.config.settings import Settings
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+log = logging.getLogger(__name__)
+
+RUN_COUNTER_PATH: Final = "/ackgate/runs"
+"""Counts the broker's starts; makes generated producer names unique."""
+
+
+class BrokerServer:
+    """A broker that serves. Make it with `start`."""
+
+    def __init__(self, settings: Settings, directory: DataDirectory, parts: BrokerParts) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.parts = parts
+        self.registry = TopicRegistry(parts)
+        self.schemas = SchemaRegistry(parts.metadata)
+        self.dynamic = DynamicConfiguration(parts, self.registry.configure)
+        self.started_at = time.time()
+        self.protocol_port = 0
+        self.http_port = 0
+        self._protocol: ProtocolServer | None = None
+        self._stop_http: Callable[[], Awaitable[None]] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, settings: Settings, data_directory: Path) -> Self:
+        """Start everything. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`."""
+        directory = DataDirectory.acquire(data_directory)
+        broker: Self | None = None
+        try:
+            metadata = await _open_metadata(settings, directory)
+            try:
+                client = await _open_ledgers(settings, directory, metadata)
+                parts = await _make_parts(settings, metadata, client)
+                broker = cls(settings, directory, parts)
+                parts.forget_topic = broker.registry.forget
+                await broker.dynamic.load()
+                await broker._serve()
+            except BaseException:
+                if broker is None:
+                    await metadata.close()
+                raise
+        except BaseException:
+            if broker is not None:
+                await broker.stop()
+            else:
+                directory.release()
+            raise
+        return broker
+
+    async def _serve(self) -> None:
+        broker = self.settings.broker
+        host = broker.bind_address
+        self._protocol = ProtocolServer(self.parts, self.registry, self.schemas)
+        self.protocol_port = await _listening(
+            self._protocol.listen(host, broker.broker_service_port),
+            host,
+            broker.broker_service_port,
+        )
+        self._protocol.advertise(self.service_url)
+        from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
+
+        self.http_port, self._stop_http = await serve_http(self, host, broker.web_service_port)
+        self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
+        self._upkeep = [
+            asyncio.create_task(self._delete_orphans()),
+            asyncio.create_task(
+                _every(
+                    self.registry.maintain,
+                    lambda: (
+                        self.parts.settings.persistence.managed_ledger_cursor_position_flush_seconds
+                    ),
+                )
+            ),
+            asyncio.create_task(
+                _every(
+                    self.registry.delete_inactive,
+                    lambda: (
+                        self.parts.settings.broker.broker_delete_inactive_topics_frequency_seconds
+                    ),
+                )
+            ),
+        ]
+
+    @property
+    def service_url(self) -> str:
+        """Where clients connect."""
+        return f"pulsar://{self._advertised_host}:{self.protocol_port}"
+
+    @property
+    def web_url(self) -> str:
+        """Where the admin interface answers."""
+        return f"http://{self._advertised_host}:{self.http_port}"
+
+    @property
+    def _advertised_host(self) -> str:
+        broker = self.settings.broker
+        if broker.advertised_address:
+            return broker.advertised_address
+        if broker.bind_address in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+            return socket.gethostname()
+        return broker.bind_address
+
+    async def _delete_orphans(self) -> None:
+        try:
+            await delete_orphan_ledgers(self.parts)
+        except AckGateError as error:
+            log.warning("orphan ledgers were not looked for: %s", error)
+
+    async def stop(self) -> None:
+        """Stop taking work, persist what is dirty, let go of the data directory. Twice is fine."""
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        self._upkeep = []
+        if self._protocol is not None:
+            self._protocol.stop_accepting()
+        if self._stop_http is not None:
+            await self._stop_http()
+            self._stop_http = None
+        await self.registry.close()
+        if self._protocol is not None:
+            await self._protocol.close()
+            self._protocol = None
+            await self.parts.ledger_client.close()
+            await self.parts.metadata.close()
+            self.directory.release()
+
+
+async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:
+    persistence = settings.persistence
+    url = persistence.metadata_store_url or f"sqlite:{directory.metadata_path}"
+    return await open_metadata_store(url, node_bytes_max=persistence.metadata_store_max_node_bytes)
+
+
+async def _open_ledgers(
+    settings: Settings, directory: DataDirectory, metadata: MetadataStore
+) -> LedgerClient:
+    persistence = settings.persistence
+    given = [Path(part) for part in persistence.bookie_directories.split(",") if part.strip()]
+    bookies = await open_bookies(given or directory.bookie_paths, settings=persistence)
+    return BookieLedgerClient(bookies, metadata, settings=persistence)
+
+
+async def _make_parts(
+    settings: Settings, metadata: MetadataStore, client: LedgerClient
+) -> BrokerParts:
+    persistence = settings.persistence
+    stored = await metadata.get(RUN_COUNTER_PATH)
+    run = int(stored.value) + 1 if stored is not None else 0
+    await metadata.put(RUN_COUNTER_PATH, str(run).encode(), expected_version=None)
+    return BrokerParts(
+        settings=settings,
+        clock_ms=lambda: time.time_ns() // 1_000_000,
+        ledger_client=client,
+        metadata=metadata,
+        ledger_options=LedgerOptions(
+            ensemble_size=persistence.managed_ledger_default_ensemble_size,
+            write_quorum=persistence.managed_ledger_default_write_quorum,
+            ack_quorum=persistence.managed_ledger_default_ack_quorum,
+            digest_type=DigestType(persistence.managed_ledger_digest_type),
+            password=persistence.managed_ledger_password.get_secret_value().encode(),
+        ),
+        cache=EntryCache(settings.broker.managed_ledger_cache_size_mb * 1024 * 1024),
+        policies=PolicyStore(metadata),
+        producer_name_prefix=f"{settings.broker.cluster_name}-{run}",
+        forget_topic=lambda _: None,
+    )
+
+
+async def _listening(listening: Awaitable[int], host: str, port: int) -> int:
+    try:
+        return await listening
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}"
+        ) from error
+
+
+async def _every(work: Callable[[], Awaitable[None]], seconds: Callable[[], float]) -> None:
+    while True:
+        await asyncio.sleep(seconds())
+        try:
+            await work()
+        except Exception:
+            log.exception("upkeep failed")

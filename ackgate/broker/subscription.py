@@ -1,0 +1,481 @@
+"""One subscription: the cursor, its store, the gate and the dispatcher, and the loop that joins them.
+
+Edge, and the one place where the three pure parts meet. It owns a `ManagedCursor` (with its
+`CursorStore` unless it is a reader's), a `Gate` and a `Dispatcher`; everybody else reads. Whatever
+happens (acks, permits, entries, outcomes) is told to them at once, and one dispatch round is asked
+for; rounds run on the event loop, one at a time, so no wake-up can be lost between them::
+
+    acks ---> cursor ---> gate.observe           permits, redeliveries ---> dispatcher
+                |                                                               |
+                +--> store.notify ... outcome ---> gate.persisted               |
+                                                        |                       v
+                            round: dispatcher.next_read(gate) -> entries -> assign -> MESSAGE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.consumer import Consumer
+from ackgate.broker.dispatchers import dispatch_limits, gate_settings, make_dispatcher
+from ackgate.broker.errors import (
+    ConsumerBusyError,
+    NotAllowedError,
+    PersistenceFailedError,
+    ServiceNotReadyError,
+)
+from ackgate.broker.reads import PendingRead, SubscriptionReader
+from ackgate.broker.subscription_start import resolve
+from ackgate.broker.wire_types import MessageOut, SubscriptionType
+from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, Rewind
+from ackgate.dispatcher.gate import Gate
+from ackgate.errors import AckGateError, CallerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.broker.entry import Entry
+    from ackgate.broker.ports import SessionPort
+    from ackgate.broker.topic import Topic
+    from ackgate.broker.wire_types import SubscribeRequest
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.dispatcher import Delivery, Dispatcher, Effect, Read
+    from ackgate.persistence.cursor_store import CursorStore
+
+log = logging.getLogger(__name__)
+
+READS_PER_ROUND_MAX: Final = 20
+"""Reads of one round before other connections get their turn."""
+
+READ_RETRY_SECONDS: Final = 1.0
+"""Pause after a failed read."""
+
+
+class Subscription:
+    """A subscription of a loaded topic."""
+
+    def __init__(
+        self, topic: Topic, name: str, cursor: ManagedCursor, store: CursorStore | None
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.store = store
+        self.type: SubscriptionType | None = None
+        self.consumers: dict[int, Consumer] = {}
+        self.dispatcher: Dispatcher | None = None
+        self.gate = Gate(gate_settings(topic, None), topic.parts.clock_ms())
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.gate_opened_at_ms: int | None = None
+        self._reader = SubscriptionReader(
+            topic.ledger, cursor, topic.parts.settings.dispatcher.dispatcher_max_read_size_bytes
+        )
+        self._next_key = 0
+        self._is_round_asked = False
+        self._reading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_busy = False
+        self._is_closed = False
+        if store is not None:
+            store.on_outcome(self._on_outcome)
+            if store.outcome is not None:
+                self._on_outcome()
+        self._observe()
+
+    @classmethod
+    def for_reader(cls, topic: Topic, name: str, first_read: Position) -> Subscription:
+        """A reader's subscription: nothing of it is kept."""
+        cursor = ManagedCursor(
+            topic.ledger.facts,
+            topic.ledger.facts.previous(first_read),
+            batch_index_acks=topic.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            track_growth=False,
+        )
+        return cls(topic, name, cursor, None)
+
+    @property
+    def is_durable(self) -> bool:
+        """False for a reader's."""
+        return self.store is not None
+
+    @property
+    def persisted_mark_delete(self) -> Position:
+        """Everything up to here is acked, durably: message ledgers below may be trimmed."""
+        return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
+
+    @property
+    def pauses(self) -> bool:
+        """Whether the gate may shut: the feature is on, and the type is Shared or Key_Shared."""
+        return self.gate.settings.enabled
+
+    # ---------------------------------------------------------------- consumers
+
+    async def add_consumer(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
+        """Attach a consumer. Raises `ConsumerBusyError`, `ConsumerAssignError`."""
+        self._check_idle()
+        if self.consumers and request.subscription_type is not self.type:
+            raise ConsumerBusyError(
+                f"subscription {self.name} has consumers of another type than "
+                f"{request.subscription_type.name}"
+            )
+        now_ms = self.topic.parts.clock_ms()
+        if (
+            self.dispatcher is None
+            or request.subscription_type is not self.type
+            or (not self.consumers and request.key_shared is not None)
+        ):
+            self.type = request.subscription_type
+            self.dispatcher = make_dispatcher(self.topic, request)
+            self.gate.configure(gate_settings(self.topic, self.type), now_ms)
+        key = self._next_key
+        self._next_key += 1
+        consumer = Consumer(self, session, request, key)
+        effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
+        self.consumers[key] = consumer
+        self._carry_out(effects)
+        self.ask_round()
+        return consumer
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer left; what it did not ack goes to the others."""
+        if self.consumers.pop(consumer.key, None) is None or self.dispatcher is None:
+            return
+        self._carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
+        if not self.consumers and not self.is_durable:
+            self._is_closed = True
+            self.topic.remove_subscription(self)
+            return
+        self.ask_round()
+
+    def disconnect_consumers(self) -> None:
+        """Send all consumers away; clients look up and subscribe again."""
+        for consumer in list(self.consumers.values()):
+            consumer.disconnect()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Rewind():
+                    self.cursor.rewind()
+                case ActiveConsumerChanged(consumer=key, is_active=is_active):
+                    consumer = self.consumers.get(key)
+                    if consumer is not None:
+                        consumer.session.send_active_consumer_change(
+                            consumer.consumer_id, is_active=is_active
+                        )
+
+    # ---------------------------------------------------------------- facts
+
+    def on_entries_added(self) -> None:
+        """The topic has new entries."""
+        if self.consumers:
+            self.ask_round()
+
+    def on_acked(self) -> None:
+        """The cursor's state has changed: by acks, a skip, a reset."""
+        self._observe()
+        if self.store is not None:
+            self.store.notify()
+        self.ask_round()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
+    ) -> None:
+        """A consumer wants these again (None: all that it has not acked)."""
+        if self.dispatcher is not None and not consumer.is_closed:
+            self._carry_out(self.dispatcher.redeliver(consumer.key, positions, epoch=epoch))
+            self.ask_round()
+
+    def when_durable(self, done: Callable[[BaseException | None], None]) -> None:
+        """Call `done` when everything acked so far is durable (at once where receipts mean applied)."""
+        store = self.store
+        if (
+            store is None
+            or self.topic.parts.settings.persistence.ack_receipt_durability == "applied"
+        ):
+            done(None)
+        else:
+            store.when_durable(self.cursor.version, done)
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        now_ms = self.topic.parts.clock_ms()
+        self.gate.configure(gate_settings(self.topic, self.type), now_ms)
+        if self.store is not None:
+            self.store.configure(self.topic.parts.settings.persistence)
+        if self.dispatcher is not None:
+            self.dispatcher.configure(dispatch_limits(self.topic.parts.settings.dispatcher))
+        self._observe()
+        self.ask_round()
+
+    def _observe(self) -> None:
+        cursor = self.cursor
+        was_open = self.gate.is_open
+        now_ms = self.topic.parts.clock_ms()
+        self.gate.observe(
+            ranges_live=cursor.range_count,
+            batch_indexes_live=cursor.partly_acked_count,
+            now_ms=now_ms,
+        )
+        if self.gate.settings.is_strict and self.pauses:
+            self.gate.budget(cursor.entry_budget(self.gate.settings.ranges_max), now_ms)
+        if self.gate.is_open and not was_open:
+            self.gate_opened_at_ms = now_ms
+
+    def _on_outcome(self) -> None:
+        store = self.store
+        if store is None:
+            return
+        now_ms = self.topic.parts.clock_ms()
+        outcome = store.outcome
+        if outcome is not None:
+            self.gate.persisted(
+                ranges_persisted=outcome.ranges_persisted,
+                entries_dropped=outcome.entries_dropped,
+                batch_indexes_dropped=outcome.batch_indexes_dropped,
+                size_guard_hit=outcome.size_guard_hit,
+                ranges_in_memory=outcome.ranges_in_memory,
+                now_ms=now_ms,
+            )
+        self.gate.persist_failing(store.failing_since_ms, now_ms)
+        self.topic.on_persisted(self)
+        self.ask_round()
+
+    # ---------------------------------------------------------------- dispatch
+
+    def ask_round(self) -> None:
+        """Have one dispatch round run soon. Cheap; asking twice is one round."""
+        if not self._is_round_asked and self.consumers and not self._is_closed:
+            self._is_round_asked = True
+            asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        self._is_round_asked = False
+        if self._reading is not None or self._is_busy or self._is_closed:
+            return
+        for _ in range(READS_PER_ROUND_MAX):
+            read = self._next_read()
+            if read is None:
+                self._arm_timer()
+                return
+            pending = self._reader.begin(read)
+            entries = self._reader.read_cached(pending)
+            if entries is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read(pending))
+                return
+            self._deliver(read, entries)
+        self.ask_round()
+
+    def _next_read(self) -> Read | None:
+        dispatcher, cursor = self.dispatcher, self.cursor
+        if dispatcher is None:
+            return None
+        has_unread = cursor.read_position <= self.topic.ledger.facts.last_confirmed
+        if not self.pauses:
+            return dispatcher.next_read(has_unread=has_unread, gate_open=True)
+        budget = None
+        if self.gate.settings.is_strict:
+            budget = cursor.entry_budget(self.gate.settings.ranges_max)
+            self.gate.budget(budget, self.topic.parts.clock_ms())
+        if self.gate.is_open:
+            return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
+        last_acked = cursor.last_acked_position()
+        return dispatcher.next_read(
+            has_unread=has_unread,
+            gate_open=False,
+            entry_budget=budget,
+            holes_up_to=last_acked
+            if last_acked is not None and last_acked > cursor.read_position
+            else None,
+            is_acked=cursor.is_acked,
+        )
+
+    async def _read(self, pending: PendingRead) -> None:
+        retry_seconds = 0.0
+        try:
+            entries = await self._reader.read(pending)
+        except AckGateError as error:
+            log.error("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
+            if self.dispatcher is not None:
+                self._carry_out(self.dispatcher.read_failed(pending.read, pending.passed_over))
+            retry_seconds = READ_RETRY_SECONDS
+        else:
+            self._deliver(pending.read, entries)
+        finally:
+            self._reading = None
+        if retry_seconds:
+            asyncio.get_running_loop().call_later(retry_seconds, self.ask_round)
+        else:
+            self.ask_round()
+
+    def _deliver(self, read: Read, entries: list[Entry]) -> None:
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return
+        columns = self._reader.columns(entries, with_keys=self.type is SubscriptionType.KEY_SHARED)
+        for delivery in dispatcher.assign(read, columns):
+            self._send(delivery, entries)
+
+    def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
+        consumer = self.consumers.get(delivery.consumer)
+        if consumer is None:
+            return
+        has_masks = self.cursor.partly_acked_count > 0
+        unacked_mask = self.cursor.unacked_mask
+        counts = delivery.redelivery_counts
+        messages = []
+        size = 0
+        for place, index in enumerate(delivery.indexes):
+            entry = entries[index]
+            payload = entry.payload
+            size += len(payload)
+            messages.append(
+                MessageOut(
+                    *entry.position,
+                    counts[place] if counts is not None else 0,
+                    unacked_mask(entry.position) if has_masks else None,
+                    payload,
+                )
+            )
+        self.messages_out += delivery.message_count
+        self.bytes_out += size
+        consumer.send(messages, delivery.message_count, size, delivery.epoch)
+        if not consumer.session.is_writable and self.dispatcher is not None:
+            self.dispatcher.set_writable(consumer.key, False)  # noqa: FBT003 - the port's form
+
+    def _arm_timer(self) -> None:
+        """Wake up for the dispatcher's or the gate's own deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [self.gate.next_deadline_ms]
+        if self.dispatcher is not None:
+            deadlines.append(self.dispatcher.next_deadline_ms)
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if known:
+            delay_ms = max(0, min(known) - self.topic.parts.clock_ms())
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now_ms = self.topic.parts.clock_ms()
+        self.gate.advance(now_ms)
+        if self.dispatcher is not None:
+            self._carry_out(self.dispatcher.advance(now_ms))
+        self.ask_round()
+
+    # ---------------------------------------------------------------- moving the cursor
+
+    async def reset(self, position: Position, unacked_mask: int | None = None) -> None:
+        """Seek: read from `position` next. Consumers are sent away first, as Pulsar does; they come
+        back by themselves. Returns when the new state is durable."""
+        self._check_idle()
+        self._is_busy = True
+        try:
+            self.disconnect_consumers()
+            if self._reading is not None:
+                await asyncio.wait([self._reading])
+            target = resolve(self.topic.ledger, position)
+            self.cursor.reset(target)
+            if unacked_mask and target == position:
+                self.cursor.ack_mixed([(position, unacked_mask)])
+            if self.dispatcher is not None:
+                self.dispatcher.reset()
+            await self._moved()
+        finally:
+            self._is_busy = False
+            self.ask_round()
+
+    async def reset_to_time(self, publish_time_ms: int) -> None:
+        """Seek to the first entry published at or after this time."""
+        await self.reset(await self.topic.ledger.first_published_at(publish_time_ms))
+
+    async def skip(self, entries: int) -> int:
+        """Ack the next `entries` unacked entries. Returns how many there were."""
+        skipped = self.cursor.skip(entries)
+        await self._skipped()
+        return skipped
+
+    async def clear_backlog(self) -> int:
+        """Ack everything that the topic holds. Returns how many entries were not."""
+        cleared = self.cursor.clear_backlog()
+        await self._skipped()
+        return cleared
+
+    async def expire_older_than(self, seconds: int) -> int:
+        """Ack everything published longer ago than this. Returns how many entries were not acked."""
+        cutoff_ms = self.topic.parts.clock_ms() - seconds * 1000
+        ledger = self.topic.ledger
+        through = ledger.facts.previous(await ledger.first_published_at(cutoff_ms))
+        before = self.cursor.backlog_entries
+        if through <= self.cursor.mark_delete:
+            return 0
+        self.cursor.ack_cumulative(through)
+        await self._skipped()
+        return before - self.cursor.backlog_entries
+
+    async def _skipped(self) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.acked_through(self.cursor.mark_delete)
+        await self._moved()
+
+    async def _moved(self) -> None:
+        self.on_acked()
+        if self.store is not None:
+            await self.store.flush()
+            if self.store.failing_since_ms is not None:
+                raise PersistenceFailedError(
+                    f"subscription {self.name} has moved, but this is not durable yet: "
+                    f"{self.store.last_failure}"
+                )
+
+    # ---------------------------------------------------------------- ending
+
+    async def flush(self) -> None:
+        """Persist what is dirty."""
+        if self.store is not None:
+            await self.store.flush()
+
+    async def close(self) -> None:
+        """Send consumers away and persist what is dirty."""
+        self._stop()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        if self.store is not None:
+            await self.store.close()
+
+    async def delete(self) -> None:
+        """Remove the subscription for good."""
+        self._stop()
+        if self.store is not None:
+            await self.store.delete()
+        self.topic.remove_subscription(self)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """Delete on behalf of a consumer. Raises `ConsumerBusyError` if there are others."""
+        if len(self.consumers) > 1 and not force:
+            raise ConsumerBusyError(f"subscription {self.name} has other consumers")
+        self.consumers.pop(consumer.key, None)
+        if not self.is_durable:
+            raise NotAllowedError(f"subscription {self.name} is that of a reader")
+        await self.delete()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        self.disconnect_consumers()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check_idle(self) -> None:
+        if self._is_closed or self._is_busy:
+            raise ServiceNotReadyError(f"subscription {self.name} is being moved or closed")
+
+    def check_deletable(self) -> None:
+        """Raises `CallerError` while consumers are connected."""
+        if self.consumers:
+            raise CallerError(f"subscription {self.name} has {len(self.consumers)} consumers")

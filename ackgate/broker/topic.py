@@ -1,0 +1,466 @@
+"""One topic (or one partition of a partitioned topic): its producers, its messages, its subscriptions.
+
+Edge. A message comes in through `Producer.publish`, goes to the `ManagedLedger`, and when it is
+durable comes back through `on_confirmed`: the producer gets its receipt and every subscription is
+told that there is something to read. All of it runs on one event loop; nothing here waits while
+holding another's call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.broker.deduplication import DEDUP_CURSOR, Deduplication, Verdict
+from ackgate.broker.errors import (
+    BrokerError,
+    ConsumerBusyError,
+    ServerError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicTerminatedError,
+    server_error,
+)
+from ackgate.broker.managed_ledger import ManagedLedger, RolloverLimits
+from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
+from ackgate.broker.producer import Producer
+from ackgate.broker.subscription import Subscription
+from ackgate.broker.subscription_start import first_read_position
+from ackgate.broker.topic_producers import TopicProducers
+from ackgate.broker.wire_types import InitialPosition
+from ackgate.cursor.position import LATEST, Position
+from ackgate.errors import AckGateError, CallerError
+from ackgate.persistence.cursor_store import CursorStore
+from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
+
+if TYPE_CHECKING:
+    from ackgate.broker.consumer import Consumer
+    from ackgate.broker.entry import Entry
+    from ackgate.broker.names import TopicName
+    from ackgate.broker.parts import BrokerParts
+    from ackgate.broker.ports import SessionPort
+    from ackgate.broker.wire_types import ProducerRequest, SubscribeRequest
+
+log = logging.getLogger(__name__)
+
+NO_POSITION: Final = 2**64 - 1
+"""Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
+
+TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
+DEDUP_SAVE_INTERVAL_ENTRIES: Final = 1000
+"""Pulsar's brokerDeduplicationEntriesInterval: the map is saved after so many entries."""
+
+
+class _Publish(NamedTuple):
+    producer: Producer
+    sequence_id: int
+    highest_sequence_id: int
+
+
+class Topic:
+    """A loaded topic. Make it with `open`."""
+
+    def __init__(self, name: TopicName, parts: BrokerParts) -> None:
+        self.name = name
+        self.parts = parts
+        self.path = topic_path(name.tenant, name.namespace, name.local_name)
+        self.policies = EffectivePolicies(parts.policies, name)
+        self.ledger = ManagedLedger(
+            self.path,
+            parts.ledger_client,
+            parts.metadata,
+            cache=parts.cache,
+            options=parts.ledger_options,
+            limits=_rollover_limits(parts),
+            clock_ms=parts.clock_ms,
+            sink=self,
+        )
+        self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.last_used = time.monotonic()
+        self.is_closing = False
+        self._subscribing: dict[str, asyncio.Future[Subscription]] = {}
+        self._dedup: Deduplication | None = None
+        self._dedup_store: CursorStore | None = None
+        self._dedup_unsaved = 0
+        self._trim: asyncio.Task[None] | None = None
+
+    # ---------------------------------------------------------------- life
+
+    async def open(self, *, create: bool) -> None:
+        """Load ledgers, policies and subscriptions. Raises `NoSuchNodeError`, or what storage raises."""
+        await self.policies.load()
+        await self.ledger.open(create=create)
+        epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+        if epoch is not None:
+            self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
+        for node_name in await self.parts.metadata.children(self.path):
+            subscription = name_of_node(node_name)
+            if subscription != DEDUP_CURSOR:
+                await self._open_subscription(subscription, create_at=None)
+        if self.parts.settings.broker.broker_deduplication_enabled:
+            await self._open_dedup()
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        self.ledger.limits = _rollover_limits(self.parts)
+        for subscription in self.subscriptions.values():
+            subscription.configure()
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+        return self.name.partition_index
+
+    @property
+    def is_idle(self) -> bool:
+        """No producer, no consumer, and nothing was ever written."""
+        return not self.is_used and self.ledger.facts.total_entries == 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody is connected."""
+        return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
+
+    @property
+    def pauses_on_ack_state(self) -> bool:
+        """`dispatcherPauseOnAckStatePersistentEnabled` as it holds for this topic."""
+        return bool(
+            self.policies.value(
+                PAUSE_ON_ACK_STATE,
+                self.parts.settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled,
+            )
+        )
+
+    async def close(self) -> None:
+        """Send everybody away, persist what is dirty, close the ledgers."""
+        self.is_closing = True
+        self.producers.disconnect_all()
+        await asyncio.gather(*(s.close() for s in self.subscriptions.values()))
+        if self._dedup_store is not None:
+            self._save_dedup()
+            await self._dedup_store.close()
+        if self._trim is not None:
+            await self._trim
+        await self.ledger.close()
+
+    async def delete(self, *, force: bool) -> None:
+        """Remove the topic with its subscriptions. Raises `CallerError` if it is used and not forced."""
+        if self.is_used and not force:
+            raise CallerError(f"topic {self.name} has connected producers or consumers")
+        self.is_closing = True
+        self.producers.disconnect_all()
+        for subscription in list(self.subscriptions.values()):
+            await subscription.delete()
+        if self._dedup_store is not None:
+            await self._dedup_store.delete()
+        await self.ledger.delete()
+
+    # ---------------------------------------------------------------- publishing
+
+    async def add_producer(self, session: SessionPort, request: ProducerRequest) -> Producer:
+        """Attach a producer. Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`."""
+        self._check_open()
+        if self.ledger.is_terminated:
+            raise TopicTerminatedError(f"topic {self.name} was terminated")
+        if request.initial_subscription:
+            await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
+        name = request.name or self.parts.next_producer_name()
+        producer = Producer(self, session, request, name)
+        if self._dedup is not None:
+            producer.last_sequence_id = self._dedup.last_sequence_id(name)
+        await self.producers.add(producer)
+        self.last_used = time.monotonic()
+        return producer
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+    ) -> None:
+        """Store one entry of a producer."""
+        if producer.is_closed or not producer.is_ready:
+            return
+        self.messages_in += num_messages
+        self.bytes_in += len(entry)
+        if self._dedup is not None:
+            match self._dedup.check(producer.name, sequence_id, highest_sequence_id):
+                case Verdict.DUPLICATE:
+                    producer.session.send_receipts(
+                        producer.producer_id,
+                        [(sequence_id, highest_sequence_id, NO_POSITION, NO_POSITION)],
+                    )
+                    return
+                case Verdict.UNKNOWN:
+                    producer.session.send_error(
+                        producer.producer_id,
+                        sequence_id,
+                        ServerError.UNKNOWN,
+                        f"the outcome of sequence id {sequence_id} is not known yet",
+                    )
+                    return
+                case Verdict.NEW:
+                    pass
+        self.ledger.add(entry, num_messages, _Publish(producer, sequence_id, highest_sequence_id))
+
+    def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
+        """Entries are durable: confirm them to their producers and offer them to the subscriptions."""
+        receipts: list[tuple[int, int, int, int]] = []
+        current: Producer | None = None
+        for entry, (producer, sequence_id, highest_sequence_id) in zip(
+            entries, contexts, strict=True
+        ):
+            if producer is not current:
+                if current is not None:
+                    current.session.send_receipts(current.producer_id, receipts)
+                current, receipts = producer, []
+            receipts.append((sequence_id, highest_sequence_id, *entry.position))
+        if current is not None:
+            current.session.send_receipts(current.producer_id, receipts)
+        if self._dedup is not None:
+            self._note_durable(contexts)
+        for subscription in self.subscriptions.values():
+            subscription.on_entries_added()
+
+    def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
+        """Entries will not be stored: tell their producers."""
+        code = server_error(error)
+        for producer, sequence_id, _ in contexts:
+            if self._dedup is not None:
+                self._dedup.failed(producer.name)
+            producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
+
+    def on_fenced(self, error: AckGateError) -> None:
+        """Another broker owns the topic now: let go of it."""
+        log.warning("topic %s: ownership lost: %s", self.name, error)
+        self.parts.forget_topic(self)
+
+    async def _store_topic_epoch(self, epoch: int) -> None:
+        await self.ledger.set_properties(
+            {**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)}
+        )
+
+    async def _open_dedup(self) -> None:
+        store = await self._open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
+        dedup = Deduplication(store.cursor.properties)
+        facts = self.ledger.facts
+        while store.cursor.read_position <= facts.last_confirmed:
+            spans = store.cursor.unacked_spans(store.cursor.read_position, 1000)
+            if not spans:
+                break
+            for entry in await self.ledger.read(spans):
+                dedup.replay(entry)
+            store.cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
+        self._dedup, self._dedup_store = dedup, store
+        self._save_dedup()
+
+    def _note_durable(self, contexts: list[Any]) -> None:
+        dedup = self._dedup
+        if dedup is None:
+            return
+        for producer, sequence_id, highest_sequence_id in contexts:
+            dedup.confirmed(producer.name, sequence_id, highest_sequence_id)
+        self._dedup_unsaved += len(contexts)
+        if self._dedup_unsaved >= DEDUP_SAVE_INTERVAL_ENTRIES:
+            self._save_dedup()
+
+    def _save_dedup(self) -> None:
+        store, dedup = self._dedup_store, self._dedup
+        if store is None or dedup is None:
+            return
+        last = self.ledger.facts.last_confirmed
+        if last > store.cursor.mark_delete:
+            store.cursor.ack_cumulative(last, properties=dict(dedup.sequence_ids))
+            store.notify()
+        self._dedup_unsaved = 0
+
+    # ---------------------------------------------------------------- subscriptions
+
+    async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
+        """Attach a consumer, creating its subscription if need be. Raises `BrokerError`."""
+        self._check_open()
+        self.last_used = time.monotonic()
+        if request.is_durable:
+            subscription = await self.subscription(
+                request.subscription,
+                request.initial_position,
+                properties=request.subscription_properties,
+            )
+        else:
+            subscription = await self._reader_subscription(request)
+        self._check_open()
+        consumer = await subscription.add_consumer(session, request)
+        if self.ledger.is_terminated:
+            subscription.on_entries_added()
+        return consumer
+
+    async def subscription(
+        self,
+        name: str,
+        initial: InitialPosition | Position,
+        *,
+        properties: dict[str, str] | Any = None,  # noqa: ANN401
+    ) -> Subscription:
+        """The durable subscription of this name, created if it does not exist."""
+        present = self.subscriptions.get(name)
+        if present is not None:
+            if not present.is_durable:
+                raise ConsumerBusyError(f"subscription {name} is that of a reader")
+            return present
+        opening = self._subscribing.get(name)
+        if opening is not None:
+            return await asyncio.shield(opening)
+        if name == DEDUP_CURSOR:
+            raise BrokerError(f"subscription name {name} is reserved")
+        self._subscribing[name] = opening = asyncio.ensure_future(
+            self._open_subscription(
+                name, create_at=self._initial_mark_delete(initial), properties=properties
+            )
+        )
+        try:
+            return await asyncio.shield(opening)
+        finally:
+            if opening.done():
+                self._subscribing.pop(name, None)
+            else:
+                opening.add_done_callback(lambda _: self._subscribing.pop(name, None))
+
+    def _initial_mark_delete(self, initial: InitialPosition | Position) -> Position:
+        facts = self.ledger.facts
+        if initial is InitialPosition.LATEST or initial == LATEST:
+            return facts.last_confirmed
+        if initial is InitialPosition.EARLIEST:
+            return facts.first_position
+        if not isinstance(initial, Position):
+            raise CallerError(f"not an initial position: {initial!r}")
+        return max(facts.first_position, min(facts.previous(initial), facts.last_confirmed))
+
+    async def _open_subscription(
+        self,
+        name: str,
+        *,
+        create_at: Position | None,
+        properties: dict[str, str] | None = None,
+    ) -> Subscription:
+        if (
+            create_at is not None
+            and not self.parts.settings.broker.allow_auto_subscription_creation
+        ):
+            raise SubscriptionNotFoundError(
+                f"subscription {name} does not exist on {self.name} and may not be created"
+            )
+        store = await self._open_store(name, create_at=create_at, properties=properties)
+        subscription = Subscription(self, name, store.cursor, store)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    async def _open_store(
+        self, name: str, *, create_at: Position | None, properties: dict[str, str] | None = None
+    ) -> CursorStore:
+        settings = self.parts.settings
+        return await CursorStore.open(
+            path=cursor_path(self.path, name),
+            ledgers=self.ledger.facts,
+            ledger_client=self.parts.ledger_client,
+            metadata=self.parts.metadata,
+            settings=settings.persistence,
+            batch_index_acks=settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            owner_epoch=self.ledger.owner_epoch,
+            clock_ms=self.parts.clock_ms,
+            create_at=create_at,
+            cursor_properties=properties,
+        )
+
+    async def _reader_subscription(self, request: SubscribeRequest) -> Subscription:
+        name = request.subscription
+        present = self.subscriptions.get(name)
+        if present is not None:
+            if present.is_durable:
+                raise ConsumerBusyError(f"subscription {name} is durable")
+            return present
+        first_read = await first_read_position(self.ledger, request)
+        if (raced := self.subscriptions.get(name)) is not None:
+            return raced
+        subscription = Subscription.for_reader(self, name, first_read)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    def remove_subscription(self, subscription: Subscription) -> None:
+        """A subscription is gone (unsubscribed, or a reader's last consumer left)."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+        self.trim_soon()
+
+    def _check_open(self) -> None:
+        if self.is_closing:
+            raise ServiceNotReadyError(f"topic {self.name} is being closed")
+
+    # ---------------------------------------------------------------- upkeep
+
+    def on_persisted(self, subscription: Subscription) -> None:
+        """A subscription's state became durable: ledgers below it may go."""
+        ledgers = self.ledger.facts.ledger_ids
+        if len(ledgers) > 1 and subscription.persisted_mark_delete.ledger_id > ledgers[0]:
+            self.trim_soon()
+
+    def trim_soon(self) -> None:
+        """Start trimming consumed ledgers, unless that is under way or there is none to trim."""
+        if self._trim is None and not self.is_closing and len(self.ledger.facts.ledger_ids) > 1:
+            self._trim = asyncio.get_running_loop().create_task(self._run_trim())
+
+    async def _run_trim(self) -> None:
+        broker = self.parts.settings.broker
+        try:
+            consumed = self.consumed_through()
+            for ledger_id in await self.ledger.trim(
+                consumed,
+                self.policies.retention(
+                    broker.default_retention_time_in_minutes, broker.default_retention_size_in_mb
+                ),
+            ):
+                for subscription in self.subscriptions.values():
+                    subscription.cursor.ledger_trimmed(ledger_id)
+        except AckGateError as error:
+            log.warning("topic %s: not trimmed: %s", self.name, error)
+        finally:
+            self._trim = None
+
+    def consumed_through(self) -> Position:
+        """What every durable subscription has acked, durably; the end when there is none."""
+        marks = [s.persisted_mark_delete for s in self.subscriptions.values() if s.is_durable]
+        if self._dedup_store is not None:
+            marks.append(self._dedup_store.cursor.mark_delete)
+        return min(marks, default=self.ledger.facts.last_confirmed)
+
+    async def maintain(self) -> None:
+        """Periodic work: flush dirty cursors, expire by time to live, roll and trim ledgers."""
+        await asyncio.gather(
+            *(s.flush() for s in self.subscriptions.values()), return_exceptions=True
+        )
+        ttl_seconds = self.policies.value(
+            MESSAGE_TTL_SECONDS, self.parts.settings.broker.ttl_duration_default_in_seconds
+        )
+        if ttl_seconds > 0:
+            for subscription in list(self.subscriptions.values()):
+                await subscription.expire_older_than(ttl_seconds)
+        await self.ledger.roll_if_due()
+        self.trim_soon()
+
+
+def _rollover_limits(parts: BrokerParts) -> RolloverLimits:
+    broker = parts.settings.broker
+    return RolloverLimits(
+        broker.managed_ledger_max_entries_per_ledger,
+        broker.managed_ledger_max_size_per_ledger_mbytes * 1024 * 1024,
+        broker.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+        broker.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+    )
