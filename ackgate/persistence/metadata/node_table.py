@@ -1,0 +1,161 @@
+"""The tree of nodes as one SQLite table: plain synchronous statements, no thread, no commit.
+
+Edge: the connection. Used by the worker thread of `SqliteMetadataStore`, inside a transaction that
+the worker opened. An operation decides before its first change, so one that raises has changed
+nothing and the others of its transaction go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import CallerError, ConfigurationError, NodeExistsError, NoSuchNodeError
+from ackgate.persistence.metadata.rules import MUST_NOT_EXIST, conflict, split
+from ackgate.persistence.ports import NodeValue, WatchEvent, WatchKind
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+APPLICATION_ID: Final = 0x61636B67
+"""``ackg``: tells our files from other SQLite databases."""
+
+FORMAT_VERSION: Final = 1
+
+_CREATE: Final = """
+CREATE TABLE node (
+    parent      TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    value       BLOB    NOT NULL,
+    version     INTEGER NOT NULL,
+    created_ms  INTEGER NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    ephemeral   INTEGER NOT NULL,
+    PRIMARY KEY (parent, name)
+)
+"""
+
+
+def prepare(connection: sqlite3.Connection, where: str, *, may_create: bool) -> None:
+    """Make the table in an empty file; refuse a foreign or newer one, naming it."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (format_version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application_id == 0 and tables == 0 and may_create:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute(_CREATE)
+        return
+    if application_id != APPLICATION_ID:
+        raise ConfigurationError(f"{where} is not a metadata store of ackgate")
+    if format_version != FORMAT_VERSION:
+        raise ConfigurationError(
+            f"{where} has format {format_version}, this build reads {FORMAT_VERSION}"
+        )
+
+
+class NodeTable:
+    """The operations of the port on one connection. What they changed collects in `events`."""
+
+    __slots__ = ("_clock_ms", "_connection", "events")
+
+    def __init__(self, connection: sqlite3.Connection, clock_ms: Callable[[], int]) -> None:
+        self._connection = connection
+        self._clock_ms = clock_ms
+        self.events: list[WatchEvent] = []
+
+    def get(self, path: str) -> NodeValue | None:
+        """The node, or None."""
+        row = self._connection.execute(
+            "SELECT value, version, created_ms, modified_ms, ephemeral FROM node"
+            " WHERE parent = ? AND name = ?",
+            split(path),
+        ).fetchone()
+        if row is None:
+            return None
+        value, version, created_ms, modified_ms, ephemeral = row
+        return NodeValue(value, version, created_ms, modified_ms, bool(ephemeral))
+
+    def put(self, path: str, value: bytes, expected_version: int | None) -> int:
+        """Compare and set, or set; the new version."""
+        if expected_version == MUST_NOT_EXIST:
+            if not self._insert(path, value, ephemeral=False):
+                raise conflict(path, self._version(path), expected_version)
+            return 0
+        if expected_version is not None:
+            # One statement for the common case: compare and set in the same step.
+            done = self._connection.execute(
+                "UPDATE node SET value = ?, version = version + 1, modified_ms = ?"
+                " WHERE parent = ? AND name = ? AND version = ?",
+                (value, self._clock_ms(), *split(path), expected_version),
+            )
+            if done.rowcount == 0:
+                raise conflict(path, self._version(path), expected_version)
+            self.events.append(WatchEvent(WatchKind.CHANGED, path))
+            return expected_version + 1
+        found = self._version(path)
+        if found is None:
+            self._insert(path, value, ephemeral=False)
+            return 0
+        return self.put(path, value, found)
+
+    def create(self, path: str, value: bytes, ephemeral: bool) -> None:  # noqa: FBT001
+        """Add a node that must not be there."""
+        if not self._insert(path, value, ephemeral=ephemeral):
+            raise NodeExistsError(f"{path} exists already")
+
+    def delete(self, path: str, expected_version: int | None) -> None:
+        """Take out a node that has no children."""
+        found = self._version(path)
+        if found is None:
+            raise NoSuchNodeError(f"{path} does not exist")
+        if expected_version is not None and found != expected_version:
+            raise conflict(path, found, expected_version)
+        child = self._connection.execute(
+            "SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)
+        ).fetchone()
+        if child is not None:
+            raise CallerError(f"{path} has children and cannot be deleted")
+        self._connection.execute("DELETE FROM node WHERE parent = ? AND name = ?", split(path))
+        self.events.append(WatchEvent(WatchKind.DELETED, path))
+
+    def children(self, path: str) -> list[str]:
+        """Names of the children, sorted."""
+        rows = self._connection.execute(
+            "SELECT name FROM node WHERE parent = ? ORDER BY name", (path,)
+        )
+        return [name for (name,) in rows]
+
+    def delete_ephemeral(self) -> None:
+        """The session is over, or the process that had it is."""
+        rows = self._connection.execute("SELECT parent, name FROM node WHERE ephemeral = 1")
+        paths = [f"{'' if parent == '/' else parent}/{name}" for parent, name in rows]
+        self._connection.execute("DELETE FROM node WHERE ephemeral = 1")
+        self.events.extend(WatchEvent(WatchKind.DELETED, path) for path in paths)
+
+    def _insert(self, path: str, value: bytes, *, ephemeral: bool) -> bool:
+        """Add a node, making its parents. False, and nothing changed, if it is there."""
+        parent, name = split(path)
+        if parent != "/":
+            row = self._connection.execute(
+                "SELECT ephemeral FROM node WHERE parent = ? AND name = ?", split(parent)
+            ).fetchone()
+            if row is None:
+                self._insert(parent, b"", ephemeral=False)
+            elif row[0]:
+                raise CallerError(f"{parent} is ephemeral and cannot have children")
+        now_ms = self._clock_ms()
+        done = self._connection.execute(
+            "INSERT OR IGNORE INTO node VALUES (?, ?, ?, 0, ?, ?, ?)",
+            (parent, name, value, now_ms, now_ms, ephemeral),
+        )
+        if done.rowcount == 0:
+            return False
+        self.events.append(WatchEvent(WatchKind.CREATED, path))
+        return True
+
+    def _version(self, path: str) -> int | None:
+        row = self._connection.execute(
+            "SELECT version FROM node WHERE parent = ? AND name = ?", split(path)
+        ).fetchone()
+        return None if row is None else int(row[0])

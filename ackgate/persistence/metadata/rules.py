@@ -1,0 +1,53 @@
+"""What every metadata store checks before it does anything: paths, values, versions.
+
+Pure. The rules are ZooKeeper's, so that what one store takes every store takes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ackgate.errors import CallerError, MetadataConflictError, NodeTooLargeError
+
+NODE_BYTES_MAX: Final = 1024 * 1024 - 10 * 1024
+"""ZooKeeper's stock frame of 1 MB less room for the rest of the request."""
+
+MUST_NOT_EXIST: Final = -1
+"""The expected version of a node that is to be created."""
+
+
+def check_path(path: str) -> None:
+    """Raise `CallerError` unless the path is absolute and each of its names can be a node."""
+    if path == "/":
+        raise CallerError("the root of the metadata store holds no value and cannot be changed")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise CallerError(f"metadata path is not valid Unicode: {path!r}") from None
+    names = path.split("/")
+    if names[0] or len(names) < 2:
+        raise CallerError(f"not an absolute metadata path: {path!r}")
+    for name in names[1:]:
+        if name in {"", ".", ".."} or "\0" in name:
+            raise CallerError(f"metadata path {path!r} has an impossible name: {name!r}")
+
+
+def check_value(path: str, value: bytes, node_bytes_max: int) -> None:
+    """Raise `NodeTooLargeError` for a value above the size guard."""
+    if len(value) > node_bytes_max:
+        raise NodeTooLargeError(
+            f"{path}: {len(value)} bytes, a metadata node may hold {node_bytes_max}"
+        )
+
+
+def conflict(path: str, found: int | None, expected: int) -> MetadataConflictError:
+    """The error for a node that is not as expected."""
+    there = "does not exist" if found is None else f"has version {found}"
+    wanted = "that it does not exist" if expected == MUST_NOT_EXIST else f"version {expected}"
+    return MetadataConflictError(f"{path} {there}, expected {wanted}")
+
+
+def split(path: str) -> tuple[str, str]:
+    """Parent path and name: ``/a/b`` is ``("/a", "b")``, ``/a`` is ``("/", "a")``."""
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name

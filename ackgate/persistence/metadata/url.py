@@ -1,0 +1,78 @@
+"""Which metadata store a URL means, in Pulsar's way of writing it (``metadataStoreUrl``).
+
+============================  =========================================================
+``sqlite:PATH``               one SQLite file, the embedded default
+``memory:``                   nothing is kept; for tests
+``zk:HOST:PORT,.../ROOT``     ZooKeeper: understood, but this build does not have it
+============================  =========================================================
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
+from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import MetadataStore
+
+
+class MetadataScheme(enum.Enum):
+    """The kinds of store, by the first word of the URL."""
+
+    SQLITE = "sqlite"
+    MEMORY = "memory"
+    ZOOKEEPER = "zk"
+
+
+class MetadataUrl(NamedTuple):
+    """A URL taken apart."""
+
+    scheme: MetadataScheme
+    address: str
+    """A file path, or a ZooKeeper connection string; empty for memory."""
+
+
+def parse_metadata_url(url: str) -> MetadataUrl:
+    """Take a URL apart. Raises `ConfigurationError` saying what is allowed."""
+    word, colon, address = url.partition(":")
+    try:
+        scheme = MetadataScheme(word) if colon else None
+    except ValueError:
+        scheme = None
+    if scheme is None:
+        raise ConfigurationError(
+            f"metadataStoreUrl {url!r} is not understood; allowed are sqlite:PATH, memory: and "
+            "zk:HOST:PORT[,HOST:PORT...][/ROOT]"
+        )
+    if scheme is MetadataScheme.MEMORY:
+        if address:
+            raise ConfigurationError(f"metadataStoreUrl {url!r}: nothing may follow memory:")
+    elif not address:
+        raise ConfigurationError(f"metadataStoreUrl {url!r}: something must follow {word}:")
+    return MetadataUrl(scheme, address)
+
+
+async def open_metadata_store(
+    url: str, *, read_only: bool = False, node_bytes_max: int = NODE_BYTES_MAX
+) -> MetadataStore:
+    """Open the store that `url` names.
+
+    Raises `ConfigurationError`, `DataDirectoryBusyError`, `MetadataStoreError`.
+    """
+    scheme, address = parse_metadata_url(url)
+    match scheme:
+        case MetadataScheme.SQLITE:
+            return await SqliteMetadataStore.open(
+                address, read_only=read_only, node_bytes_max=node_bytes_max
+            )
+        case MetadataScheme.MEMORY:
+            return MemoryMetadataStore(node_bytes_max=node_bytes_max)
+        case MetadataScheme.ZOOKEEPER:
+            raise ConfigurationError(
+                f"metadataStoreUrl {url!r}: this build has no ZooKeeper store; use sqlite:PATH"
+            )

@@ -1,0 +1,70 @@
+"""Persistent, recursive watches: who wants to hear of changes at or below which path.
+
+Edge only in that it calls out; it keeps no clock, task or lock. A watcher that raises is reported
+to the event loop and disturbs neither the others nor the change itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackgate.persistence.ports import WatchEvent
+
+
+class Watches:
+    """The registered watches of one session."""
+
+    __slots__ = ("_watchers",)
+
+    def __init__(self) -> None:
+        self._watchers: dict[object, tuple[str, Callable[[WatchEvent], None]]] = {}
+
+    def add(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
+        """Register a watcher of `path` and all below it. Returns the cancel, which may repeat."""
+        key = object()
+        self._watchers[key] = (path, on_event)
+
+        def cancel() -> None:
+            self._watchers.pop(key, None)
+
+        return cancel
+
+    def clear(self) -> None:
+        """Forget every watcher: the session is over."""
+        self._watchers.clear()
+
+    def fire(self, events: Iterable[WatchEvent]) -> None:
+        """Tell each watcher of each event that concerns it, in order. Called on the loop."""
+        if self._watchers:
+            for event in events:
+                self.tell(self.concerned(event), event)
+
+    def concerned(self, event: WatchEvent) -> list[object]:
+        """Who is to hear of an event: keys for `tell`, which may come later."""
+        return [
+            key for key, (path, _) in self._watchers.items() if _is_at_or_below(event.path, path)
+        ]
+
+    def tell(self, keys: Iterable[object], event: WatchEvent) -> None:
+        """Tell those of the watchers that have not been cancelled meanwhile."""
+        for key in keys:
+            watcher = self._watchers.get(key)
+            if watcher is not None:
+                _call(watcher[1], event)
+
+
+def _is_at_or_below(path: str, root: str) -> bool:
+    return root in {"/", path} or path.startswith(root + "/")
+
+
+def _call(on_event: Callable[[WatchEvent], None], event: WatchEvent) -> None:
+    try:
+        on_event(event)
+    except Exception as error:  # noqa: BLE001  # a watcher's fault is not the writer's
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"a watcher of {event.path} failed", "exception": error}
+        )

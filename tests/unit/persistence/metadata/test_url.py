@@ -1,0 +1,46 @@
+"""Which store a URL means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence.metadata.url import (
+    MetadataScheme,
+    open_metadata_store,
+    parse_metadata_url,
+)
+
+
+def test_the_parts_of_a_url() -> None:
+    assert parse_metadata_url("memory:") == (MetadataScheme.MEMORY, "")
+    assert parse_metadata_url("sqlite:/a b/c:d.db") == (MetadataScheme.SQLITE, "/a b/c:d.db")
+    assert parse_metadata_url("zk:a:1,b:2/root") == (MetadataScheme.ZOOKEEPER, "a:1,b:2/root")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "sqlite", "sqlite:", "memory:x", "zk:", "localhost:2181", "etcd:http://x", "ZK:a:1"]
+)
+def test_anything_else_is_refused_and_quoted(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_metadata_url(url)
+    assert repr(url) in str(refused.value)
+
+
+async def test_stores_are_opened(tmp_path: Path) -> None:
+    memory = await open_metadata_store("memory:", node_bytes_max=100)
+    assert isinstance(memory, MemoryMetadataStore)
+    assert memory.node_bytes_max == 100
+    await memory.close()
+    sqlite = await open_metadata_store(f"sqlite:{tmp_path}/with space.db")
+    assert isinstance(sqlite, SqliteMetadataStore)
+    await sqlite.close()
+
+
+async def test_zookeeper_is_understood_and_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no ZooKeeper"):
+        await open_metadata_store("zk:localhost:2181")
