@@ -1,0 +1,102 @@
+"""Existing entries that nobody has acked: what there is to read, and how far n of them reach.
+
+Pure. Acked stretches are hopped over with a few bitmap probes however long they are; between them the
+unacked entries of a window are found by set difference. Cost: O(runs returned + ledgers crossed).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyroaring import BitMap
+
+from ackgate.cursor.bitmap_runs import nth_absent, run_bounds, run_stop
+from ackgate.cursor.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.cursor.ack_ranges import AckRanges
+    from ackgate.cursor.message_ledgers import MessageLedgers
+
+WINDOW_ENTRIES_MIN: Final = 256
+"""Entries looked at in one set difference; doubled while they turn out to be acked."""
+
+WINDOW_ENTRIES_MAX: Final = 1 << 20
+"""Bounds the memory of one difference."""
+
+
+class Span(NamedTuple):
+    """Consecutive entries of one ledger, half-open."""
+
+    ledger_id: int
+    start: int
+    stop: int
+
+
+def unacked_spans(
+    ledgers: MessageLedgers, ranges: AckRanges, start: Position, entries_max: int
+) -> list[Span]:
+    """Maximal unacked runs from `start` on, up to `entries_max` entries in all, ascending."""
+    spans: list[Span] = []
+    ids = ledgers.ledger_ids
+    ledger_id, entry_id = start
+    for index in range(bisect_left(ids, ledger_id), len(ids)):
+        if entries_max <= 0:
+            break
+        current = ids[index]
+        low = max(entry_id, 0) if current == ledger_id else 0
+        count = ledgers.entry_counts[current]
+        bitmap = ranges.bitmap(current)
+        runs = ((low, count),) if bitmap is None else _absent_runs(bitmap, low, count, entries_max)
+        for run_start, run_stop_ in runs:
+            taken = min(run_stop_ - run_start, entries_max)
+            if taken <= 0:
+                break
+            spans.append(Span(current, run_start, run_start + taken))
+            entries_max -= taken
+    return spans
+
+
+def _absent_runs(bitmap: BitMap, low: int, high: int, entries_max: int) -> Iterator[tuple[int, int]]:
+    """Maximal runs of ``[low, high)`` without a member, until `entries_max` ids were given."""
+    window = max(WINDOW_ENTRIES_MIN, 2 * entries_max)
+    begun: tuple[int, int] | None = None
+    while low < high and entries_max > 0:
+        if low in bitmap:
+            low = run_stop(bitmap, low, high)
+        stop = min(low + window, high)
+        starts, stops = run_bounds(BitMap(range(low, stop)) - bitmap)
+        for run in zip(starts.tolist(), stops.tolist(), strict=True):
+            if begun is not None and begun[1] == run[0]:
+                begun = (begun[0], run[1])
+                continue
+            if begun is not None:
+                entries_max -= begun[1] - begun[0]
+                yield begun
+            begun = run
+        low = stop
+        window = min(2 * window, WINDOW_ENTRIES_MAX)
+        if begun is not None and begun[1] - begun[0] >= entries_max:
+            break
+    if begun is not None:
+        yield begun
+
+
+def nth_unacked(
+    ledgers: MessageLedgers, ranges: AckRanges, mark_delete: Position, n: int
+) -> Position | None:
+    """The n-th unacked entry behind the mark-delete; None when there are fewer."""
+    ids = ledgers.ledger_ids
+    for index in range(bisect_left(ids, mark_delete.ledger_id), len(ids)):
+        ledger_id = ids[index]
+        low = mark_delete.entry_id + 1 if ledger_id == mark_delete.ledger_id else 0
+        bitmap = ranges.bitmap(ledger_id)
+        acked = 0 if bitmap is None else len(bitmap)
+        unacked = max(0, ledgers.entry_counts[ledger_id] - low) - acked
+        if n <= unacked:
+            entry_id = low + n - 1 if bitmap is None else nth_absent(bitmap, low, n)
+            return Position(ledger_id, entry_id)
+        n -= unacked
+    return None
