@@ -11,9 +11,9 @@ Pure. A name is checked once, where it enters, and is a value afterwards::
 Refused with `InvalidTopicNameError` (topics, namespaces) or `InvalidNameError` (everything else):
 what Pulsar refuses (an empty part, an unknown domain, letters outside ``-=:.`` and word characters
 in tenant or namespace), and beyond it whatever could do harm where a name becomes a metadata node,
-a log line or a table cell: control characters, ``.`` and ``..``, parts above `NAME_BYTES_MAX`; names
-of the old form with a cluster (four parts) too. Non-persistent topics are recognised, so that they
-can be refused as not offered instead of malformed (`require_persistent`).
+a log line or a table cell: control characters, ``.`` and ``..``, parts above `NAME_BYTES_MAX`; the
+old form with a cluster (four parts) too. Non-persistent topics are recognised, so that they can be
+refused as not offered instead of malformed (`require_persistent`).
 """
 
 from __future__ import annotations

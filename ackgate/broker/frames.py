@@ -1,0 +1,156 @@
+"""From bytes of a socket to frames: sizes, bounds, checksums.
+
+Pure. A frame is a command and, for SEND and MESSAGE only, a payload section behind it::
+
+    | total | command size | BaseCommand | 0x0e01 | crc32c | metadata size | metadata | payload |
+       4          4           protobuf       2        4          4
+                                          `------ the entry: stored and forwarded as it is -----
+                                                            `------ what the crc32c covers -----
+
+Total counts everything behind itself. All numbers are big-endian.
+
+The decoder refuses a frame as soon as its first bytes announce too much, so it never holds more
+than `frame_bytes_max` plus one chunk. An error is final: the frames before it are still handed
+out, nothing after it is. Frames come out the same wherever the stream was cut.
+"""
+
+from __future__ import annotations
+
+import enum
+from struct import Struct
+from typing import Final, TypeAlias
+
+import google_crc32c
+
+from ackgate.broker.errors import FrameTooLargeError, ProtocolError
+
+Frame: TypeAlias = tuple[bytes, bytes]
+"""(serialized BaseCommand, payload section). A plain tuple: one is made for every message that
+comes in. The payload section is empty for a simple command."""
+
+COMMAND_BYTES_EXTRA: Final = 10 * 1024
+"""A frame may be this much larger than the largest message: Pulsar's room for the command."""
+
+HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
+"""Bound until CONNECT has been accepted. Authentication data may be some kilobytes."""
+
+MAGIC: Final = 0x0E01
+ENTRY_HEADER_BYTES: Final = 10
+"""Magic, checksum and metadata size in front of the metadata."""
+
+_SIZE_BYTES: Final = 4
+_SIZES: Final = Struct(">II").unpack_from
+_ENTRY_HEADER: Final = Struct(">HII").unpack_from
+_METADATA_SIZE: Final = Struct(">I").unpack_from
+
+
+class FrameDecoder:
+    """Cuts a stream into frames. One per connection."""
+
+    __slots__ = ("_bytes_needed", "_chunks", "_chunks_bytes", "error", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        """Largest total size. May be raised between two calls of `feed`."""
+        self.error: ProtocolError | None = None
+        """Why decoding has stopped for good."""
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+        self._bytes_needed = 2 * _SIZE_BYTES
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._chunks_bytes
+
+    def feed(self, chunk: bytes) -> list[Frame]:
+        """The frames that are complete with this chunk, in order. Look at `error` afterwards."""
+        if self.error is not None:
+            return []
+        if self._chunks:
+            self._chunks.append(chunk)
+            self._chunks_bytes += len(chunk)
+            # A frame of megabytes comes in many chunks: join them once, not with each.
+            if self._chunks_bytes < self._bytes_needed:
+                return []
+            chunk = b"".join(self._chunks)
+            self._chunks.clear()
+            self._chunks_bytes = 0
+        return self._cut(chunk)
+
+    def _cut(self, stream: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        append = frames.append
+        sizes = _SIZES
+        start = 0
+        end = len(stream)
+        bytes_needed = 2 * _SIZE_BYTES
+        bytes_max = self.frame_bytes_max
+        while end - start >= 8:
+            total_bytes, command_bytes = sizes(stream, start)
+            # The shortest command names its type, in two bytes.
+            if not 6 <= total_bytes <= bytes_max or not 2 <= command_bytes <= total_bytes - 4:
+                self.error = _frame_error(total_bytes, command_bytes, bytes_max)
+                return frames
+            frame_end = start + _SIZE_BYTES + total_bytes
+            if frame_end > end:
+                bytes_needed = frame_end - start
+                break
+            command_end = start + 8 + command_bytes
+            append((stream[start + 8 : command_end], stream[command_end:frame_end]))
+            start = frame_end
+        if start < end:
+            rest = stream[start:] if start else stream
+            self._chunks.append(rest)
+            self._chunks_bytes = len(rest)
+            self._bytes_needed = bytes_needed
+        return frames
+
+
+def _frame_error(total_bytes: int, command_bytes: int, bytes_max: int) -> ProtocolError:
+    if total_bytes > bytes_max:
+        return FrameTooLargeError(f"frame of {total_bytes} bytes is above the limit of {bytes_max}")
+    return ProtocolError(f"malformed frame: total size {total_bytes}, command size {command_bytes}")
+
+
+class EntryFault(enum.Enum):
+    """What is wrong with an entry that somebody wants to publish."""
+
+    CHECKSUM = "checksum"
+    """Its bytes are not those that the producer took the CRC32C of."""
+
+    MALFORMED = "malformed"
+    """Header or metadata do not fit into it."""
+
+
+def entry_fault(entry: bytes) -> EntryFault | None:
+    """Verify an entry's header and checksum; None when it is sound.
+
+    An entry that does not begin with the magic number comes from a client without checksums; it
+    begins with the metadata size. (One that looks like the magic number would be above 200 MB.)
+    """
+    entry_bytes = len(entry)
+    if entry_bytes < ENTRY_HEADER_BYTES:
+        return _entry_fault_without_checksum(entry)
+    magic, checksum, metadata_bytes = _ENTRY_HEADER(entry, 0)
+    if magic != MAGIC:
+        return _entry_fault_without_checksum(entry)
+    if google_crc32c.value(entry[6:]) != checksum:
+        return EntryFault.CHECKSUM
+    if metadata_bytes > entry_bytes - ENTRY_HEADER_BYTES:
+        return EntryFault.MALFORMED
+    return None
+
+
+def _entry_fault_without_checksum(entry: bytes) -> EntryFault | None:
+    if len(entry) < _SIZE_BYTES:
+        return EntryFault.MALFORMED
+    (metadata_bytes,) = _METADATA_SIZE(entry, 0)
+    return None if metadata_bytes <= len(entry) - _SIZE_BYTES else EntryFault.MALFORMED
+
+
+def seal_entry(metadata: bytes, payload: bytes) -> bytes:
+    """Build an entry of serialized metadata and payload: what a producer does."""
+    covered = len(metadata).to_bytes(4, "big") + metadata + payload
+    checksum: int = google_crc32c.value(covered)
+    return MAGIC.to_bytes(2, "big") + checksum.to_bytes(4, "big") + covered
