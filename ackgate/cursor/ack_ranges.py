@@ -140,7 +140,7 @@ class AckRanges:
     # -- shrinking, because the mark-delete covers it now
 
     def pop_run_at(self, ledger_id: int, start: int, stop_max: int) -> int:
-        """Remove the ledger's lowest run if it begins at `start`. Returns its stop, else `start`."""
+        """Remove the lowest run if it begins at `start`. Returns its stop, else `start`."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or start not in ledger.bitmap:
             return start

@@ -7,8 +7,8 @@ indexes, as an int: bit i set = message i is not acked yet (the polarity of the 
     ack set     1 0 1 1 1      a client that knows only of message 3
     result      1 0 1 0 1      AND: acks only ever clear bits, none comes back
 
-Invariants: no kept set is empty (that is a full ack, and belongs to the ranges); the heap holds every
-kept position, and perhaps some that are no longer kept.
+Invariants: no kept set is empty (that is a full ack, and belongs to the ranges); the heap holds
+every kept position, and perhaps some that are no longer kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BatchAcks:
         self._lowest_first: list[Position] = []
 
     def restrict(self, position: Position, unacked_mask: int) -> int:
-        """Clear what the mask does not hold. Returns what is left; 0 means the entry is now acked."""
+        """Clear what the mask does not hold. Returns what is left; 0: the entry is acked now."""
         stored = self.unacked.get(position)
         left = unacked_mask if stored is None else stored & unacked_mask
         if left == 0:
@@ -62,7 +62,7 @@ class BatchAcks:
             self.unacked.pop(position, None)
 
     def drop_through(self, position: Position) -> None:
-        """Forget everything at or before the position. Costs next to nothing when there is nothing."""
+        """Forget everything at or before the position."""
         heap = self._lowest_first
         while heap and heap[0] <= position:
             self.unacked.pop(heappop(heap), None)

@@ -1,8 +1,8 @@
 """From an array of entry ids to a Roaring bitmap, at a few nanoseconds an entry.
 
-Pure. Pyroaring's own loop over a numpy array costs some 45 ns an element. Here numpy sets one byte for
-each id, packs the bytes to bits, and the bits are laid out as portable Roaring containers, which
-pyroaring only has to copy in:
+Pure. Pyroaring's own loop over a numpy array costs some 45 ns an element. Here numpy sets one byte
+for each id, packs the bytes to bits, and the bits are laid out as portable Roaring containers,
+which pyroaring only has to copy in:
 
     ids  [70000, 3, 1, ...]           any order, repeats allowed
       |  bits[ids] = 1                one byte per entry of the span

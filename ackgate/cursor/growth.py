@@ -1,8 +1,8 @@
 """What was acked since the last record was taken: the raw material of a `CursorGrowth`.
 
-Pure. While the state only grows, a record needs to hold no more than what is new. As soon as it does
-anything else (reset, clear, a ledger lost), growth is *spoilt*: nothing is tracked until the next
-snapshot begins it anew. A log that is off stays off.
+Pure. While the state only grows, a record needs to hold no more than what is new. As soon as it
+does anything else (reset, clear, a ledger lost), growth is *spoilt*: nothing is tracked until the
+next snapshot begins it anew. A log that is off stays off.
 
     snapshot taken       reset           snapshot taken
           |                |                   |
@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 class GrowthLog:
     """Entries, batches and properties touched since `base_version`."""
 
-    __slots__ = ("_acked", "_base_version", "_batches", "_has_new_properties", "is_on", "is_tracking")
+    __slots__ = (
+        "_acked",
+        "_base_version",
+        "_batches",
+        "_has_new_properties",
+        "is_on",
+        "is_tracking",
+    )
 
     is_tracking: bool
     """Whether changes need to be told at all. Asked on the hot path, so it is a plain attribute."""

@@ -1,7 +1,8 @@
 """Entry ids that arrive as arrays: checked as a whole before any of them is applied.
 
-Pure. Refused: anything that is not one-dimensional and whole-numbered (floats hide NaN and rounding,
-booleans hide masks), negative ids, ids above the limit. The error names the first bad value.
+Pure. Refused: anything that is not one-dimensional and whole-numbered (floats hide NaN and
+rounding, booleans hide masks), negative ids, ids above the limit. The error names the first bad
+value.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Which message ledgers a topic has, and how many entries each of them holds.
 
-Pure. One instance per topic. The managed ledger tells it facts (opened, grown, closed, trimmed); every
-cursor of the topic reads it. It answers all questions about the order of positions: what comes next,
-what lies between, where the n-th entry is.
+Pure. One instance per topic. The managed ledger tells it facts (opened, grown, closed, trimmed);
+every cursor of the topic reads it. It answers all questions about the order of positions: what
+comes next, what lies between, where the n-th entry is.
 
-Positions are sparse, so counting goes through *ordinals*: the ordinal of a position is the number of
-entries at or before it since the topic began.
+Positions are sparse, so counting goes through *ordinals*: the ordinal of a position is the number
+of entries at or before it since the topic began.
 
     ledger     3 (3 entries)   5 (none)   8 (2 entries)     9 (none yet)
     entry      0    1    2                0    1
@@ -103,7 +103,8 @@ class MessageLedgers:
         is_open = self._is_last_open and self._ids[-1] == ledger_id
         if entry_count < known or (entry_count > known and not is_open):
             raise PositionError(
-                f"ledger {ledger_id} cannot be closed with {entry_count} entries: {known} are confirmed"
+                f"ledger {ledger_id} cannot be closed with {entry_count} entries: "
+                f"{known} are confirmed"
             )
         if is_open:
             self.add_entries(ledger_id, entry_count - known)

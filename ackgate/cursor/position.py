@@ -17,7 +17,7 @@ ENTRY_ID_MAX: Final = 2**32 - 1
 
 
 class Position(NamedTuple):
-    """One entry of one message ledger. A plain tuple underneath: cheap to make, hash and compare."""
+    """One entry of one message ledger. A plain tuple underneath: cheap to hash and compare."""
 
     ledger_id: int
     entry_id: int
@@ -28,10 +28,8 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Position:
         """Read the form ``LEDGER:ENTRY``. Raises `PositionError` naming the text."""
-        ledger, colon, entry = text.partition(":")
         try:
-            if not colon:
-                raise ValueError
+            ledger, entry = text.split(":")
             position = cls(int(ledger), int(entry))
         except ValueError:
             raise PositionError(f"not a position: {text!r}; expected LEDGER:ENTRY") from None
@@ -49,7 +47,11 @@ def check_position(position: Position) -> Position:
     """Return the position if both ids are in bounds, else raise `PositionError`."""
     ledger_id, entry_id = position
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise PositionError(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX} (position {position})")
+        raise PositionError(
+            f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX} (position {position})"
+        )
     if not -1 <= entry_id <= ENTRY_ID_MAX:
-        raise PositionError(f"entry id {entry_id} is not in -1..{ENTRY_ID_MAX} (position {position})")
+        raise PositionError(
+            f"entry id {entry_id} is not in -1..{ENTRY_ID_MAX} (position {position})"
+        )
     return position

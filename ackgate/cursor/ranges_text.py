@@ -1,7 +1,7 @@
 """Ack ranges as Pulsar prints them: ``[(0:97..0:99],(1:-1..1:5]]``.
 
-Pure. Open on the left, closed on the right; used by the admin API only (`individuallyDeletedMessages`).
-Everything else in this project is half-open.
+Pure. Open on the left, closed on the right; used by the admin API only
+(`individuallyDeletedMessages`). Everything else in this project is half-open.
 """
 
 from __future__ import annotations

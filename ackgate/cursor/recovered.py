@@ -1,9 +1,9 @@
 """A snapshot read back from storage, made to fit the message ledgers that really exist.
 
-Pure. Storage may be older or newer than the ledgers it speaks of: ledgers were trimmed, entries at the
-end were lost with an unconfirmed write. Acks that concern nothing are dropped, a mark-delete beyond
-the end is clamped; each of it is counted in the report. Nothing that exists and was not acked ever
-becomes acked here.
+Pure. Storage may be older or newer than the ledgers it speaks of: ledgers were trimmed, entries at
+the end were lost with an unconfirmed write. Acks that concern nothing are dropped, a mark-delete
+beyond the end is clamped; each of it is counted in the report. Nothing that exists and was not
+acked ever becomes acked here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap
-
 from ackgate.cursor.position import ENTRY_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyroaring import BitMap
 
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.snapshot import CursorSnapshot
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredStateReport:
-    """What of a recovered snapshot could not be taken as it was. All zero and None: everything could."""
+    """What of a recovered snapshot could not be taken as it was; all zero: everything could."""
 
     mark_delete_was: Position | None = None
     """The recovered mark-delete, when it lay beyond the last entry and was clamped."""

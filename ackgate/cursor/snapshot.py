@@ -64,8 +64,8 @@ class CursorGrowth:
     """Ranges of the whole state at `version` (not of this growth)."""
 
     unacked_indexes: Mapping[Position, int] = field(default_factory=dict)
-    """Partly acked entries whose set changed, with their whole set as it is now. An entry that became
-    fully acked is in `acked` (or below the mark-delete) instead."""
+    """Partly acked entries whose set changed, with their whole set as it is now. An entry that
+    became fully acked is in `acked` (or below the mark-delete) instead."""
 
     properties: Mapping[str, int] | None = None
     """The properties if they changed, else None."""

@@ -31,7 +31,7 @@ class CursorStats:
     """The last entry of the topic."""
 
     backlog_entries: int
-    """Existing entries that are not acked [msgBacklog, numberOfEntriesSinceFirstNotAckedMessage]."""
+    """Existing entries that are not acked [numberOfEntriesSinceFirstNotAckedMessage]."""
 
     unread_entries: int
     """Existing, unacked entries from the read position on."""

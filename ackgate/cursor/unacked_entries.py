@@ -1,7 +1,8 @@
 """Existing entries that nobody has acked: what there is to read, and how far n of them reach.
 
-Pure. Acked stretches are hopped over with a few bitmap probes however long they are; between them the
-unacked entries of a window are found by set difference. Cost: O(runs returned + ledgers crossed).
+Pure. Acked stretches are hopped over with a few bitmap probes however long they are; between them
+the unacked entries of a window are found by set difference. Cost: O(runs returned + ledgers
+crossed).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def unacked_spans(
     return spans
 
 
-def _absent_runs(bitmap: BitMap, low: int, high: int, entries_max: int) -> Iterator[tuple[int, int]]:
+def _absent_runs(
+    bitmap: BitMap, low: int, high: int, entries_max: int
+) -> Iterator[tuple[int, int]]:
     """Maximal runs of ``[low, high)`` without a member, until `entries_max` ids were given."""
     window = max(WINDOW_ENTRIES_MIN, 2 * entries_max)
     begun: tuple[int, int] | None = None

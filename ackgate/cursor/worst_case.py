@@ -3,19 +3,20 @@
 Pure; knows runs of entries, not cursors. This is the strict gate's arithmetic.
 
 A *hole* is a run of unacked entries in one ledger. Acking every second entry of it makes the most
-ranges, but an entry next to an acked one only widens that range. So a hole of L entries adds at most
+ranges, but an entry next to an acked one only widens that range. So a hole of L entries adds at
+most
 
     acked neighbours    2: # . . . . . #      1: # . . . . . |      0: | . . . . . |
     most ranges            # . + . + . #         # . + . + . |         | + . + . + |
                            (L - 1) // 2          L // 2                (L + 1) // 2
 
-that is ``(L + 1 - neighbours) // 2``. The mark-delete counts as an acked neighbour: what touches it is
-absorbed. Ledger borders (``|``) have no neighbour, nor has the place where sending stops.
+that is ``(L + 1 - neighbours) // 2``. The mark-delete counts as an acked neighbour: what touches it
+is absorbed. Ledger borders (``|``) have no neighbour, nor has the place where sending stops.
 
-The worst case of the first k unacked entries, W(k), is the ranges there are plus what every hole (the
-last one perhaps only in part) can add. It never falls as k grows, and an ack never raises it: acking is
-one step on the way to some subset that W has counted already. Hence a budget that was granted stays
-within the limit for ever.
+The worst case of the first k unacked entries, W(k), is the ranges there are plus what every hole
+(the last one perhaps only in part) can add. It never falls as k grows, and an ack never raises it:
+acking is one step on the way to some subset that W has counted already. Hence a budget that was
+granted stays within the limit for ever.
 """
 
 from __future__ import annotations
