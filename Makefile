@@ -1,0 +1,43 @@
+# Every command of the project. Paths are relative throughout, so that a path with spaces works.
+
+.DEFAULT_GOAL := help
+.PHONY: install demo test lint bench smoke chaos clean help java
+
+python := .venv/bin/python
+
+install: ## make .venv with the ackgate command and the real pulsar-client
+	@bash scripts/install.sh
+
+demo: install ## the story in a terminal: acks out of order, the gate, kill -9, nothing comes again
+	@$(python) examples/demo.py $(ARGS)
+
+test: install java ## every test; ARGS="-k gate -x" for some of them
+	@mkdir -p build
+	@$(python) -m pytest --junit-xml=build/junit.xml $(ARGS)
+
+lint: install ## ruff, mypy and the import directions
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+	@.venv/bin/lint-imports --no-logo
+
+bench: install ## measure, side by side with the peers that can run here; ARGS="NAME ..." for some
+	@$(python) -m bench $(ARGS)
+
+smoke: install ## every benchmark at toy size: they run, their figures mean nothing
+	@$(python) -m bench --smoke $(ARGS)
+
+chaos: CYCLES ?= 20
+chaos: install ## kill -9 a working broker; CYCLES=200 for more, SEED=7 to repeat a run
+	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED))
+
+clean: ## remove everything that these commands made, .venv too
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+java:
+	@bash scripts/ensure-java.sh
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '%-16s%s\n' "$$name" "$$what"; done

@@ -1,0 +1,161 @@
+"""`docker-compose.yml` and `Dockerfile`: sound in form, pinned, and they run the real command.
+
+No container engine is needed. The models take what the Compose specification allows of the keys
+used here, and nothing else; where the docker command has compose, it has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from ackgate.broker import cli
+from ackgate.config.load import load_settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE_FILE = ROOT / "docker-compose.yml"
+
+Duration = Annotated[str, StringConstraints(pattern=r"^(\d+(us|ms|s|m|h))+$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9._-]+$")]
+Port = Annotated[str, StringConstraints(pattern=r"^([\d.]+:)?(\d+:)?\d+(/(tcp|udp))?$")]
+Mount = Annotated[str, StringConstraints(pattern=r"^[^:]+:/[^:]+(:(ro|rw))?$")]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class HealthCheck(Strict):
+    test: list[str]
+    interval: Duration
+    timeout: Duration
+    retries: int
+    start_period: Duration | None = None
+
+
+class Dependency(Strict):
+    condition: Literal["service_started", "service_healthy", "service_completed_successfully"]
+
+
+class Service(Strict):
+    image: str
+    build: str | None = None
+    command: list[str] | None = None
+    restart: Literal["no", "always", "on-failure", "unless-stopped"]
+    environment: dict[str, str] = {}
+    ports: list[Port] = []
+    volumes: list[Mount] = []
+    depends_on: dict[Name, Dependency] = {}
+    healthcheck: HealthCheck | None = None
+    stop_grace_period: Duration | None = None
+
+
+class Compose(Strict):
+    name: Name
+    services: dict[Name, Service]
+    volumes: dict[Name, None]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Compose:
+    return Compose.model_validate(yaml.safe_load(COMPOSE_FILE.read_text()))
+
+
+def dockerfile(instruction: str) -> list[str]:
+    """What stands behind every such instruction."""
+    found = re.findall(rf"^{instruction} (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert found
+    return found
+
+
+def test_the_three_services_are_there(compose: Compose) -> None:
+    assert set(compose.services) == {"zookeeper", "broker", "demo"}
+
+
+def test_every_image_is_pinned(compose: Compose) -> None:
+    images = [service.image for service in compose.services.values()]
+    images += [line.split()[0] for line in dockerfile("FROM")]
+    for image in images:
+        assert re.search(r":\d+\.\d+\.\d+", image), f"{image} is not pinned to a version"
+
+
+def test_servers_are_watched_and_clients_wait_for_them(compose: Compose) -> None:
+    for name, service in compose.services.items():
+        assert (service.healthcheck is None) == (name == "demo")
+        for needed, dependency in service.depends_on.items():
+            assert compose.services[needed].healthcheck is not None
+            assert dependency.condition == "service_healthy"
+
+
+def test_state_lies_in_named_volumes(compose: Compose) -> None:
+    mounted = {
+        mount.split(":")[0]
+        for service in compose.services.values()
+        for mount in service.volumes
+        if not mount.startswith(".")
+    }
+    assert mounted == set(compose.volumes)
+
+
+def test_ports_are_open_to_this_machine_only(compose: Compose) -> None:
+    for service in compose.services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.ports)
+
+
+def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose) -> None:
+    broker = compose.services["broker"]
+    assert broker.command is not None
+    (image_command,) = dockerfile("CMD")
+    own = json.loads(image_command)
+    assert broker.command[: len(own)] == own
+    assert broker.command[0] == "ackgate"
+
+    arguments: Any = cli._parser().parse_args(broker.command[1:])
+    assert str(arguments.data_dir) in broker.volumes[0].split(":")
+    settings = load_settings(None, arguments.overrides, {}).settings
+    assert settings.broker.advertised_address in compose.services
+    for key in broker.environment:
+        assert load_settings(None, (), {key: "zk:zookeeper:2181"}).unused_keys == ()
+
+
+def test_the_demo_runs_an_example_that_exists(compose: Compose) -> None:
+    demo = compose.services["demo"]
+    assert demo.command is not None
+    program = demo.command[1]
+    assert demo.volumes == ["./examples:/examples:ro"]
+    assert (ROOT / program.removeprefix("/")).is_file()
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    assert dockerfile("USER") == ["ackgate"]
+
+
+def test_what_the_image_copies_is_not_ignored() -> None:
+    let_in = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied: set[str] = set()
+    for line in dockerfile("COPY"):
+        if not line.startswith("--from"):
+            copied |= set(line.split()[:-1])
+    assert copied == let_in
+
+
+def test_docker_compose_agrees() -> None:
+    docker = shutil.which("docker") or pytest.skip("there is no docker command here")
+    version = subprocess.run([docker, "compose", "version"], check=False, capture_output=True)
+    if version.returncode:
+        pytest.skip("the docker command here has no compose")
+    subprocess.run(
+        [docker, "compose", "-f", str(COMPOSE_FILE), "config", "--quiet"], check=True, timeout=60
+    )
