@@ -132,7 +132,7 @@ Effect: TypeAlias = Rewind | ActiveConsumerChanged
 
 
 class KeySharedMode(enum.Enum):
-    """How keys are divided among the consumers of a Key_Shared subscription (numbers as on the wire)."""
+    """How a Key_Shared subscription divides its keys. Numbers as on the wire."""
 
     AUTO_SPLIT = 0
     """By the broker: consistent hashing over the consumers' names."""

@@ -1,0 +1,334 @@
+"""The dispatch gate: may normal reads go on, or would they make ack state that cannot be kept?
+
+Pure. The gate is told facts (counts, persist outcomes, the time) and answers whether it has just
+opened or closed; it owns no clock, lock or cursor. It is open exactly when no reason stands.
+
+::
+
+    reason            stands while
+    ----------------  --------------------------------------------------------------------------
+    RANGES_LIVE       the cursor has more ack ranges than the limit            } until at or below
+    RANGES_PERSISTED  it had when last persisted, or entries were dropped then } the resume mark
+    BATCH_INDEXES     more partly acked entries than their limit, or some were dropped
+    SIZE_GUARD        the metadata store's size guard cut the last write
+    PERSIST_FAILING   nothing could be persisted for ``persist_failure_pause_ms``
+    BUDGET            strict: no entry may be sent without the ranges being able to pass the limit
+
+                 a first reason stands
+        OPEN -----------------------------> SHUT     Each edge is reported once, by the call
+             <-----------------------------          that crossed it.
+                 the last reason fell
+
+Pulsar's mode has RANGES_LIVE only, with the resume mark at the limit itself. The gate never pauses
+replays; that is the dispatcher's order of things.
+
+While the setting is off nothing stands, but facts are kept: switching it on judges by them at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNBOUNDED: Final = sys.maxsize
+
+
+class PauseReason(enum.Enum):
+    """Why normal reads are held back."""
+
+    RANGES_LIVE = "ranges-live"
+    RANGES_PERSISTED = "ranges-persisted"
+    BATCH_INDEXES = "batch-indexes"
+    SIZE_GUARD = "size-guard"
+    PERSIST_FAILING = "persist-failing"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """When reads stop and when they may go on."""
+
+    enabled: bool = False
+    """``dispatcherPauseOnAckStatePersistentEnabled``."""
+
+    ranges_max: int = 10_000
+    """``managedLedgerMaxUnackedRangesToPersist``: above it reads pause."""
+
+    batch_indexes_max: int = 10_000
+    """``managedLedgerMaxBatchDeletedIndexToPersist``, in partly acked entries."""
+
+    resume_ranges: int | None = None
+    """``dispatcherPauseOnAckStateResumeRanges`` (own): at or below it reads go on; None: at or
+    below ``ranges_max``. The gap keeps a cursor at the limit from flapping."""
+
+    is_strict: bool = False
+    """``dispatcherPauseOnAckStateStrictEnabled`` (own): obey the budget too."""
+
+    persist_failure_pause_ms: int = 30_000
+    """``ackStatePersistFailurePauseSeconds`` (own)."""
+
+    def __post_init__(self) -> None:
+        for name in ("ranges_max", "batch_indexes_max", "persist_failure_pause_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.resume_ranges is not None and not 0 <= self.resume_ranges <= self.ranges_max:
+            raise ConfigurationError(
+                f"resume_ranges must lie in 0..{self.ranges_max} (ranges_max), "
+                f"got {self.resume_ranges}"
+            )
+
+    @property
+    def resume_mark(self) -> int:
+        """The range count at or below which reads go on."""
+        return self.ranges_max if self.resume_ranges is None else self.resume_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatistics:
+    """What the gate knows and concludes, frozen."""
+
+    is_enabled: bool
+    is_strict: bool
+    is_open: bool
+    reasons: Mapping[PauseReason, int]
+    """Reason -> since when, in ms."""
+    shut_since_ms: int | None
+    shut_count: int
+    """How often the gate has shut since it was made."""
+    ranges_max: int
+    resume_mark: int
+    ranges_live: int
+    ranges_in_memory_at_persist: int
+    """Ranges the cursor had when it was last persisted; 0 before that."""
+    ranges_persisted: int
+    batch_indexes_max: int
+    batch_indexes_live: int
+    budget_entries: int | None
+    """Strict: entries that may still be sent. None: not told, or not strict."""
+    entries_dropped: int
+    batch_indexes_dropped: int
+    is_size_guard_hit: bool
+    persist_failing_since_ms: int | None
+
+
+class Gate:
+    """Tracks the standing reasons. Every telling method answers: did the gate open or close?"""
+
+    def __init__(self, settings: GateSettings, now_ms: int) -> None:
+        self._settings = settings
+        self._reasons: dict[PauseReason, int] = {}
+        self._shut_since_ms: int | None = None
+        self._shut_count = 0
+        self._ranges_live = 0
+        self._batch_indexes_live = 0
+        self._ranges_at_persist = 0
+        self._ranges_persisted = 0
+        self._entries_dropped = 0
+        self._batch_indexes_dropped = 0
+        self._size_guard_hit = False
+        # Entries dropped though the range limit did not ask for it (the fallback's smaller cap):
+        # raising the limit does not heal that, only another write does.
+        self._dropped_below_limit = False
+        self._failing_since_ms: int | None = None
+        self._budget_entries: int | None = None
+        # Counts within these bounds change no reason: `observe` compares and is done.
+        self._calm_ranges_min = self._calm_batch_indexes_min = 0
+        self._calm_ranges_max = self._calm_batch_indexes_max = _UNBOUNDED
+        self._judge(now_ms)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether normal reads may go on."""
+        return self._shut_since_ms is None
+
+    @property
+    def reasons(self) -> Mapping[PauseReason, int]:
+        """The standing reasons and since when each stands, in ms. A copy."""
+        return MappingProxyType(dict(self._reasons))
+
+    @property
+    def settings(self) -> GateSettings:
+        """What the gate judges by."""
+        return self._settings
+
+    def configure(self, settings: GateSettings, now_ms: int) -> bool:
+        """Judge what is known by other settings, at once."""
+        self._settings = settings
+        return self._judge(now_ms)
+
+    def observe(self, *, ranges_live: int, batch_indexes_live: int, now_ms: int) -> bool:
+        """The cursor's counts after an ack, skip, clear or reset. Cheap while nothing changes."""
+        self._ranges_live = ranges_live
+        self._batch_indexes_live = batch_indexes_live
+        if (
+            self._calm_ranges_min <= ranges_live <= self._calm_ranges_max
+            and self._calm_batch_indexes_min <= batch_indexes_live <= self._calm_batch_indexes_max
+        ):
+            return False
+        return self._judge(now_ms)
+
+    def persisted(
+        self,
+        *,
+        ranges_in_memory: int,
+        ranges_persisted: int,
+        entries_dropped: int,
+        batch_indexes_dropped: int,
+        size_guard_hit: bool,
+        now_ms: int,
+    ) -> bool:
+        """A write of the ack state is durable; this is what it holds and what it left out."""
+        self._ranges_at_persist = ranges_in_memory
+        self._ranges_persisted = ranges_persisted
+        self._entries_dropped = entries_dropped
+        self._batch_indexes_dropped = batch_indexes_dropped
+        self._size_guard_hit = size_guard_hit
+        self._dropped_below_limit = (
+            entries_dropped > 0
+            and not size_guard_hit
+            and ranges_in_memory <= self._settings.ranges_max
+        )
+        self._failing_since_ms = None
+        return self._judge(now_ms)
+
+    def persist_failing(self, since_ms: int | None, now_ms: int) -> bool:
+        """Writes have been failing since then; None: they work."""
+        if since_ms == self._failing_since_ms:
+            return False
+        self._failing_since_ms = since_ms
+        return self._judge(now_ms)
+
+    def budget(self, entries: int | None, now_ms: int) -> bool:
+        """How many entries may be sent without risk for the limit; None: no budget is kept."""
+        was = self._budget_entries
+        self._budget_entries = entries
+        if was == entries or (
+            was is not None and entries is not None and (was > 0) == (entries > 0)
+        ):
+            return False
+        return self._judge(now_ms)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `advance` will have something to say; None: never as things stand."""
+        if (
+            self._failing_since_ms is None
+            or not self._settings.enabled
+            or PauseReason.PERSIST_FAILING in self._reasons
+        ):
+            return None
+        return self._failing_since_ms + self._settings.persist_failure_pause_ms
+
+    def advance(self, now_ms: int) -> bool:
+        """The time is now."""
+        deadline_ms = self.next_deadline_ms
+        return deadline_ms is not None and now_ms >= deadline_ms and self._judge(now_ms)
+
+    def statistics(self) -> GateStatistics:
+        """Everything, frozen."""
+        return GateStatistics(
+            is_enabled=self._settings.enabled,
+            is_strict=self._settings.is_strict,
+            is_open=self.is_open,
+            reasons=self.reasons,
+            shut_since_ms=self._shut_since_ms,
+            shut_count=self._shut_count,
+            ranges_max=self._settings.ranges_max,
+            resume_mark=self._settings.resume_mark,
+            ranges_live=self._ranges_live,
+            ranges_in_memory_at_persist=self._ranges_at_persist,
+            ranges_persisted=self._ranges_persisted,
+            batch_indexes_max=self._settings.batch_indexes_max,
+            batch_indexes_live=self._batch_indexes_live,
+            budget_entries=self._budget_entries if self._settings.is_strict else None,
+            entries_dropped=self._entries_dropped,
+            batch_indexes_dropped=self._batch_indexes_dropped,
+            is_size_guard_hit=self._size_guard_hit,
+            persist_failing_since_ms=self._failing_since_ms,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        settings = self._settings
+        assert self.is_open == (not self._reasons)
+        assert settings.enabled or not self._reasons
+        assert self._reasons.keys() == self._standing(now_ms=None), (self._reasons, self)
+        if self._shut_since_ms is not None:
+            assert self._shut_since_ms <= min(self._reasons.values())
+        if PauseReason.RANGES_LIVE not in self._reasons and settings.enabled:
+            assert self._ranges_live <= settings.ranges_max
+
+    # -- judging --------------------------------------------------------------------------------
+
+    def _judge(self, now_ms: int) -> bool:
+        """Bring the reasons up to date with the facts; True on an edge."""
+        standing = self._standing(now_ms)
+        reasons = self._reasons
+        for reason in [reason for reason in reasons if reason not in standing]:
+            del reasons[reason]
+        for reason in PauseReason:
+            if reason in standing:
+                reasons.setdefault(reason, now_ms)
+        self._set_calm()
+        was_open = self._shut_since_ms is None
+        if was_open == (not reasons):
+            return False
+        self._shut_since_ms = now_ms if reasons else None
+        self._shut_count += was_open
+        return True
+
+    def _standing(self, now_ms: int | None) -> set[PauseReason]:
+        """The reasons that the facts give. Without a time, a failure keeps its verdict."""
+        settings = self._settings
+        standing: set[PauseReason] = set()
+        if not settings.enabled:
+            return standing
+        if self._is_above(PauseReason.RANGES_LIVE, self._ranges_live):
+            standing.add(PauseReason.RANGES_LIVE)
+        if self._dropped_below_limit or self._is_above(
+            PauseReason.RANGES_PERSISTED, self._ranges_at_persist
+        ):
+            standing.add(PauseReason.RANGES_PERSISTED)
+        if self._batch_indexes_dropped or self._batch_indexes_live > settings.batch_indexes_max:
+            standing.add(PauseReason.BATCH_INDEXES)
+        if self._size_guard_hit:
+            standing.add(PauseReason.SIZE_GUARD)
+        if self._failing_since_ms is not None and (
+            PauseReason.PERSIST_FAILING in self._reasons
+            if now_ms is None
+            else now_ms - self._failing_since_ms >= settings.persist_failure_pause_ms
+        ):
+            standing.add(PauseReason.PERSIST_FAILING)
+        if settings.is_strict and self._budget_entries is not None and self._budget_entries <= 0:
+            standing.add(PauseReason.BUDGET)
+        return standing
+
+    def _is_above(self, reason: PauseReason, ranges: int) -> bool:
+        # Between the two marks nothing changes: that gap is the hysteresis.
+        if reason in self._reasons:
+            return ranges > self._settings.resume_mark
+        return ranges > self._settings.ranges_max
+
+    def _set_calm(self) -> None:
+        """Up to which counts `observe` need not judge."""
+        settings = self._settings
+        self._calm_ranges_min = self._calm_batch_indexes_min = 0
+        self._calm_ranges_max = self._calm_batch_indexes_max = _UNBOUNDED
+        if not settings.enabled:
+            return
+        if PauseReason.RANGES_LIVE in self._reasons:
+            self._calm_ranges_min = settings.resume_mark + 1
+        else:
+            self._calm_ranges_max = settings.ranges_max
+        if self._batch_indexes_live > settings.batch_indexes_max:
+            self._calm_batch_indexes_min = settings.batch_indexes_max + 1
+        else:
+            self._calm_batch_indexes_max = settings.batch_indexes_max

@@ -1,0 +1,352 @@
+"""Shared: every entry goes to one consumer, in turn, whoever has room.
+
+Pure. Consumers of the lowest priority number are served first, in a round robin of
+``round_robin_entries_max`` entries a turn; alone, one takes all it has room for. What nobody has
+room for waits in the replay queue. Order across consumers is nobody's concern, except that the
+pieces of a chunked message all go to one.
+
+Invariants: a position is in flight with at most one consumer, or waits for replay, never both;
+only normal reads are held back (by the gate, by too many unacked messages).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.dispatcher.chunks import ChunkOwners
+from ackgate.dispatcher.delivery_book import DeliveryBook
+from ackgate.dispatcher.dispatcher import (
+    Delivery,
+    DispatcherStatistics,
+    EntriesRead,
+    ReadKind,
+    Rewind,
+)
+from ackgate.dispatcher.reading import Reading
+from ackgate.dispatcher.redelivery import RedeliveryCounts, ReplayQueue, holes_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.dispatcher import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.dispatcher.limits import DispatchLimits
+    from ackgate.dispatcher.permits import Recipient
+
+
+class SharedDispatcher:
+    """The `Dispatcher` of a Shared subscription; the methods are described there."""
+
+    def __init__(self, limits: DispatchLimits) -> None:
+        self._book = DeliveryBook(limits)
+        self._queue = ReplayQueue()
+        self._redeliveries = RedeliveryCounts()
+        self._reading = Reading()
+        self._chunks = ChunkOwners()
+        # A replay read of which nothing could be placed (chunks whose consumer has no room) is
+        # not tried again before something has changed.
+        self._is_stalled = False
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: int, spec: ConsumerSpec, now_ms: int) -> tuple[Effect, ...]:
+        """A consumer subscribed; the first one rewinds."""
+        del now_ms
+        is_first = not self._book.recipients
+        self._book.add_consumer(consumer, spec)
+        return (Rewind(),) if is_first else ()
+
+    def remove_consumer(self, consumer: int, now_ms: int) -> tuple[Effect, ...]:
+        """A consumer is gone; what it had waits for the others, or is read again by the next."""
+        del now_ms
+        if consumer not in self._book.recipients:
+            return ()
+        returned = self._book.remove_consumer(consumer)
+        self._chunks.forget_consumer(consumer)
+        if self._book.recipients:
+            self._queue.add_many(returned)
+        else:
+            self.reset()
+        self._is_stalled = False
+        return ()
+
+    def add_permits(self, consumer: int, messages: int) -> None:
+        """A consumer takes so many more messages."""
+        self._book.add_permits(consumer, messages)
+        self._is_stalled = False
+
+    def set_writable(self, consumer: int, *, is_writable: bool) -> None:
+        """A consumer's connection does or does not take bytes."""
+        self._book.set_writable(consumer, is_writable=is_writable)
+        self._is_stalled = False
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def key_hash(self) -> Callable[[bytes], int] | None:
+        """Keys do not count here."""
+        return None
+
+    def next_read(
+        self,
+        *,
+        has_unread: bool,
+        gate_open: bool,
+        entry_budget: int | None = None,
+        holes_up_to: Position | None = None,
+        is_acked: Callable[[Position], bool] | None = None,
+    ) -> Read | None:
+        """Replays first, then what the gate and the unacked messages allow."""
+        book = self._book
+        if self._reading.current is not None or not book.ready.count:
+            return None
+        limits = book.limits
+        if len(self._queue):
+            if self._is_stalled:
+                return None
+            room = book.room()
+            entries_max = min(limits.read_entries_max, room)
+            if gate_open or is_acked is None or not limits.hole_closing_redelivery_first:
+                waiting = self._queue.first(entries_max)
+            else:
+                scanned = self._queue.first(max(limits.hole_scan_entries_max, entries_max))
+                waiting = holes_first(scanned, entries_max, is_acked)
+            return self._reading.begin_replay(waiting, room)
+        if not has_unread or book.is_blocked:
+            return None
+        return self._reading.begin_normal(
+            entries_max=limits.read_entries_max,
+            messages_max=book.room(),
+            gate_open=gate_open,
+            entry_budget=entry_budget,
+            holes_up_to=holes_up_to,
+        )
+
+    def assign(self, read: Read, entries: EntriesRead) -> list[Delivery]:
+        """Deal the entries out; the rest waits for replay."""
+        if not self._reading.end(read):
+            return []
+        if read.kind is ReadKind.NORMAL:
+            deliveries, rest = self._deal(entries, range(len(entries.positions)), counted=False)
+            if rest:
+                self._queue.add_many([entries.positions[index] for index in rest])
+            return deliveries
+        self._drop_vanished(read, entries)
+        queue = self._queue
+        # What was acked while it was read has left the queue: it is not to be given.
+        waiting: Sequence[int] = range(len(entries.positions))
+        if not all(position in queue for position in entries.positions):
+            waiting = [index for index in waiting if entries.positions[index] in queue]
+        deliveries, _ = self._deal(entries, waiting, counted=True)
+        for delivery in deliveries:
+            queue.discard_many([entries.positions[index] for index in delivery.indexes])
+        self._is_stalled = not deliveries
+        return deliveries
+
+    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
+        """What a normal read has passed over waits for replay."""
+        if self._reading.end(read):
+            self._queue.add_many(positions)
+        return ()
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def acked(self, consumer: int | None, position: Position) -> bool:
+        """One whole entry is acked."""
+        book = self._book
+        if not book.take(consumer, position):
+            self._queue.discard(position)
+        if len(self._redeliveries):
+            self._redeliveries.forget(position)
+        return book.pop_unblocked()
+
+    def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
+        """Whole entries are acked."""
+        book = self._book
+        for position in book.take_many(consumer, positions):
+            self._queue.discard(position)
+        if len(self._redeliveries):
+            for position in positions:
+                self._redeliveries.forget(position)
+        return book.pop_unblocked()
+
+    def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
+        """Some messages of a batch are acked."""
+        if remaining <= 0:
+            return self.acked(consumer, position)
+        self._book.lower(consumer, position, remaining)
+        return self._book.pop_unblocked()
+
+    def acked_through(self, position: Position) -> bool:
+        """All positions up to this one are acked or skipped."""
+        self._book.take_through(position)
+        self._queue.discard_through(position)
+        self._redeliveries.forget_through(position)
+        return self._book.pop_unblocked()
+
+    def redeliver(
+        self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
+    ) -> tuple[Effect, ...]:
+        """The consumer's unacked entries (None: all) wait for replay, counted."""
+        del epoch
+        returned = self._book.take_back(consumer, positions)
+        if returned:
+            self._queue.add_many(returned)
+            self._redeliveries.increment(returned)
+            self._is_stalled = False
+        return ()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Nothing is in flight, waiting, counted or under way."""
+        self._book.clear()
+        self._queue.clear()
+        self._redeliveries.clear()
+        self._reading.abandon()
+        self._chunks.clear()
+        self._is_stalled = False
+
+    def configure(self, limits: DispatchLimits) -> None:
+        """New limits."""
+        self._book.configure(limits)
+        self._is_stalled = False
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Nothing here waits for time."""
+        return None
+
+    def advance(self, now_ms: int) -> tuple[Effect, ...]:
+        """Nothing here waits for time."""
+        del now_ms
+        return ()
+
+    @property
+    def consumer_count(self) -> int:
+        """How many consumers there are."""
+        return len(self._book.recipients)
+
+    @property
+    def active_consumer(self) -> int | None:
+        """All are."""
+        return None
+
+    def redelivery_count(self, position: Position) -> int:
+        """How often the entry was redelivered so far."""
+        return self._redeliveries.of(position)
+
+    def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
+        """One consumer."""
+        recipient = self._book.recipients.get(consumer)
+        return None if recipient is None else recipient.statistics(())
+
+    def statistics(self) -> DispatcherStatistics:
+        """Everything, frozen."""
+        recipients = self._book.recipients.values()
+        return DispatcherStatistics(
+            consumers=tuple(recipient.statistics(()) for recipient in recipients),
+            unacked_messages=self._book.unacked_messages,
+            in_flight_entries=sum(len(recipient.in_flight) for recipient in recipients),
+            is_blocked_on_unacked_messages=self._book.is_blocked,
+            replay_entries=len(self._queue),
+            redelivered_entries=len(self._redeliveries),
+            active_consumer=None,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self._book.check()
+        self._queue.check()
+        for consumer, recipient in self._book.recipients.items():
+            both = [position for position in recipient.in_flight if position in self._queue]
+            assert not both, f"in flight with {consumer} and waiting: {both}"
+        if not self._book.recipients:
+            assert not len(self._queue), "replays outlive the consumers"
+            assert not len(self._redeliveries), "redelivery counts outlive the consumers"
+
+    # -- dealing --------------------------------------------------------------------------------
+
+    def _drop_vanished(self, read: Read, entries: EntriesRead) -> None:
+        if len(entries.positions) < len(read.positions):
+            self._queue.discard_many(sorted(set(read.positions).difference(entries.positions)))
+
+    def _deal(
+        self, entries: EntriesRead, waiting: Sequence[int], *, counted: bool
+    ) -> tuple[list[Delivery], Sequence[int]]:
+        """Deal the entries at these places. Returns the deliveries and the places left over."""
+        if entries.chunks is not None and len(self._book.recipients) > 1:
+            return self._deal_chunks(entries, entries.chunks, waiting, counted=counted)
+        book = self._book
+        deliveries: list[Delivery] = []
+        start, total = 0, len(waiting)
+        while start < total and (recipient := book.ready.next()) is not None:
+            turn = total - start
+            if book.ready.peers(recipient) > 1:
+                turn = min(turn, book.limits.round_robin_entries_max)
+            taken = waiting[start : start + turn]
+            fitting = _fitting(entries.message_counts, taken, recipient.room())
+            taken = taken[:fitting]
+            deliveries.append(self._give(recipient, entries, taken, counted=counted))
+            start += fitting
+        return deliveries, waiting[start:]
+
+    def _deal_chunks(
+        self,
+        entries: EntriesRead,
+        chunks: Sequence[tuple[str, bool] | None],
+        waiting: Sequence[int],
+        *,
+        counted: bool,
+    ) -> tuple[list[Delivery], Sequence[int]]:
+        """As `_deal`, one by one: the pieces of a chunked message go where its first piece went."""
+        book = self._book
+        deliveries: list[Delivery] = []
+        left: list[int] = []
+        held: set[str] = set()
+        for index in waiting:
+            chunk = chunks[index]
+            recipient: Recipient | None
+            if chunk is not None and chunk[0] in held:
+                recipient = None
+            elif chunk is not None and (owner := self._chunks.owner(chunk[0])) is not None:
+                recipient = book.recipients[owner]
+                recipient = recipient if recipient.is_ready else None
+            else:
+                recipient = book.ready.next()
+            if recipient is None:
+                left.append(index)
+                if chunk is not None:
+                    held.add(chunk[0])
+                continue
+            if chunk is not None:
+                self._chunks.given(chunk[0], recipient.consumer, is_last=chunk[1])
+            deliveries.append(self._give(recipient, entries, (index,), counted=counted))
+        return deliveries, left
+
+    def _give(
+        self, recipient: Recipient, entries: EntriesRead, indexes: Sequence[int], *, counted: bool
+    ) -> Delivery:
+        positions = entries.positions
+        counts = entries.message_counts
+        if len(indexes) < len(positions):
+            positions = [positions[index] for index in indexes]
+            counts = None if counts is None else [counts[index] for index in indexes]
+        return Delivery(
+            recipient.consumer,
+            indexes,
+            self._redeliveries.column(positions) if counted else None,
+            self._book.give(recipient, positions, counts),
+            None,
+        )
+
+
+def _fitting(message_counts: Sequence[int] | None, indexes: Sequence[int], room: int) -> int:
+    """How many of these entries fit; the last one may overshoot."""
+    if message_counts is None:
+        return min(len(indexes), room)
+    for place, index in enumerate(indexes):
+        if room <= 0:
+            return place
+        room -= message_counts[index]
+    return len(indexes)
