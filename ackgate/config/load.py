@@ -14,7 +14,6 @@ Keys that Pulsar deprecated count as the keys that took their place.
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,8 +25,6 @@ from ackgate.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-_log = logging.getLogger(__name__)
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 """A `broker.conf` with all its comments has 80 kB; this is something else."""
@@ -68,7 +65,7 @@ class LoadedSettings:
     settings: Settings
 
     unused_keys: tuple[str, ...]
-    """Sorted; from the file and the environment."""
+    """Sorted; from the file and the environment. Worth a line in the log, once there is one."""
 
 
 def load_settings(
@@ -84,8 +81,6 @@ def load_settings(
     from_environment = _from_environment(os.environ if environ is None else environ)
     given = {**from_file, **from_environment}
     unused = tuple(sorted(key for key in given if key not in FIELDS))
-    if unused:
-        _log.debug("%d keys are not used here: %s", len(unused), ", ".join(unused))
     for key, override in _from_overrides(overrides).items():
         if override.text:
             given[key] = override
