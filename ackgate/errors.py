@@ -110,6 +110,10 @@ class CorruptRecordError(AckGateError):
     """Stored bytes are not what was written. Names file or ledger, and place."""
 
 
+class UnknownFormatError(CorruptRecordError):
+    """The bytes are whole, but of a format that this build does not read: a newer one wrote them."""
+
+
 class NoSuchLedgerError(CorruptRecordError, LookupError):
     """The ledger is referred to but does not exist (any more)."""
 

@@ -1,0 +1,116 @@
+"""What a write kept and what a recovery found: the one source of every figure about persistence.
+
+Pure values. The cached count, the gate, the statistics, the warnings and the counters all come from
+the `PersistOutcome` of the last write; nothing counts on its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ackgate.cursor.position import Position
+    from ackgate.cursor.recovered import RecoveredStateReport
+
+
+class PersistWhere(enum.Enum):
+    """Where a write went."""
+
+    LEDGER = "ledger"
+    METADATA_STORE = "metadata-store"
+
+
+@dataclass(frozen=True, slots=True)
+class PersistOutcome:
+    """One durable write of a cursor's state."""
+
+    version: int
+    """The version that is durable now."""
+
+    where: PersistWhere
+
+    is_delta: bool
+    """Whether only the growth was written."""
+
+    ranges_in_memory: int
+
+    ranges_persisted: int
+    """Fewer than in memory when the cap or the size guard cut the state; the lowest are kept."""
+
+    entries_dropped: int
+    """Acked entries that would come again after a crash now."""
+
+    batch_indexes_in_memory: int
+    """Partly acked entries of the cursor."""
+
+    batch_indexes_persisted: int
+
+    size_guard_hit: bool
+    """Whether the metadata node's size limit cut the state, beyond what the caps did."""
+
+    bytes_written: int
+
+    at_ms: int
+    """When it became durable, in ms since 1970."""
+
+    duration_ms: float
+    """From taking the state to its durability."""
+
+    @property
+    def ranges_dropped(self) -> int:
+        """Ranges that exist in memory only."""
+        return self.ranges_in_memory - self.ranges_persisted
+
+    @property
+    def batch_indexes_dropped(self) -> int:
+        """Partly acked entries that are so in memory only."""
+        return self.batch_indexes_in_memory - self.batch_indexes_persisted
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was in memory is durable."""
+        return (
+            self.ranges_dropped == 0
+            and self.entries_dropped == 0
+            and self.batch_indexes_dropped == 0
+        )
+
+
+class RecoverySource(enum.Enum):
+    """Where the state that won came from."""
+
+    NEW = "new"
+    """Nowhere: the cursor was made by this opening."""
+
+    LEDGER = "ledger"
+    METADATA_STORE = "metadata-store"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a cursor found."""
+
+    source: RecoverySource
+    version: int
+    """The version recovered."""
+
+    mark_delete: Position
+    ranges: int
+    records_applied: int
+    """The snapshot and its deltas."""
+
+    cursor_ledger_id: int | None
+    """The ledger that the node named."""
+
+    torn_records: tuple[str, ...]
+    """Entries at the ledger's tail that were skipped, newest first, each with the reason."""
+
+    lost: str | None
+    """Why newer state than this may have existed and could not be read; None: nothing was lost."""
+
+    dropped: RecoveredStateReport | None
+    """What of the state did not fit the message ledgers; None when it was not looked at."""
+
+    duration_ms: float

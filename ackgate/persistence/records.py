@@ -1,0 +1,94 @@
+"""What is stored of a cursor: snapshots, deltas, and chunks of either.
+
+Pure values. Records are ordered by their stamp; a delta builds on the record directly before it:
+
+    snapshot v10   delta v10 -> v14   delta v14 -> v15   snapshot v40   delta v40 -> v41
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+
+
+class RecordKind(enum.IntEnum):
+    """The kind byte of the envelope."""
+
+    SNAPSHOT = 1
+    DELTA = 2
+    CHUNK = 3
+    NODE = 4
+
+
+class Stamp(NamedTuple):
+    """Which of two states is the newer one: the later owner's, then the later version."""
+
+    owner_epoch: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.owner_epoch} version {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """The whole state, as far as it is kept."""
+
+    owner_epoch: int
+    written_ms: int
+    snapshot: CursorSnapshot
+    """What is kept; its `range_count` counts the ranges persisted."""
+    ranges_in_memory: int
+    entries_dropped: int
+    batch_indexes_in_memory: int
+
+    @property
+    def stamp(self) -> Stamp:
+        """Its place in the order of all records."""
+        return Stamp(self.owner_epoch, self.snapshot.version)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the limits left nothing out."""
+        return (
+            self.ranges_in_memory == self.snapshot.range_count
+            and self.entries_dropped == 0
+            and self.batch_indexes_in_memory == len(self.snapshot.unacked_indexes)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRecord:
+    """What was acked since the record before."""
+
+    owner_epoch: int
+    written_ms: int
+    growth: CursorGrowth
+
+    @property
+    def stamp(self) -> Stamp:
+        """Its place in the order of all records."""
+        return Stamp(self.owner_epoch, self.growth.version)
+
+    @property
+    def base(self) -> Stamp:
+        """The record that it builds on."""
+        return Stamp(self.owner_epoch, self.growth.base_version)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """A piece of an encoded record."""
+
+    stamp: Stamp
+    chunk_index: int
+    chunk_count: int
+    piece: bytes
+
+
+CursorRecord: TypeAlias = SnapshotRecord | DeltaRecord
+AnyRecord: TypeAlias = SnapshotRecord | DeltaRecord | ChunkRecord
