@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.ack_sets import mask_of_words
-from ackgate.broker.dispatchers import key_shared_policy
 from ackgate.broker.errors import ServerError, server_error
 from ackgate.broker.wire_types import ConsumerStats, LastMessageId
 from ackgate.cursor.position import Position
@@ -60,7 +59,6 @@ class Consumer:
         self.spec = ConsumerSpec(
             name=self.name,
             priority=request.priority,
-            key_shared=key_shared_policy(request) if key_shared is not None else None,
             hash_ranges=tuple(
                 (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
             ),
@@ -83,7 +81,7 @@ class Consumer:
         """The session's output has drained."""
         dispatcher = self.subscription.dispatcher
         if dispatcher is not None and not self.is_closed:
-            dispatcher.set_writable(self.key, True)  # noqa: FBT003 - the port's form
+            dispatcher.set_writable(self.key, is_writable=True)
             self.subscription.ask_round()
 
     def flow(self, permits: int) -> None:
@@ -207,7 +205,7 @@ class Consumer:
         last = ledger.facts.last_confirmed
         batch_index = -1
         if last.entry_id >= 0:
-            metadata = (await ledger.read_one(last)).metadata
+            metadata = (await ledger.reads.read_one(last)).metadata
             if metadata.HasField("num_messages_in_batch"):
                 batch_index = metadata.num_messages_in_batch - 1
         return LastMessageId(last, batch_index, self.subscription.cursor.mark_delete)

@@ -69,7 +69,7 @@ def dispatch_limits(settings: DispatcherSettings) -> DispatchLimits:
     """The bounds of dispatch."""
     return DispatchLimits(
         read_entries_max=settings.dispatcher_max_read_batch_size,
-        round_robin_messages_max=settings.dispatcher_max_round_robin_batch_size,
+        round_robin_entries_max=settings.dispatcher_max_round_robin_batch_size,
         unacked_messages_per_consumer_max=settings.max_unacked_messages_per_consumer,
         unacked_messages_per_subscription_max=settings.max_unacked_messages_per_subscription,
         hole_closing_redelivery_first=settings.dispatcher_hole_closing_redelivery_first,

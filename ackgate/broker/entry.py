@@ -13,6 +13,8 @@ from google.protobuf.message import DecodeError
 
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.cursor.position import Position
+from ackgate.dispatcher.dispatcher import Chunk
+from ackgate.dispatcher.key_hash import resolve_key
 from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = b"\x0e\x01"
 _HEADER_BYTES: Final = 10  # magic 2, crc 4, metadata size 4
+_CHUNK_COUNT_TAG: Final = b"\xd8\x01"  # field 27, varint: num_chunks_from_msg
 _NO_MAGIC_HEADER_BYTES: Final = 4  # a client without checksums sends the metadata size at once
 
 
@@ -49,23 +52,35 @@ class Entry:
         return self._metadata
 
     @property
-    def sticky_key(self) -> bytes:
-        """What Key_Shared hashes: the ordering key, else the partition key, else producer and sequence.
-
-        Pulsar's order (`Commands.peekStickyKey`).
-        """
+    def key(self) -> bytes:
+        """What Key_Shared hashes."""
         metadata = self.metadata
-        if metadata.HasField("ordering_key"):
-            return metadata.ordering_key
-        if metadata.HasField("partition_key"):
-            key = metadata.partition_key
-            return _decode_base64(key) if metadata.partition_key_b64_encoded else key.encode()
-        return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+        return resolve_key(
+            ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
+            partition_key=metadata.partition_key if metadata.HasField("partition_key") else None,
+            is_partition_key_base64=metadata.partition_key_b64_encoded,
+            producer_name=metadata.producer_name,
+            sequence_id=metadata.sequence_id,
+        )
+
+    @property
+    def chunk(self) -> Chunk | None:
+        """Which piece of a chunked message this is; None if it is none.
+
+        Metadata without the bytes of the field's tag is not parsed: nearly every entry.
+        """
+        start = _metadata_start(self.payload)
+        stop = start + int.from_bytes(self.payload[start - 4 : start], "big")
+        if self.payload.find(_CHUNK_COUNT_TAG, start, stop) < 0:
+            return None
+        metadata = self.metadata
+        count = metadata.num_chunks_from_msg
+        return Chunk(metadata.uuid, metadata.chunk_id == count - 1) if count > 1 else None
 
 
 def parse_metadata(payload: bytes, position: Position) -> pb.MessageMetadata:
     """Parse the MessageMetadata at the head of an entry. Raises `CorruptRecordError`."""
-    start = _HEADER_BYTES if payload[:2] == _MAGIC else _NO_MAGIC_HEADER_BYTES
+    start = _metadata_start(payload)
     size = int.from_bytes(payload[start - 4 : start], "big")
     if start + size > len(payload):
         raise CorruptRecordError(
@@ -77,10 +92,5 @@ def parse_metadata(payload: bytes, position: Position) -> pb.MessageMetadata:
         raise CorruptRecordError(f"entry {position}: metadata cannot be parsed") from error
 
 
-def _decode_base64(text: str) -> bytes:
-    import base64  # noqa: PLC0415 - rare: only binary keys come encoded
-
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        return text.encode()
+def _metadata_start(payload: bytes) -> int:
+    return _HEADER_BYTES if payload[:2] == _MAGIC else _NO_MAGIC_HEADER_BYTES

@@ -22,11 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from ackgate.broker.add_batch import AddBatch
 from ackgate.broker.entry import Entry
+from ackgate.broker.message_reads import MessageReads
 from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.cursor.position import Position
 from ackgate.errors import (
@@ -47,22 +49,17 @@ from ackgate.persistence.topic_node import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ackgate.broker.entry_cache import EntryCache
-    from ackgate.cursor.managed_cursor import Span
     from ackgate.persistence.ports import (
         AppendTicket,
         LedgerClient,
-        LedgerReader,
         LedgerWriter,
         MetadataStore,
     )
 
 log = logging.getLogger(__name__)
-
-READERS_MAX: Final = 8
-"""Closed ledgers of one topic that are kept open for reading."""
 
 TOPIC_PATH_KEY: Final = "ackgate/topic"
 """Custom metadata of a message ledger: the path of its topic's node."""
@@ -99,12 +96,6 @@ class ConfirmedSink(Protocol):
         """Somebody else owns the topic now."""
 
 
-class _Batch(NamedTuple):
-    payloads: list[bytes]
-    message_counts: list[int]
-    contexts: list[Any]
-
-
 class ManagedLedger:
     """One topic's ledgers. Make it with `open`."""
 
@@ -139,12 +130,12 @@ class ManagedLedger:
         self._writer_entries = 0
         self._writer_bytes = 0
         self._writer_opened_ms = 0
-        self._pending = _Batch([], [], [])
-        self._in_flight: deque[_Batch] = deque()
+        self._pending = AddBatch()
+        self._in_flight: deque[AddBatch] = deque()
         self._is_flush_scheduled = False
         self._switch: asyncio.Task[None] | None = None
         self._drained: asyncio.Event = asyncio.Event()
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self.reads = MessageReads(client, options.password, cache, self.facts)
         self._is_closed = False
 
     # ---------------------------------------------------------------- opening
@@ -200,7 +191,7 @@ class ManagedLedger:
                     closed_ms=self._clock_ms(),
                 )
             )
-            self._keep_reader(reader)
+            self.reads.keep(reader)
         return tuple(recovered)
 
     @property
@@ -236,7 +227,7 @@ class ManagedLedger:
     @property
     def pending_adds(self) -> int:
         """Entries that are not confirmed yet."""
-        return len(self._pending.payloads) + sum(len(b.payloads) for b in self._in_flight)
+        return len(self._pending) + sum(map(len, self._in_flight))
 
     def add(self, payload: bytes, message_count: int, context: object) -> None:
         """Take an entry; the sink hears of it when it is durable. Never blocks."""
@@ -258,10 +249,10 @@ class ManagedLedger:
         if self._writer is None or self._is_full():
             self._begin_switch()
             return
-        batch, self._pending = self._pending, _Batch([], [], [])
+        batch, self._pending = self._pending, AddBatch()
         self._append(batch)
 
-    def _append(self, batch: _Batch) -> None:
+    def _append(self, batch: AddBatch) -> None:
         writer = self._writer
         if writer is None:
             raise InternalError(f"append without a ledger on {self.path}")
@@ -281,7 +272,7 @@ class ManagedLedger:
     def _on_durable(
         self,
         writer: LedgerWriter,
-        batch: _Batch,
+        batch: AddBatch,
         ticket: AppendTicket,
         done: asyncio.Future[None],
     ) -> None:
@@ -302,7 +293,7 @@ class ManagedLedger:
         if not self._in_flight:
             self._drained.set()
 
-    def _confirm(self, ledger_id: int, first_entry_id: int, batch: _Batch) -> None:
+    def _confirm(self, ledger_id: int, first_entry_id: int, batch: AddBatch) -> None:
         entries = [
             Entry(Position(ledger_id, entry_id), payload, message_count)
             for entry_id, (payload, message_count) in enumerate(
@@ -318,7 +309,7 @@ class ManagedLedger:
         contexts = [context for batch in self._in_flight for context in batch.contexts]
         contexts += self._pending.contexts
         self._in_flight.clear()
-        self._pending = _Batch([], [], [])
+        self._pending = AddBatch()
         self._drained.set()
         if contexts:
             self._sink.on_failed(contexts, error)
@@ -339,7 +330,7 @@ class ManagedLedger:
     def _on_write_failed(self, writer: LedgerWriter, error: AckGateError) -> None:
         if writer is not self._writer:
             return
-        self._writer = None
+        self._writer = self.reads.current = None
         log.warning("topic %s: ledger %d: %s", self.path, writer.ledger_id, error)
         if isinstance(error, OwnershipError):
             self._fail_pending(error)
@@ -382,24 +373,22 @@ class ManagedLedger:
             return
         await writer.close()
         self._close_record(writer.ledger_id, self._writer_entries, self._writer_bytes)
-        self._writer = None
+        self._writer = self.reads.current = None
 
     async def _settle_failed(self, writer: LedgerWriter) -> None:
         """Recover a ledger whose write failed; confirm what it holds, put the rest back in front."""
         reader = await self._client.open(writer.ledger_id, password=self._options.password)
         stored = reader.last_add_confirmed + 1
         next_entry = self.facts.entry_count(writer.ledger_id) or 0
-        waiting = _joined([*self._in_flight, self._pending])
+        waiting = AddBatch.joined([*self._in_flight, self._pending])
         self._in_flight.clear()
         self._drained.set()
         survivors = stored - next_entry
-        self._pending = _Batch(*(column[survivors:] for column in waiting))
+        self._pending = waiting[survivors:]
         if survivors > 0:
-            self._confirm(
-                writer.ledger_id, next_entry, _Batch(*(column[:survivors] for column in waiting))
-            )
+            self._confirm(writer.ledger_id, next_entry, waiting[:survivors])
         self._close_record(writer.ledger_id, stored, reader.length_bytes)
-        self._keep_reader(reader)
+        self.reads.keep(reader)
 
     def _close_record(self, ledger_id: int, entry_count: int, size_bytes: int) -> None:
         self.facts.close_ledger(ledger_id, entry_count)
@@ -424,7 +413,7 @@ class ManagedLedger:
         record = MessageLedgerRecord(writer.ledger_id, None, 0, opened_ms, None)
         await self._change_node(lambda node: replace(node, ledgers=(*node.ledgers, record)))
         self.facts.open_ledger(writer.ledger_id)
-        self._writer = writer
+        self._writer = self.reads.current = writer
         self._writer_entries = 0
         self._writer_bytes = 0
         self._writer_opened_ms = opened_ms
@@ -438,75 +427,6 @@ class ManagedLedger:
                 expected_version=self._node_version,
             )
             self._node = change(self._node)
-
-    # ---------------------------------------------------------------- reading
-
-    def read_cached(self, spans: Sequence[Span]) -> list[Entry] | None:
-        """The entries of all spans if every one is in the cache."""
-        if len(spans) == 1:
-            ledger_id, start, stop = spans[0]
-            return self._cache.get(ledger_id, start, stop)
-        entries: list[Entry] = []
-        for ledger_id, start, stop in spans:
-            found = self._cache.get(ledger_id, start, stop)
-            if found is None:
-                return None
-            entries += found
-        return entries
-
-    async def read(self, spans: Sequence[Span]) -> list[Entry]:
-        """The entries of all spans, from cache or ledgers. Raises as `LedgerReader.read`."""
-        entries: list[Entry] = []
-        for ledger_id, start, stop in spans:
-            found = self._cache.get(ledger_id, start, stop)
-            if found is None:
-                reader = await self._reader(ledger_id)
-                stored = await reader.read(start, stop - 1)
-                found = [Entry.stored(ledger_id, entry) for entry in stored]
-            entries += found
-        return entries
-
-    async def read_one(self, position: Position) -> Entry:
-        """One entry. Raises as `LedgerReader.read`."""
-        ledger_id, entry_id = position
-        cached = self._cache.get(ledger_id, entry_id, entry_id + 1)
-        if cached:
-            return cached[0]
-        reader = await self._reader(ledger_id)
-        return Entry.stored(ledger_id, (await reader.read(entry_id, entry_id))[0])
-
-    async def _reader(self, ledger_id: int) -> LedgerReader:
-        if self._writer is not None and self._writer.ledger_id == ledger_id:
-            return self._writer
-        reader = self._readers.get(ledger_id)
-        if reader is None:
-            reader = await self._client.open_without_recovery(
-                ledger_id, password=self._options.password
-            )
-            self._keep_reader(reader)
-        else:
-            self._readers.move_to_end(ledger_id)
-        return reader
-
-    def _keep_reader(self, reader: LedgerReader) -> None:
-        self._readers[reader.ledger_id] = reader
-        while len(self._readers) > READERS_MAX:
-            self._readers.popitem(last=False)
-
-    async def first_published_at(self, publish_time_ms: int) -> Position:
-        """The first entry published at or after this time, by binary search; the end if there is none."""
-        facts = self.facts
-        low, high = 0, facts.total_entries
-        while low < high:
-            middle = (low + high) // 2
-            entry = await self.read_one(facts.position_after(facts.first_position, middle + 1))
-            if entry.metadata.publish_time < publish_time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        if low >= facts.total_entries:
-            return facts.next_valid(facts.last_confirmed)
-        return facts.position_after(facts.first_position, low + 1)
 
     # ---------------------------------------------------------------- trimming, ending
 
@@ -540,8 +460,7 @@ class ManagedLedger:
         return gone
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        self._readers.pop(ledger_id, None)
-        self._cache.drop_ledger(ledger_id)
+        self.reads.forget(ledger_id)
         try:
             await self._client.delete(ledger_id)
         except NoSuchLedgerError:
@@ -604,11 +523,3 @@ class ManagedLedger:
         """Drop this topic's entries from the cache."""
         for ledger_id in self.facts.ledger_ids:
             self._cache.drop_ledger(ledger_id)
-
-
-def _joined(batches: Sequence[_Batch]) -> _Batch:
-    joined = _Batch([], [], [])
-    for batch in batches:
-        for column, more in zip(joined, batch, strict=True):
-            column.extend(more)
-    return joined

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.cursor.managed_cursor import Span
+from ackgate.cursor.unacked_entries import Span
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.dispatcher import EntriesRead, ReadKind
-from ackgate.dispatcher.key_hash import sticky_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ackgate.broker.entry import Entry
     from ackgate.broker.managed_ledger import ManagedLedger
@@ -67,18 +66,24 @@ class SubscriptionReader:
 
     def read_cached(self, pending: PendingRead) -> list[Entry] | None:
         """The entries if all of them are in the cache."""
-        return self._ledger.read_cached(pending.spans)
+        return self._ledger.reads.cached(pending.spans)
 
     async def read(self, pending: PendingRead) -> list[Entry]:
         """The entries, less those acked while the read was under way. Raises as the ledger's read."""
         is_acked = self._cursor.is_acked
         return [
             entry
-            for entry in await self._ledger.read(pending.spans)
+            for entry in await self._ledger.reads.read(pending.spans)
             if not is_acked(entry.position)
         ]
 
-    def columns(self, entries: list[Entry], *, with_keys: bool) -> EntriesRead:
+    def columns(
+        self,
+        entries: list[Entry],
+        *,
+        key_hash: Callable[[bytes], int] | None,
+        with_chunks: bool,
+    ) -> EntriesRead:
         """The entries as the dispatcher wants to see them."""
         counts: list[int] | None = [entry.message_count for entry in entries]
         if self._cursor.partly_acked_count:
@@ -89,10 +94,12 @@ class SubscriptionReader:
             ]
         if counts and max(counts) == 1:
             counts = None
+        chunks = [entry.chunk for entry in entries] if with_chunks else None
         return EntriesRead(
             [entry.position for entry in entries],
             counts,
-            [sticky_hash(entry.sticky_key) for entry in entries] if with_keys else None,
+            [key_hash(entry.key) for entry in entries] if key_hash is not None else None,
+            chunks if chunks and any(chunks) else None,
         )
 
 

@@ -317,7 +317,11 @@ class Subscription:
         dispatcher = self.dispatcher
         if dispatcher is None:
             return
-        columns = self._reader.columns(entries, with_keys=self.type is SubscriptionType.KEY_SHARED)
+        columns = self._reader.columns(
+            entries,
+            key_hash=dispatcher.key_hash,
+            with_chunks=self.type is SubscriptionType.SHARED,
+        )
         for delivery in dispatcher.assign(read, columns):
             self._send(delivery, entries)
 
@@ -346,7 +350,7 @@ class Subscription:
         self.bytes_out += size
         consumer.send(messages, delivery.message_count, size, delivery.epoch)
         if not consumer.session.is_writable and self.dispatcher is not None:
-            self.dispatcher.set_writable(consumer.key, False)  # noqa: FBT003 - the port's form
+            self.dispatcher.set_writable(consumer.key, is_writable=False)
 
     def _arm_timer(self) -> None:
         """Wake up for the dispatcher's or the gate's own deadline."""
@@ -393,7 +397,7 @@ class Subscription:
 
     async def reset_to_time(self, publish_time_ms: int) -> None:
         """Seek to the first entry published at or after this time."""
-        await self.reset(await self.topic.ledger.first_published_at(publish_time_ms))
+        await self.reset(await self.topic.ledger.reads.first_published_at(publish_time_ms))
 
     async def skip(self, entries: int) -> int:
         """Ack the next `entries` unacked entries. Returns how many there were."""
@@ -411,7 +415,7 @@ class Subscription:
         """Ack everything published longer ago than this. Returns how many entries were not acked."""
         cutoff_ms = self.topic.parts.clock_ms() - seconds * 1000
         ledger = self.topic.ledger
-        through = ledger.facts.previous(await ledger.first_published_at(cutoff_ms))
+        through = ledger.facts.previous(await ledger.reads.first_published_at(cutoff_ms))
         before = self.cursor.backlog_entries
         if through <= self.cursor.mark_delete:
             return 0

@@ -17,7 +17,7 @@ async def first_read_position(ledger: ManagedLedger, request: SubscribeRequest) 
     """The first position that a reader wants: its start position, a time ago, or an end of the topic."""
     if request.start_rollback_seconds > 0:
         publish_time_ms = int((time.time() - request.start_rollback_seconds) * 1000)
-        return await ledger.first_published_at(publish_time_ms)
+        return await ledger.reads.first_published_at(publish_time_ms)
     start = request.start_position
     if start is None:
         start = EARLIEST if request.initial_position is InitialPosition.EARLIEST else LATEST

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.deduplication import DEDUP_CURSOR, Deduplication, Verdict
 from ackgate.broker.errors import (
-    BrokerError,
     ConsumerBusyError,
+    NotAllowedError,
+    ProducerBusyError,
     ServerError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
@@ -29,7 +30,7 @@ from ackgate.broker.producer import Producer
 from ackgate.broker.subscription import Subscription
 from ackgate.broker.subscription_start import first_read_position
 from ackgate.broker.topic_producers import TopicProducers
-from ackgate.broker.wire_types import InitialPosition
+from ackgate.broker.wire_types import InitialPosition, SubscriptionType
 from ackgate.cursor.position import LATEST, Position
 from ackgate.errors import AckGateError, CallerError
 from ackgate.persistence.cursor_store import CursorStore
@@ -49,8 +50,14 @@ NO_POSITION: Final = 2**64 - 1
 """Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
 
 TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
-DEDUP_SAVE_INTERVAL_ENTRIES: Final = 1000
-"""Pulsar's brokerDeduplicationEntriesInterval: the map is saved after so many entries."""
+
+_TYPE_NAMES: Final = {
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+"""Pulsar's spelling, as `subscriptionTypesEnabled` lists them."""
 
 
 class _Publish(NamedTuple):
@@ -128,6 +135,14 @@ class Topic:
         """Whether somebody is connected."""
         return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
 
+    def is_deletable(self, mode: str) -> bool:
+        """Whether it counts as inactive under `brokerDeleteInactiveTopicsMode`."""
+        if self.is_used or self.is_closing:
+            return False
+        if mode == "delete_when_no_subscriptions":
+            return not self.subscriptions
+        return all(s.cursor.backlog_entries == 0 for s in self.subscriptions.values())
+
     @property
     def pauses_on_ack_state(self) -> bool:
         """`dispatcherPauseOnAckStatePersistentEnabled` as it holds for this topic."""
@@ -171,6 +186,9 @@ class Topic:
             raise TopicTerminatedError(f"topic {self.name} was terminated")
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
+        most = self.parts.settings.broker.max_producers_per_topic
+        if most and len(self.producers) >= most:
+            raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
         name = request.name or self.parts.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
@@ -257,7 +275,7 @@ class Topic:
             spans = store.cursor.unacked_spans(store.cursor.read_position, 1000)
             if not spans:
                 break
-            for entry in await self.ledger.read(spans):
+            for entry in await self.ledger.reads.read(spans):
                 dedup.replay(entry)
             store.cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
         self._dedup, self._dedup_store = dedup, store
@@ -270,7 +288,8 @@ class Topic:
         for producer, sequence_id, highest_sequence_id in contexts:
             dedup.confirmed(producer.name, sequence_id, highest_sequence_id)
         self._dedup_unsaved += len(contexts)
-        if self._dedup_unsaved >= DEDUP_SAVE_INTERVAL_ENTRIES:
+        interval = self.parts.settings.broker.broker_deduplication_entries_interval
+        if self._dedup_unsaved >= interval:
             self._save_dedup()
 
     def _save_dedup(self) -> None:
@@ -288,6 +307,7 @@ class Topic:
     async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
         """Attach a consumer, creating its subscription if need be. Raises `BrokerError`."""
         self._check_open()
+        self._check_consumer_limits(request)
         self.last_used = time.monotonic()
         if request.is_durable:
             subscription = await self.subscription(
@@ -302,6 +322,23 @@ class Topic:
         if self.ledger.is_terminated:
             subscription.on_entries_added()
         return consumer
+
+    def _check_consumer_limits(self, request: SubscribeRequest) -> None:
+        broker = self.parts.settings.broker
+        wanted = _TYPE_NAMES[request.subscription_type]
+        if wanted not in broker.subscription_types_enabled:
+            raise NotAllowedError(f"subscriptions of type {wanted} are not enabled")
+        consumers = sum(len(s.consumers) for s in self.subscriptions.values())
+        if broker.max_consumers_per_topic and consumers >= broker.max_consumers_per_topic:
+            raise ConsumerBusyError(
+                f"topic {self.name} has {consumers} consumers, the most allowed"
+            )
+        present = self.subscriptions.get(request.subscription)
+        most = broker.max_consumers_per_subscription
+        if present is not None and most and len(present.consumers) >= most:
+            raise ConsumerBusyError(
+                f"subscription {present.name} has {most} consumers, the most allowed"
+            )
 
     async def subscription(
         self,
@@ -320,7 +357,10 @@ class Topic:
         if opening is not None:
             return await asyncio.shield(opening)
         if name == DEDUP_CURSOR:
-            raise BrokerError(f"subscription name {name} is reserved")
+            raise NotAllowedError(f"subscription name {name} is reserved")
+        most = self.parts.settings.broker.max_subscriptions_per_topic
+        if most and len(self.subscriptions) >= most:
+            raise NotAllowedError(f"topic {self.name} has {most} subscriptions, the most allowed")
         self._subscribing[name] = opening = asyncio.ensure_future(
             self._open_subscription(
                 name, create_at=self._initial_mark_delete(initial), properties=properties

@@ -1,0 +1,191 @@
+"""Client work, each run in a process of its own: ``python -m bench.load WORKLOAD JSON``.
+
+Prints one JSON object. Only the real ``pulsar-client`` is used, so the same work runs against any
+broker that speaks the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from typing import Any
+
+import pulsar
+
+PAYLOAD = bytes(range(100))
+SILENCE_MS = 1500
+"""No message for so long means that no more come."""
+
+
+def first_message(url: str, topic: str) -> dict[str, Any]:
+    """One message sent, received and acked; when that was done by the wall clock."""
+    client = _client(url)
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    client.create_producer(topic).send(PAYLOAD)
+    consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+    done = time.time()
+    client.close()
+    return {"done": done}
+
+
+def publish(url: str, topic: str, count: int, *, batched: bool) -> dict[str, Any]:
+    """`count` messages of 100 bytes, asynchronously; confirmed per second."""
+    client = _client(url)
+    _subscribe(client, topic, 1).close()  # so that the messages are kept
+    producer = client.create_producer(
+        topic,
+        batching_enabled=batched,
+        batching_max_publish_delay_ms=2,
+        max_pending_messages=10_000,
+        block_if_queue_full=True,
+    )
+    confirmed = threading.Semaphore(0)
+    failed: list[str] = []
+
+    def on_sent(result: pulsar.Result, _: object) -> None:
+        if result != pulsar.Result.Ok:
+            failed.append(str(result))
+        confirmed.release()
+
+    began = time.perf_counter()
+    for _ in range(count):
+        producer.send_async(PAYLOAD, on_sent)
+    producer.flush()
+    for _ in range(count):
+        confirmed.acquire()
+    seconds = time.perf_counter() - began
+    client.close()
+    return {"per_second": count / seconds, "failed": len(failed)}
+
+
+def consume(url: str, topic: str, count: int) -> dict[str, Any]:
+    """`count` messages received and acked one by one on a Shared subscription."""
+    client = _client(url)
+    consumer = _subscribe(client, topic, 1000)
+    consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+    began = time.perf_counter()
+    for _ in range(count - 1):
+        consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+    seconds = time.perf_counter() - began
+    client.close()
+    return {"per_second": (count - 1) / seconds}
+
+
+def ack_shuffled(url: str, topic: str, count: int, seed: int, linger: float) -> dict[str, Any]:
+    """Receive `count`, ack half of them in random order, say so, and wait to be killed with the broker."""
+    client = _client(url)
+    consumer = _subscribe(client, topic, count)
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=10_000)
+    for index in range(count):
+        producer.send_async(str(index).encode(), lambda *_: None)
+    producer.flush()
+    messages = [consumer.receive(timeout_millis=20_000) for _ in range(count)]
+    chosen = random.Random(seed).sample(range(count), count // 2)  # noqa: S311 - a shuffle
+    for index in chosen:
+        consumer.acknowledge(messages[index])
+    time.sleep(linger)
+    return {"acked": [int(messages[index].data()) for index in chosen]}
+
+
+def receive_all(url: str, topic: str) -> dict[str, Any]:
+    """Everything that comes until silence."""
+    client = _client(url)
+    consumer = _subscribe(client, topic, 1000)
+    got = _until_silence(consumer)
+    client.close()
+    return {"received": [int(message.data()) for message in got]}
+
+
+def gate(url: str, admin: str, topic: str, count: int, queue: int) -> dict[str, Any]:
+    """Every second message acked until delivery stops; then the holes are acked."""
+    import urllib.request  # noqa: PLC0415
+
+    client = _client(url)
+    consumer = _subscribe(client, topic, queue)
+    producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=10_000)
+    for index in range(count):
+        producer.send_async(str(index).encode(), lambda *_: None)
+    producer.flush()
+    held: list[pulsar.Message] = []
+    received = 0
+    while True:
+        try:
+            message = consumer.receive(timeout_millis=SILENCE_MS)
+        except pulsar.Timeout:
+            break
+        received += 1
+        if int(message.data()) % 2:
+            consumer.acknowledge(message)
+        else:
+            held.append(message)
+    path = f"{admin}/admin/v2/persistent/public/default/{topic}/stats"
+    with urllib.request.urlopen(path, timeout=5) as answer:  # noqa: S310 - loopback
+        stats = json.load(answer)["subscriptions"]["s"]
+    for message in held:
+        consumer.acknowledge(message)
+    began = time.perf_counter()
+    went_on: float | None = None
+    if received < count:
+        message = consumer.receive(timeout_millis=20_000)
+        went_on = (time.perf_counter() - began) * 1000
+        consumer.acknowledge(message)
+    client.close()
+    return {
+        "received": received,
+        "ranges": stats["nonContiguousDeletedMessagesRanges"],
+        "is_blocked": stats.get("isBlockedOnAckStatePersistent"),
+        "went_on_ms": went_on,
+    }
+
+
+def idle_topics(url: str, prefix: str, count: int) -> dict[str, Any]:
+    """`count` topics, each with one subscription that stays connected for a moment."""
+    client = _client(url)
+    for index in range(count):
+        client.subscribe(f"{prefix}-{index}", "s", consumer_type=pulsar.ConsumerType.Shared).close()
+    client.close()
+    return {"topics": count}
+
+
+def _until_silence(consumer: pulsar.Consumer) -> list[pulsar.Message]:
+    got = []
+    while True:
+        try:
+            got.append(consumer.receive(timeout_millis=SILENCE_MS))
+        except pulsar.Timeout:
+            return got
+
+
+def _client(url: str) -> pulsar.Client:
+    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def _subscribe(client: pulsar.Client, topic: str, queue: int) -> pulsar.Consumer:
+    return client.subscribe(
+        topic,
+        "s",
+        consumer_type=pulsar.ConsumerType.Shared,
+        receiver_queue_size=queue,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+
+
+WORKLOADS = {
+    "first_message": first_message,
+    "publish": publish,
+    "consume": consume,
+    "ack_shuffled": ack_shuffled,
+    "receive_all": receive_all,
+    "gate": gate,
+    "idle_topics": idle_topics,
+}
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3:  # noqa: PLR2004 - a third word: import first, begin when told
+        sys.stdin.readline()
+    print(json.dumps(WORKLOADS[sys.argv[1]](**json.loads(sys.argv[2]))), flush=True)  # noqa: T201
+    os._exit(0)  # a client that was told to vanish must not say goodbye
