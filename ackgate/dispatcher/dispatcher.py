@@ -120,6 +120,12 @@ class Rewind(NamedTuple):
     """Set the cursor's read position back to the first unacked entry, now."""
 
 
+class ReadFrom(NamedTuple):
+    """Set the cursor's read position to this one, now: what a failed read has passed over."""
+
+    position: Position
+
+
 class ActiveConsumerChanged(NamedTuple):
     """Failover: tell this consumer whether it is the active one."""
 
@@ -127,7 +133,7 @@ class ActiveConsumerChanged(NamedTuple):
     is_active: bool
 
 
-Effect: TypeAlias = Rewind | ActiveConsumerChanged
+Effect: TypeAlias = Rewind | ReadFrom | ActiveConsumerChanged
 """What the broker must do at once, in the order given."""
 
 
@@ -289,9 +295,9 @@ class Dispatcher(Protocol):
     def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
         """The read failed and nothing of it was given to `assign`.
 
-        ``positions``: what a NORMAL read has passed over (the read position has moved): it waits
-        for replay, or is rewound. A REPLAY read's positions are still queued. When to ask again is
-        for the broker to say (back off).
+        ``positions``: what a NORMAL read has passed over, since the read position has moved; it
+        goes back (`ReadFrom`), unless the read is stale. A REPLAY read's positions are still
+        queued. When to ask again is for the broker to say (back off).
         """
         ...
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.dispatcher import Read, ReadKind
+from ackgate.dispatcher.dispatcher import Read, ReadFrom, ReadKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackgate.cursor.position import Position
 
 
@@ -53,6 +55,12 @@ class Reading:
             return False
         self.current = None
         return True
+
+    def fail(self, read: Read, positions: Sequence[Position]) -> tuple[ReadFrom, ...]:
+        """The read failed. What it passed over, if it did and is not stale, is read again."""
+        if not self.end(read) or read.kind is ReadKind.REPLAY or not positions:
+            return ()
+        return (ReadFrom(positions[0]),)
 
     def abandon(self) -> None:
         """Whatever is under way is stale."""

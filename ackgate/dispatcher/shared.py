@@ -144,10 +144,8 @@ class SharedDispatcher:
         return deliveries
 
     def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
-        """What a normal read has passed over waits for replay."""
-        if self._reading.end(read):
-            self._queue.add_many(positions)
-        return ()
+        """What a normal read has passed over is read again."""
+        return self._reading.fail(read, positions)
 
     # -- answers --------------------------------------------------------------------------------
 

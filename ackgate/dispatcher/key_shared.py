@@ -1,0 +1,321 @@
+"""Key_Shared: all messages of a key go to one consumer, in order.
+
+Pure. The key's hash decides who (`key_ranges`); `key_order` sees to it that no key is overtaken or
+given to two. What cannot be given to its owner now waits, and so does everything behind it of the
+same key, while other keys go on: reads look ahead past blocked keys until too much waits
+(``key_shared_look_ahead_*``).
+
+Invariants: those of Shared; and of one key hash, entries are in flight with one consumer only and
+are given in order of position, but for what a consumer itself gives back (`redeliver`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ackgate.dispatcher.delivery_book import DeliveryBook
+from ackgate.dispatcher.dispatcher import (
+    Delivery,
+    DispatcherStatistics,
+    EntriesRead,
+    KeySharedMode,
+    KeySharedPolicy,
+    ReadKind,
+    Rewind,
+)
+from ackgate.dispatcher.key_hash import key_hasher
+from ackgate.dispatcher.key_order import KeyOrder
+from ackgate.dispatcher.key_ranges import HashRing, KeyRanges, StickyRanges
+from ackgate.dispatcher.reading import Reading
+from ackgate.dispatcher.redelivery import RedeliveryCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.dispatcher import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.dispatcher.limits import DispatchLimits
+
+
+class KeySharedDispatcher:
+    """The `Dispatcher` of a Key_Shared subscription; the methods are described there."""
+
+    def __init__(self, limits: DispatchLimits, policy: KeySharedPolicy) -> None:
+        self.policy = policy
+        self._book = DeliveryBook(limits)
+        self._ranges: KeyRanges = (
+            StickyRanges()
+            if policy.mode is KeySharedMode.STICKY
+            else HashRing(limits.key_shared_ring_points)
+        )
+        self._order = KeyOrder(self._ranges, is_ordered=not policy.allow_out_of_order)
+        self._redeliveries = RedeliveryCounts()
+        self._reading = Reading()
+        self._key_hash = key_hasher(policy.mode)
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: int, spec: ConsumerSpec, now_ms: int) -> tuple[Effect, ...]:
+        """A consumer subscribed and takes its share of the keys; the first one rewinds."""
+        del now_ms
+        is_first = not self._book.recipients
+        self._ranges.add(consumer, spec.name, spec.hash_ranges)
+        self._book.add_consumer(consumer, spec)
+        self._order.owners_changed()
+        return (Rewind(),) if is_first else ()
+
+    def remove_consumer(self, consumer: int, now_ms: int) -> tuple[Effect, ...]:
+        """A consumer is gone; what it had waits for the new owners, or is read again."""
+        del now_ms
+        if consumer not in self._book.recipients:
+            return ()
+        returned = self._book.remove_consumer(consumer)
+        self._ranges.remove(consumer)
+        if self._book.recipients:
+            self._order.returned(returned)
+            self._order.owners_changed()
+        else:
+            self.reset()
+        return ()
+
+    def add_permits(self, consumer: int, messages: int) -> None:
+        """A consumer takes so many more messages."""
+        self._book.add_permits(consumer, messages)
+
+    def set_writable(self, consumer: int, *, is_writable: bool) -> None:
+        """A consumer's connection does or does not take bytes."""
+        self._book.set_writable(consumer, is_writable=is_writable)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def key_hash(self) -> Callable[[bytes], int] | None:
+        """The hash of the policy's mode, with a memory of recent keys."""
+        return self._key_hash
+
+    def next_read(
+        self,
+        *,
+        has_unread: bool,
+        gate_open: bool,
+        entry_budget: int | None = None,
+        holes_up_to: Position | None = None,
+        is_acked: Callable[[Position], bool] | None = None,
+    ) -> Read | None:
+        """Replays that can be given first, then what gate, acks and look-ahead allow."""
+        del is_acked  # holes do not overtake keys
+        book = self._book
+        if self._reading.current is not None or not book.ready.count:
+            return None
+        limits = book.limits
+        if self._order.waiting_entries:
+            waiting: list[Position] = []
+            for recipient in book.ready:
+                entries_max = min(limits.read_entries_max, recipient.room())
+                waiting += self._order.replayable(recipient.consumer, entries_max)
+            if waiting:
+                waiting.sort()
+                positions = tuple(waiting[: limits.read_entries_max])
+                return self._reading.begin_replay(positions, book.room())
+        look_ahead = self._look_ahead_max() - self._order.waiting_entries
+        if not has_unread or book.is_blocked or look_ahead <= 0:
+            return None
+        return self._reading.begin_normal(
+            entries_max=min(limits.read_entries_max, look_ahead),
+            messages_max=book.room(),
+            gate_open=gate_open,
+            entry_budget=entry_budget,
+            holes_up_to=holes_up_to,
+        )
+
+    def assign(self, read: Read, entries: EntriesRead) -> list[Delivery]:
+        """Give each entry to its key's owner, if it may be given now."""
+        if not self._reading.end(read):
+            return []
+        assert entries.key_hashes is not None, "Key_Shared needs key hashes"
+        is_replay = read.kind is ReadKind.REPLAY
+        if is_replay and len(entries.positions) < len(read.positions):
+            for position in set(read.positions).difference(entries.positions):
+                self._order.gone(position)
+        order = self._order
+        recipients = self._book.recipients
+        owner_of = self._ranges.owner
+        counts = entries.message_counts
+        rooms: dict[int | None, int] = {None: 0}
+        given: dict[int, list[int]] = {}
+        for index, (position, key_hash) in enumerate(
+            zip(entries.positions, entries.key_hashes, strict=True)
+        ):
+            owner = owner_of(key_hash)
+            room = rooms.get(owner)
+            if room is None:
+                assert owner is not None
+                room = rooms[owner] = recipients[owner].room()
+            if (
+                owner is not None
+                and room > 0
+                and (
+                    order.may_give_again(position, key_hash, owner)
+                    if is_replay
+                    else order.may_give_new(key_hash, owner)
+                )
+            ):
+                order.given(position, key_hash, owner)
+                rooms[owner] = room - (1 if counts is None else counts[index])
+                given.setdefault(owner, []).append(index)
+            elif not is_replay:
+                order.waits(position, key_hash)
+        return [
+            self._deliver(owner, entries, indexes, counted=is_replay)
+            for owner, indexes in given.items()
+        ]
+
+    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
+        """What a normal read has passed over is read again."""
+        return self._reading.fail(read, positions)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def acked(self, consumer: int | None, position: Position) -> bool:
+        """One whole entry is acked."""
+        self._book.take(consumer, position)
+        freed = self._order.gone(position)
+        if len(self._redeliveries):
+            self._redeliveries.forget(position)
+        return self._book.pop_unblocked() or freed
+
+    def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
+        """Whole entries are acked."""
+        self._book.take_many(consumer, positions)
+        freed = False
+        for position in positions:
+            freed |= self._order.gone(position)
+        if len(self._redeliveries):
+            for position in positions:
+                self._redeliveries.forget(position)
+        return self._book.pop_unblocked() or freed
+
+    def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
+        """Some messages of a batch are acked."""
+        if remaining <= 0:
+            return self.acked(consumer, position)
+        self._book.lower(consumer, position, remaining)
+        return self._book.pop_unblocked()
+
+    def acked_through(self, position: Position) -> bool:
+        """All positions up to this one are acked or skipped."""
+        self._book.take_through(position)
+        self._order.gone_through(position)
+        self._redeliveries.forget_through(position)
+        return self._book.pop_unblocked() or self._order.waiting_entries > 0
+
+    def redeliver(
+        self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
+    ) -> tuple[Effect, ...]:
+        """The consumer's unacked entries (None: all) wait, each before the later of its key."""
+        del epoch
+        returned = self._book.take_back(consumer, positions)
+        self._order.returned(returned)
+        self._redeliveries.increment(returned)
+        return ()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Nothing is in flight, waiting, counted or under way."""
+        self._book.clear()
+        self._order.clear()
+        self._redeliveries.clear()
+        self._reading.abandon()
+
+    def configure(self, limits: DispatchLimits) -> None:
+        """New limits. Points on the ring stay as they are."""
+        self._book.configure(limits)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Nothing here waits for time."""
+        return None
+
+    def advance(self, now_ms: int) -> tuple[Effect, ...]:
+        """Nothing here waits for time."""
+        del now_ms
+        return ()
+
+    @property
+    def consumer_count(self) -> int:
+        """How many consumers there are."""
+        return len(self._book.recipients)
+
+    @property
+    def active_consumer(self) -> int | None:
+        """All are."""
+        return None
+
+    def redelivery_count(self, position: Position) -> int:
+        """How often the entry was redelivered so far."""
+        return self._redeliveries.of(position)
+
+    def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
+        """One consumer."""
+        recipient = self._book.recipients.get(consumer)
+        if recipient is None:
+            return None
+        return recipient.statistics(self._ranges.ranges().get(consumer, ()))
+
+    def statistics(self) -> DispatcherStatistics:
+        """Everything, frozen."""
+        recipients = self._book.recipients
+        ranges = self._ranges.ranges()
+        return DispatcherStatistics(
+            consumers=tuple(
+                recipient.statistics(ranges.get(consumer, ()))
+                for consumer, recipient in recipients.items()
+            ),
+            unacked_messages=self._book.unacked_messages,
+            in_flight_entries=sum(len(each.in_flight) for each in recipients.values()),
+            is_blocked_on_unacked_messages=self._book.is_blocked,
+            replay_entries=self._order.waiting_entries,
+            redelivered_entries=len(self._redeliveries),
+            active_consumer=None,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self._book.check()
+        self._ranges.check()
+        self._order.check()
+        if not self._book.recipients:
+            assert not self._order.waiting_entries, "replays outlive the consumers"
+            assert not len(self._redeliveries), "redelivery counts outlive the consumers"
+
+    # -- leaves ---------------------------------------------------------------------------------
+
+    def _look_ahead_max(self) -> int:
+        """How many entries may wait before reads stop looking ahead (as Pulsar)."""
+        limits = self._book.limits
+        consumers = len(self._book.recipients)
+        per_subscription = limits.key_shared_look_ahead_per_subscription_max or sys.maxsize
+        per_consumer = limits.key_shared_look_ahead_per_consumer_max * consumers or sys.maxsize
+        look_ahead = min(per_subscription, per_consumer)
+        if look_ahead < sys.maxsize:
+            return look_ahead
+        return min(
+            limits.unacked_messages_per_subscription_max or sys.maxsize,
+            limits.unacked_messages_per_consumer_max * consumers or sys.maxsize,
+        )
+
+    def _deliver(
+        self, owner: int, entries: EntriesRead, indexes: list[int], *, counted: bool
+    ) -> Delivery:
+        positions = [entries.positions[index] for index in indexes]
+        counts = entries.message_counts
+        column = None if counts is None else [counts[index] for index in indexes]
+        return Delivery(
+            owner,
+            indexes,
+            self._redeliveries.column(positions) if counted else None,
+            self._book.give(self._book.recipients[owner], positions, column),
+            None,
+        )
