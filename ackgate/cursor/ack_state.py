@@ -170,8 +170,12 @@ class AckState:
     def _settle(self) -> None:
         """Absorb the runs directly behind the mark-delete, and drop what it covers."""
         while self.ranges.range_count:
-            ledger_id, entry_id = self._ledgers.next_valid(self.mark_delete)
+            ledger_id, entry_id = self.mark_delete
+            entry_id += 1
             entry_count = self._entry_counts.get(ledger_id, 0)
+            if entry_id >= entry_count:
+                ledger_id, entry_id = self._ledgers.next_valid(self.mark_delete)
+                entry_count = self._entry_counts.get(ledger_id, 0)
             stop = self.ranges.pop_run_at(ledger_id, entry_id, entry_count)
             if stop == entry_id:
                 break

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
 
-ARRAY_PATH_POSITIONS_MIN: Final = 256
+ARRAY_PATH_POSITIONS_MIN: Final = 64
 """From this many positions on a list is applied as arrays: their fixed cost has paid off then."""
 
 

@@ -16,7 +16,7 @@ from ackgate.cursor.bitmap_runs import nth_absent, run_bounds, run_stop
 from ackgate.cursor.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ackgate.cursor.ack_ranges import AckRanges
     from ackgate.cursor.message_ledgers import MessageLedgers
@@ -50,7 +50,10 @@ def unacked_spans(
         low = max(entry_id, 0) if current == ledger_id else 0
         count = ledgers.entry_counts[current]
         bitmap = ranges.bitmap(current)
-        runs = ((low, count),) if bitmap is None else _absent_runs(bitmap, low, count, entries_max)
+        if bitmap is None or bitmap.max() < low:
+            runs: Iterable[tuple[int, int]] = ((low, count),)
+        else:
+            runs = _absent_runs(bitmap, low, count, entries_max)
         for run_start, run_stop_ in runs:
             taken = min(run_stop_ - run_start, entries_max)
             if taken <= 0:
