@@ -5,7 +5,7 @@ Edge. ::
     DATA_DIR/
       lock               held by flock; says who holds it
       metadata.sqlite    the embedded metadata store
-      bookies/0/         a bookie: journal and ledger files
+      bookies/0/         a bookie: journal and ledger files (`bookieDirectories` puts it elsewhere)
 """
 
 from __future__ import annotations
@@ -34,11 +34,6 @@ class DataDirectory:
     def metadata_path(self) -> Path:
         """The embedded metadata store."""
         return metadata_path(self.root)
-
-    @property
-    def bookie_paths(self) -> list[Path]:
-        """The default bookie."""
-        return default_bookie_paths(self.root)
 
     @classmethod
     def acquire(cls, root: Path) -> Self:
@@ -81,8 +76,3 @@ class DataDirectory:
 def metadata_path(root: Path) -> Path:
     """Where a data directory keeps its embedded metadata store."""
     return root / "metadata.sqlite"
-
-
-def default_bookie_paths(root: Path) -> list[Path]:
-    """Where a data directory keeps its bookies unless `bookieDirectories` says otherwise."""
-    return [root / "bookies" / "0"]

@@ -11,7 +11,7 @@ from ackgate.dispatcher.gate import GateSettings
 from ackgate.dispatcher.key_shared import KeySharedDispatcher
 from ackgate.dispatcher.limits import DispatchLimits
 from ackgate.dispatcher.shared import SharedDispatcher
-from ackgate.dispatcher.single_active import ExclusiveDispatcher, FailoverDispatcher
+from ackgate.dispatcher.single_active import SingleActiveDispatcher
 
 if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
@@ -31,10 +31,13 @@ def make_dispatcher(topic: Topic, request: SubscribeRequest) -> Dispatcher:
             return SharedDispatcher(limits)
         case SubscriptionType.KEY_SHARED:
             return KeySharedDispatcher(limits, key_shared_policy(request))
-        case SubscriptionType.EXCLUSIVE:
-            return ExclusiveDispatcher(limits)
-        case SubscriptionType.FAILOVER:
-            return FailoverDispatcher(limits, topic.partition)
+        case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+            return SingleActiveDispatcher(
+                limits,
+                is_exclusive=request.subscription_type is SubscriptionType.EXCLUSIVE,
+                topic=str(topic.name),
+                partition_index=topic.name.partition_index if topic.name.is_partition else None,
+            )
         case _:
             assert_never(request.subscription_type)
 

@@ -173,8 +173,7 @@ async def _open_ledgers(
     settings: Settings, directory: DataDirectory, metadata: MetadataStore
 ) -> LedgerClient:
     persistence = settings.persistence
-    given = [Path(part) for part in persistence.bookie_directories.split(",") if part.strip()]
-    bookies = await open_bookies(given or directory.bookie_paths, settings=persistence)
+    bookies = await open_bookies(persistence.bookie_paths(directory.root), settings=persistence)
     return BookieLedgerClient(bookies, metadata, settings=persistence)
 
 

@@ -30,7 +30,7 @@ from ackgate.broker.reads import PendingRead, SubscriptionReader
 from ackgate.broker.subscription_start import resolve
 from ackgate.broker.wire_types import MessageOut, SubscriptionType
 from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, Rewind
+from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
 from ackgate.errors import AckGateError, CallerError
 
@@ -162,6 +162,8 @@ class Subscription:
             match effect:
                 case Rewind():
                     self.cursor.rewind()
+                case ReadFrom(position=position):
+                    self.cursor.seek(position)
                 case ActiveConsumerChanged(consumer=key, is_active=is_active):
                     consumer = self.consumers.get(key)
                     if consumer is not None:
