@@ -1,0 +1,221 @@
+"""A real broker in a process of its own: started, killed and started again by whoever holds it.
+
+Edge: owns one child process, its two pipes and two threads that drain them. For test suites, demos
+and benchmarks; see ``pytest_plugin.py`` for the fixture::
+
+    with BrokerProcess(data_directory) as broker:     # returns when the broker listens
+        client = pulsar.Client(broker.service_url)
+        broker.kill()                                 # kill -9
+        broker.start()                                # same directory, same ports
+
+Nothing waits by sleeping: the broker's one line on standard output is the signal. Standard error is
+kept in a bounded buffer (`log`), and the end of it is part of every error raised here. The ports of
+the first start are kept for the later ones, so that clients find the broker again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import ackgate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
+
+LOG_LINES_MAX: Final = 2_000
+"""Lines of standard error that are kept; older ones go."""
+
+LOG_LINE_BYTES_MAX: Final = 4_096
+"""A longer line is cut here, so that the buffer has a bound in bytes, too."""
+
+_READY: Final = re.compile(rb"ackgate ready (pulsar://\S+:(\d+)) (http://\S+:(\d+))\n")
+_ERROR_LINES: Final = 20
+
+
+class BrokerFailedError(Exception):
+    """The broker did not start, or ended when it should not. Holds the end of its log."""
+
+
+class BrokerProcess:
+    """`python -m ackgate broker` on one data directory, any number of times, one at a time."""
+
+    def __init__(
+        self,
+        data_directory: Path,
+        *,
+        settings: Mapping[str, object] | None = None,
+        port: int = 0,
+        http_port: int = 0,
+        python: str = sys.executable,
+    ) -> None:
+        self.data_directory = data_directory
+        self.settings = dict(settings or {})
+        """Keys of broker.conf. A change holds from the next `start` on."""
+        self.port = port
+        self.http_port = http_port
+        self.service_url = ""
+        self.admin_url = ""
+        self.starts = 0
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
+        self._first_line: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    # ---------------------------------------------------------------- life
+
+    def start(self, timeout_seconds: float = 30.0) -> Self:
+        """Start and return when it listens. Raises `BrokerFailedError` if it does not."""
+        self.launch()
+        return self.wait_until_ready(timeout_seconds)
+
+    def launch(self) -> None:
+        """Start without waiting, for those who want to kill it before it is ready."""
+        if self._process is not None:
+            raise BrokerFailedError(f"broker {self._process.pid} is running already")
+        self._first_line = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment(),
+        )
+        self.starts += 1
+        self._threads = [
+            threading.Thread(target=drain, args=(pipe,), daemon=True)
+            for drain, pipe in (
+                (self._drain_output, self._process.stdout),
+                (self._drain_log, self._process.stderr),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_until_ready(self, timeout_seconds: float = 30.0) -> Self:
+        """Return when the launched broker listens. Raises `BrokerFailedError`."""
+        try:
+            line = self._first_line.get(timeout=timeout_seconds)
+        except queue.Empty:
+            self.kill()
+            raise BrokerFailedError(
+                self._story(f"not ready after {timeout_seconds} seconds")
+            ) from None
+        ready = _READY.fullmatch(line)
+        if ready is None:
+            code = self.wait()
+            what = f"printed {line!r}" if line else f"ended with exit code {code}"
+            raise BrokerFailedError(self._story(f"{what} instead of its ready line"))
+        self.service_url, self.admin_url = ready[1].decode(), ready[3].decode()
+        self.port, self.http_port = int(ready[2]), int(ready[4])
+        return self
+
+    def kill(self) -> None:
+        """`kill -9`, and wait until it is gone. Fine if it is gone already."""
+        self._end(signal.SIGKILL, None)
+
+    def stop(self, timeout_seconds: float = 30.0) -> int:
+        """SIGTERM, and wait. Returns the exit code. Raises `BrokerFailedError` if it goes on."""
+        try:
+            return self._end(signal.SIGTERM, timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailedError(
+                self._story(f"still running {timeout_seconds} seconds after SIGTERM")
+            ) from None
+
+    def wait(self, timeout_seconds: float | None = 30.0) -> int:
+        """Wait until it ends by itself. Returns the exit code."""
+        return self._end(None, timeout_seconds)
+
+    def restart(self, timeout_seconds: float = 30.0) -> Self:
+        """Stop in good order and start again on the same ports."""
+        self.stop(timeout_seconds)
+        return self.start(timeout_seconds)
+
+    @property
+    def pid(self) -> int:
+        """Process id. Raises `BrokerFailedError` when none runs."""
+        if self._process is None:
+            raise BrokerFailedError(self._story("not running"))
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote to standard error, over all starts."""
+        return b"".join(self._log).decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self.start() if self._process is None else self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    # ---------------------------------------------------------------- parts
+
+    def command(self) -> list[str]:
+        """The command line, as one would type it."""
+        command = [
+            *(self._python, "-m", "ackgate", "broker"),
+            *("--data-dir", str(self.data_directory)),
+            *("--port", str(self.port), "--http-port", str(self.http_port)),
+        ]
+        for key, value in self.settings.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--set", f"{key}={text}"]
+        return command
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """This process's environment, in which the child finds the same `ackgate`."""
+        package = Path(ackgate.__path__[0])
+        known = os.environ.get("PYTHONPATH")
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(package.parent), *([known] if known else [])]),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _end(self, number: signal.Signals | None, timeout_seconds: float | None) -> int:
+        process = self._process
+        if process is None:
+            return 0
+        if number is not None:
+            process.send_signal(number)
+        code = process.wait(timeout_seconds)
+        for thread in self._threads:
+            thread.join()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._process = None
+        return code
+
+    def _drain_output(self, pipe: IO[bytes]) -> None:
+        self._first_line.put(pipe.readline(LOG_LINE_BYTES_MAX))  # b"" when it ended without one
+        while pipe.read(LOG_LINE_BYTES_MAX):
+            pass
+
+    def _drain_log(self, pipe: IO[bytes]) -> None:
+        while line := pipe.readline(LOG_LINE_BYTES_MAX):
+            self._log.append(line)
+
+    def _story(self, what: str) -> str:
+        tail = b"".join(list(self._log)[-_ERROR_LINES:]).decode(errors="replace")
+        return f"broker on {self.data_directory}: {what}; the end of its log:\n{tail}"

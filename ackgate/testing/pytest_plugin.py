@@ -1,0 +1,59 @@
+"""pytest fixtures: a broker for a test session, and topics nobody else uses.
+
+Edge. Use them by importing them into a ``conftest.py``, or by naming the plugin there::
+
+    from ackgate.testing.pytest_plugin import ackgate_broker, ackgate_topic   # or
+    pytest_plugins = ["ackgate.testing.pytest_plugin"]
+
+    def test_greets(ackgate_broker, ackgate_topic):
+        client = pulsar.Client(ackgate_broker.service_url)
+        ...
+
+The broker starts in a fraction of a second, once in a session, on a temporary directory and free
+ports; settings of broker.conf come from the fixture `ackgate_settings`, which a suite may override.
+Tests share the broker and are kept apart by their topics' names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from ackgate.testing.broker_process import BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_numbers: Final = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def ackgate_settings() -> Mapping[str, object]:
+    """Keys of broker.conf for the session's broker. Override it to set some."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def ackgate_broker(
+    tmp_path_factory: pytest.TempPathFactory, ackgate_settings: Mapping[str, object]
+) -> Iterator[BrokerProcess]:
+    """A running broker: `service_url`, `admin_url`, and `kill`, `stop`, `start` for the brave."""
+    directory = tmp_path_factory.mktemp("ackgate")
+    with BrokerProcess(directory, settings=ackgate_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def ackgate_topic(fresh_ackgate_topic: Callable[[], str]) -> str:
+    """The full name of a topic that no other test uses."""
+    return fresh_ackgate_topic()
+
+
+@pytest.fixture
+def fresh_ackgate_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Makes names of topics that nobody else uses, with the test's name in them."""
+    stem = re.sub(r"\W+", "-", request.node.name).strip("-")[:80]
+    return lambda: f"persistent://public/default/{stem}-{next(_numbers)}"

@@ -1,0 +1,105 @@
+"""What the client tests share: the broker they speak to, and waiting without sleeping blindly."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pulsar
+
+RECEIVE_TIMEOUT_MS = 10_000
+POLL_SECONDS = 0.02
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A broker's two addresses, and whether it is ours."""
+
+    service_url: str
+    admin_url: str
+    is_ackgate: bool
+
+    def admin(self, method: str, path: str, body: object = None) -> Any:
+        """Call the admin interface below ``/admin/v2``; raises `urllib.error.HTTPError`."""
+        request = urllib.request.Request(
+            f"{self.admin_url}/admin/v2/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+    def stats(self, topic: str) -> Any:
+        """Pulsar's topic stats."""
+        return self.admin("GET", topic.replace("://", "/") + "/stats")
+
+    def subscription_stats(self, topic: str, subscription: str) -> Any:
+        """Stats of one subscription."""
+        return self.stats(topic)["subscriptions"][subscription]
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Messages not yet acked."""
+        return int(self.subscription_stats(topic, subscription)["msgBacklog"])
+
+
+def eventually(condition: Callable[[], T], *, seconds: float = 10.0) -> T:
+    """Poll until the condition is true, and return what it answered; assert at the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not so within {seconds} s; the last answer: {answer}"
+        time.sleep(POLL_SECONDS)
+
+
+def send_all(producer: pulsar.Producer, payloads: Iterable[bytes]) -> list[pulsar.MessageId]:
+    """Publish without waiting for each; return the ids, in order, when all are confirmed."""
+    ids: dict[int, pulsar.MessageId] = {}
+    faults: list[pulsar.Result] = []
+
+    def confirmed(number: int) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
+        def note(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+            if result == pulsar.Result.Ok:
+                ids[number] = message_id
+            else:
+                faults.append(result)
+
+        return note
+
+    count = 0
+    for count, payload in enumerate(payloads, 1):
+        producer.send_async(payload, confirmed(count - 1))
+    producer.flush()
+    eventually(lambda: len(ids) + len(faults) == count)
+    assert not faults
+    return [ids[number] for number in range(count)]
+
+
+def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    """The next messages."""
+    return [consumer.receive(RECEIVE_TIMEOUT_MS) for _ in range(count)]
+
+
+def payloads(messages: Iterable[pulsar.Message]) -> list[bytes]:
+    """What is in them."""
+    return [message.data() for message in messages]
+
+
+def numbered(count: int, stem: str = "m") -> list[bytes]:
+    """Distinct payloads."""
+    return [f"{stem}{number}".encode() for number in range(count)]
+
+
+def position(message_id: pulsar.MessageId) -> tuple[int, int]:
+    """Ledger and entry."""
+    return message_id.ledger_id(), message_id.entry_id()
