@@ -1,0 +1,339 @@
+"""A small client that speaks raw frames, for what the real client libraries hide.
+
+Edge: owns one connection. It does what it is told and nothing by itself: no reconnecting, no
+permits of its own, no acks, no pings (a PING is answered, unless told otherwise). What the broker
+sends is sorted: replies go to whoever asked, receipts to their producer, messages to their
+consumer, the rest to `events`. Frames can be prepared beforehand and sent in bulk, and any bytes
+can be sent at all.
+
+    async with await WireClient.connect("127.0.0.1", 6650) as client:
+        producer = await client.producer("orders")
+        receipt = await producer.send(b"hello")
+        consumer = await client.subscribe("orders", "audit", initial_position=EARLIEST)
+        consumer.flow(10)
+        message = await consumer.receive()
+        await consumer.ack(message)            # waits for the broker's receipt
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, Final, Self, cast
+
+from ackgate.broker.ack_sets import mask_of_words
+from ackgate.broker.frames import FrameDecoder
+from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.broker.replies import PONG, encode
+from ackgate.broker.wire_types import InitialPosition, SubscriptionType
+from ackgate.cursor.position import Position
+from ackgate.testing.wire_handles import (
+    REPLY_SECONDS,
+    DisconnectedError,
+    Message,
+    RefusedError,
+    WireConsumer,
+    WireProducer,
+)
+
+FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+
+EARLIEST: Final = InitialPosition.EARLIEST
+LATEST: Final = InitialPosition.LATEST
+
+Type = pb.BaseCommand.Type
+
+
+class WireClient(asyncio.Protocol):
+    """One connection to a broker."""
+
+    def __init__(self) -> None:
+        self.events: list[pb.BaseCommand] = []
+        """What came and belongs to nobody (CLOSE_PRODUCER, ACTIVE_CONSUMER_CHANGE, ERROR, ...)."""
+        self.pings = 0
+        self.answers_pings = True
+        self.connected: pb.CommandConnected | None = None
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.producers: dict[int, WireProducer] = {}
+        self.consumers: dict[int, WireConsumer] = {}
+        self.acks_answered = 0
+        """ACK_RESPONSEs that nobody waits for singly (see `send_acks`)."""
+        self._ids = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[pb.BaseCommand]] = {}
+        self._decoder = FrameDecoder(FRAME_BYTES_MAX)
+        self._changed = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport
+
+    # ---- life
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Self:
+        """Open a connection and say nothing."""
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(cls, host, port)
+        return client
+
+    @classmethod
+    async def connect(
+        cls, host: str, port: int, *, client_version: str = "wire", protocol_version: int = 21
+    ) -> Self:
+        """Open a connection and shake hands."""
+        client = await cls.open(host, port)
+        connect = pb.CommandConnect(
+            client_version=client_version, protocol_version=protocol_version
+        )
+        client.send(pb.BaseCommand(type=Type.CONNECT, connect=connect))
+        await client.until(lambda: client.connected is not None)
+        return client
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. Twice is fine."""
+        self._transport.close()
+        await self.closed
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Read nothing more: be a slow consumer."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._transport.resume_reading()
+
+    async def wait_closed(self) -> None:
+        """Wait until the broker has closed the connection."""
+        async with asyncio.timeout(REPLY_SECONDS):
+            await asyncio.shield(self.closed)
+
+    # ---- sending
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send anything."""
+        self._transport.write(data)
+
+    async def send_bulk(self, data: bytes) -> None:
+        """Send prepared frames, and wait until most of them are on their way."""
+        await self._writable.wait()
+        self._transport.write(data)
+
+    def send(self, command: pb.BaseCommand, payload: bytes = b"") -> None:
+        """Send a command."""
+        self._transport.write(encode(command, payload))
+
+    async def request(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
+        """Send a command and wait for its reply. Raises `RefusedError`."""
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[request_id] = reply
+        self.send(command)
+        async with asyncio.timeout(REPLY_SECONDS):
+            answered = cast("pb.BaseCommand", await reply)
+        _raise_refusal(answered)
+        return answered
+
+    def next_id(self) -> int:
+        """A request, producer or consumer id that was not used yet."""
+        return next(self._ids)
+
+    # ---- requests
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """PARTITIONED_METADATA."""
+        command = pb.BaseCommand(type=Type.PARTITIONED_METADATA)
+        body = command.partitionMetadata
+        body.topic, body.request_id = topic, self.next_id()
+        body.metadata_auto_creation_enabled = create
+        reply = await self.request(command, body.request_id)
+        return reply.partitionMetadataResponse.partitions
+
+    async def lookup(self, topic: str) -> str:
+        """LOOKUP: the URL of the topic's broker."""
+        command = pb.BaseCommand(type=Type.LOOKUP)
+        body = command.lookupTopic
+        body.topic, body.request_id = topic, self.next_id()
+        reply = await self.request(command, body.request_id)
+        return reply.lookupTopicResponse.brokerServiceUrl
+
+    async def topics(
+        self, namespace: str = "public/default", *, pattern: str = "", topics_hash: str = ""
+    ) -> pb.CommandGetTopicsOfNamespaceResponse:
+        """GET_TOPICS_OF_NAMESPACE."""
+        command = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE)
+        body = command.getTopicsOfNamespace
+        body.namespace, body.request_id = namespace, self.next_id()
+        if pattern:
+            body.topics_pattern = pattern
+        if topics_hash:
+            body.topics_hash = topics_hash
+        reply = await self.request(command, body.request_id)
+        return reply.getTopicsOfNamespaceResponse
+
+    async def producer(self, topic: str, name: str | None = None, **fields: Any) -> WireProducer:  # noqa: ANN401 - of CommandProducer
+        """PRODUCER. `fields` are `CommandProducer`'s."""
+        command = pb.BaseCommand(type=Type.PRODUCER)
+        body = command.producer
+        body.CopyFrom(pb.CommandProducer(topic=topic, **fields))
+        body.producer_id, body.request_id = self.next_id(), self.next_id()
+        if name is not None:
+            body.producer_name = name
+        producer = self.producers[body.producer_id] = WireProducer(self, body.producer_id)
+        try:
+            reply = await self.request(command, body.request_id)
+        except BaseException:
+            del self.producers[body.producer_id]
+            raise
+        producer.success = reply.producer_success
+        return producer
+
+    async def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        subscription_type: SubscriptionType = SubscriptionType.SHARED,
+        initial_position: InitialPosition = LATEST,
+        **fields: Any,  # noqa: ANN401 - of CommandSubscribe
+    ) -> WireConsumer:
+        """SUBSCRIBE. `fields` are `CommandSubscribe`'s."""
+        command = pb.BaseCommand(type=Type.SUBSCRIBE)
+        body = command.subscribe
+        body.CopyFrom(
+            pb.CommandSubscribe(
+                topic=topic,
+                subscription=subscription,
+                subType=cast("Any", int(subscription_type)),
+                initialPosition=cast("Any", int(initial_position)),
+                **fields,
+            )
+        )
+        body.consumer_id, body.request_id = self.next_id(), self.next_id()
+        consumer = self.consumers[body.consumer_id] = WireConsumer(self, body.consumer_id)
+        try:
+            await self.request(command, body.request_id)
+        except BaseException:
+            del self.consumers[body.consumer_id]
+            raise
+        return consumer
+
+    # ---- receiving
+
+    async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
+        """Wait until `condition()` is true; asked whenever something came. Raises
+        `DisconnectedError`.
+        """
+        async with asyncio.timeout(REPLY_SECONDS):
+            while not condition():
+                if self.closed.done():
+                    raise DisconnectedError("the broker closed the connection")
+                self._changed.clear()
+                await self._changed.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's form
+        """Whoever waits for a reply will not get it."""
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(DisconnectedError("the broker closed the connection"))
+        self._replies.clear()
+        self._changed.set()
+        self._writable.set()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The broker reads more slowly than we write."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable.set()
+
+    def data_received(self, chunk: bytes) -> None:
+        """Sort what came."""
+        for serialized, payload in self._decoder.feed(chunk):
+            command = pb.BaseCommand.FromString(serialized)
+            kind = command.type
+            if kind == Type.MESSAGE:
+                self._on_message(command.message, payload)
+            elif kind == Type.SEND_RECEIPT:
+                self._on_receipt(command.send_receipt)
+            elif kind == Type.ACK_RESPONSE:
+                self._on_ack_response(command)
+            elif kind == Type.SEND_ERROR:
+                producer = self.producers[command.send_error.producer_id]
+                producer.on_error(command.send_error)
+            else:
+                self._on_other(command)
+        if self._decoder.error is not None:
+            raise self._decoder.error
+        self._changed.set()
+
+    def _on_message(self, message: pb.CommandMessage, entry: bytes) -> None:
+        consumer = self.consumers.get(message.consumer_id)
+        if consumer is not None:
+            message_id = message.message_id
+            consumer.received.append(
+                Message(
+                    Position(message_id.ledgerId, message_id.entryId),
+                    message.redelivery_count,
+                    mask_of_words(message.ack_set) if message.ack_set else None,
+                    entry,
+                    message.consumer_epoch if message.HasField("consumer_epoch") else None,
+                )
+            )
+
+    def _on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        self.producers[receipt.producer_id].on_receipt(receipt)
+
+    def _on_ack_response(self, command: pb.BaseCommand) -> None:
+        reply = self._replies.pop(command.ackResponse.request_id, None)
+        if reply is None:
+            self.acks_answered += 1
+        elif not reply.done():
+            reply.set_result(command)
+
+    def _on_other(self, command: pb.BaseCommand) -> None:
+        if command.type == Type.PING:
+            self.pings += 1
+            if self.answers_pings:
+                self.send_bytes(PONG)
+            return
+        if command.type == Type.CONNECTED:
+            self.connected = command.connected
+            return
+        reply = self._replies.pop(_request_id(command), None)
+        if reply is None:
+            self.events.append(command)
+        elif not reply.done():
+            reply.set_result(command)
+
+
+def _body(command: pb.BaseCommand) -> Any:  # noqa: ANN401 - one of forty types
+    bodies = [value for field, value in command.ListFields() if field.name != "type"]
+    return bodies[0] if bodies else None
+
+
+def _request_id(command: pb.BaseCommand) -> int:
+    return cast("int", getattr(_body(command), "request_id", -1))
+
+
+def _raise_refusal(command: pb.BaseCommand) -> None:
+    """Errors come in `error` and `message`, or in `error_code` and `error_message`."""
+    body = _body(command)
+    names = {field.name for field, _ in body.ListFields()}
+    if "error" in names:
+        raise RefusedError(body.error, body.message)
+    if "error_code" in names:
+        raise RefusedError(body.error_code, body.error_message)
