@@ -227,8 +227,9 @@ class WireClient(asyncio.Protocol):
     # ---- receiving
 
     async def until(self, condition: Any) -> None:  # noqa: ANN401 - any callable
-        """Wait until `condition()` is true; asked whenever something came. Raises
-        `DisconnectedError`.
+        """Wait until `condition()` is true; it is asked whenever something came.
+
+        Raises `DisconnectedError`.
         """
         async with asyncio.timeout(REPLY_SECONDS):
             while not condition():

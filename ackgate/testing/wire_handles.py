@@ -212,8 +212,9 @@ class WireConsumer:
         self.client.send(self.ack_command(_positions(messages), **how))
 
     def ack_frames(self, positions: Iterable[Position], first_request_id: int | None) -> bytes:
-        """One ACK frame each, for `WireClient.send_bulk`; their answers count in
-        `acks_answered`.
+        """One ACK frame each, for `WireClient.send_bulk`.
+
+        Their answers count in `WireClient.acks_answered`.
         """
         frames = []
         for index, position in enumerate(positions):
