@@ -89,6 +89,7 @@ class OsFile:
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
+        self._descriptor = -1
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
     def append(self, data: bytes) -> None:

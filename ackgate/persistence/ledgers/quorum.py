@@ -48,7 +48,8 @@ def held_count(place: int, first: int, last: int, ensemble_size: int, write_quor
         return last - first + 1
     rounds, rest = divmod(last - first + 1, ensemble_size)
     return rounds * write_quorum + sum(
-        holds(place, entry_id, ensemble_size, write_quorum) for entry_id in range(last - rest + 1, last + 1)
+        holds(place, entry_id, ensemble_size, write_quorum)
+        for entry_id in range(last - rest + 1, last + 1)
     )
 
 
@@ -89,5 +90,6 @@ class ConfirmedBorder:
         """Whether every stripe class still has an ack quorum without the bookies at these places."""
         size, write, ack = self._ensemble_size, self._write_quorum, self._ack_quorum
         return all(
-            sum((stripe + i) % size not in lost for i in range(write)) >= ack for stripe in range(size)
+            sum((stripe + i) % size not in lost for i in range(write)) >= ack
+            for stripe in range(size)
         )

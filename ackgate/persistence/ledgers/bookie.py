@@ -1,0 +1,394 @@
+"""A bookie: one directory that keeps entries.
+
+Edge: owns two lanes of blocking work and everything that touches them.
+
+    add ---> group commit ---> journal (one write, one fdatasync for all ledgers)      journal lane
+                  |
+                  v
+             write cache ---- checkpoint ---> fragment files, one per ledger           storage lane
+                  |                                 |
+    read <--------+---------------------------------+---- other writers' journals
+
+An entry is durable when it is in the journal. A *checkpoint* writes what the cache holds to fragment
+files, syncs them, and removes the journal so far; it runs when journal or cache reach their bound,
+when nothing was added for a while, and at close. After a crash the journal is taken over (see
+`takeover`). A bookie checks no digests (it has no passwords) and knows nothing of quorums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
+from ackgate.persistence.ledgers.group_commit import GroupCommit
+from ackgate.persistence.ledgers.journal import Journal, remove_journals
+from ackgate.persistence.ledgers.write_cache import WriteCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
+    from ackgate.persistence.ledgers.entry_batch import AddSink, EntryBatch
+    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.persistence.ledgers.io_lane import IoLane
+    from ackgate.persistence.ledgers.settings import BookieSettings
+    from ackgate.persistence.ledgers.write_cache import CacheHalf
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStatistics:
+    """What a bookie has done since it was opened, and what it holds."""
+
+    bookie_id: str
+    directory: Path
+    is_read_only: bool
+    last_error: str | None
+    """Why the last commit or checkpoint failed; None when it succeeded."""
+    commit_count: int
+    committed_entries: int
+    committed_bytes: int
+    journal_bytes: int
+    """Journal written since the last checkpoint."""
+    cached_bytes: int
+    ledger_count: int
+    open_files: int
+    replayed_entries: int
+    """Entries taken over from journals of writers that are gone."""
+    damages: tuple[str, ...]
+    """Damaged places met, each with file and offset."""
+    foreign_files: tuple[str, ...]
+    """Names in the directory that are not ours."""
+
+
+class Bookie:
+    """One opened directory. Made by `open_bookies`."""
+
+    def __init__(
+        self,
+        opened: BookieDirectory,
+        *,
+        settings: BookieSettings,
+        journal_lane: IoLane,
+        storage_lane: IoLane,
+    ) -> None:
+        self.bookie_id = opened.bookie_id
+        self.directory = opened.directory
+        self.is_read_only = opened.writer is None
+        self._opened = opened
+        self._settings = settings
+        self._journal_lane = journal_lane
+        self._storage_lane = storage_lane
+        self._storage = opened.storage
+        self._others = opened.others
+        self._cache = WriteCache(settings.write_cache_bytes_max)
+        self._commit: GroupCommit | None = None
+        self._journal: Journal | None = None
+        if opened.writer is not None:
+            self._journal = Journal(opened.disk, opened.writer.journal, opened.random_bytes)
+            self._commit = GroupCommit(
+                bookie_id=self.bookie_id,
+                journal=self._journal,
+                fences=opened.writer.fences,
+                lane=journal_lane,
+                cache=self._cache,
+                settings=settings,
+                request_checkpoint=self._start_checkpoint,
+                on_committed=self._committed,
+            )
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_error: AckGateError | None = None
+        self._unwritten: tuple[CacheHalf, int] | None = None
+        """What a checkpoint is writing, or failed to write, and the journal file up to which it goes."""
+        self._fence_waiting: set[int] = set()
+        self._fence_round: asyncio.Task[None] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_commit_at = 0.0
+        self._is_closed = False
+
+    # -------------------------------------------------------------------------------------- adding
+
+    def add(self, batch: EntryBatch, sink: AddSink) -> None:
+        """Queue entries for the next group commit; `sink` hears what became of them."""
+        self._writable().add(batch, sink)
+
+    @property
+    def last_error(self) -> AckGateError | None:
+        """Why this bookie cannot be written, as far as known; None when the last write succeeded."""
+        return self._commit.last_error if self._commit else None
+
+    async def probe(self) -> None:
+        """Try whether it can be written (again). Raises `StorageError`."""
+        await self._writable().probe()
+
+    def ledger_closed(self, ledger_id: int) -> None:
+        """No more entries of this ledger come from here; what was kept to append them is forgotten."""
+        self._cache.active.closed.add(ledger_id)
+        if self._commit:
+            self._commit.fenced.discard(ledger_id)
+
+    # ------------------------------------------------------------------------------------- reading
+
+    async def read(
+        self, ledger_id: int, first: int, last: int, entry_count: int
+    ) -> list[StoredEntry]:
+        """Entries first..last as far as they are here, ascending; a copy may come more than once.
+
+        `entry_count`: how many there should be; when as many are found, it looks no further.
+        Digests are not verified. Raises `StorageError`.
+        """
+        cached = self._cache.read(ledger_id, first, last)
+        if len(cached) >= entry_count:
+            return cached
+        missing = entry_count - len(cached)
+        stored = await self._on_storage(lambda: self._read_stored(ledger_id, first, last, missing))
+        if not cached:
+            return stored
+        return sorted(cached + stored, key=_by_entry_id)
+
+    def _read_stored(
+        self, ledger_id: int, first: int, last: int, missing: int
+    ) -> list[StoredEntry]:
+        found = self._storage.read(ledger_id, first, last)
+        if len(found) >= missing and _distinct(found) >= missing:
+            return found
+        # Journals first: what is gone from there in between is in a fragment file by then.
+        self._others.refresh()
+        found = self._others.read(ledger_id, first, last)
+        self._storage.refresh()
+        found += self._storage.read(ledger_id, first, last, is_wide=True)
+        found.sort(key=_by_entry_id)
+        return found
+
+    async def last_entries(self, ledger_id: int) -> list[StoredEntry]:
+        """The newest entries of a ledger from every place that may hold them."""
+        cached = self._cache.last_batch(ledger_id)
+
+        def stored() -> list[StoredEntry]:
+            self._others.refresh()
+            found = self._others.last_entries(ledger_id)
+            self._storage.refresh()
+            return found + self._storage.last_blocks(ledger_id)
+
+        return cached + await self._on_storage(stored)
+
+    async def ledger_ids(self) -> set[int]:
+        """Ledgers that have entries here."""
+
+        def stored() -> set[int]:
+            self._others.refresh()
+            self._storage.refresh()
+            return self._others.ledger_ids() | self._storage.ledger_ids()
+
+        return self._cache.ledger_ids() | await self._on_storage(stored)
+
+    # ------------------------------------------------------------------------- fencing and deleting
+
+    async def fence(self, ledger_id: int) -> None:
+        """From now on nobody's add to this ledger is confirmed here. Raises `StorageError`.
+
+        Those who fence at the same time share one sync.
+        """
+        self._writable().fenced.add(ledger_id)
+        self._fence_waiting.add(ledger_id)
+        while ledger_id in self._fence_waiting:
+            if self._fence_round is None:
+                self._fence_round = asyncio.get_running_loop().create_task(self._write_fences())
+            await asyncio.shield(self._fence_round)
+
+    async def _write_fences(self) -> None:
+        writer = self._opened.writer
+        assert writer is not None
+        ledger_ids = sorted(self._fence_waiting)
+        try:
+            await self._on_storage(lambda: writer.fences.add(ledger_ids))
+            self._fence_waiting.difference_update(ledger_ids)
+        finally:
+            self._fence_round = None
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger and remove its files. Raises `StorageError`.
+
+        A crash may bring some of them back; nothing refers to them, and the client removes them then.
+        """
+        self._writable().fenced.discard(ledger_id)
+        self._cache.drop(ledger_id)
+        await self._on_storage(lambda: self._storage.remove(ledger_id))
+
+    async def take_over_dead_journals(self) -> int:
+        """Bring entries of writers that are gone into fragment files; the number of entries.
+
+        Cheap when there are none. Raises `StorageError`.
+        """
+        self._writable()
+        return await self._on_storage(self._opened.take_over)
+
+    # ---------------------------------------------------------------------------------- checkpoints
+
+    async def checkpoint(self) -> None:
+        """Bring fragment files up to date and remove the journal so far. Raises `StorageError`."""
+        self._start_checkpoint()
+        assert self._checkpoint is not None
+        await asyncio.shield(self._checkpoint)
+        if self._checkpoint_error is not None:
+            raise self._checkpoint_error
+
+    def _start_checkpoint(self) -> None:
+        if self._checkpoint is None:
+            self._checkpoint = asyncio.get_running_loop().create_task(self._run_checkpoint())
+
+    async def _run_checkpoint(self) -> None:
+        error: AckGateError | None = None
+        try:
+            await self._write_fragments()
+        except AckGateError as caught:
+            error = caught
+            logger.error("bookie %s: fragment files not written: %s", self.bookie_id, error)  # noqa: TRY400
+        except Exception as caught:
+            error = InternalError(f"bookie {self.bookie_id}: {caught!r}")
+            logger.exception("bookie %s: checkpoint failed", self.bookie_id)
+        finally:
+            self._checkpoint = None
+            self._checkpoint_error = error
+            self._writable().checkpoint_ended(error)
+
+    async def _write_fragments(self) -> None:
+        writer = self._opened.writer
+        assert writer is not None
+        if self._unwritten is None:
+            self._unwritten = await self._writable().seal()
+        half, sequence = self._unwritten
+        waiting = list(half.ledgers)
+        step = self._storage.files_per_chunk
+        for at in range(0, len(waiting), step):
+            # Some may have been deleted meanwhile, and so are not there any more.
+            chunk = [(i, half.ledgers[i]) for i in waiting[at : at + step] if i in half.ledgers]
+            await self._on_storage(partial(self._storage.write, writer.name, chunk))
+            # Reads find these in the files now; should a later chunk fail, they are not written again.
+            for ledger_id, _ in chunk:
+                half.drop(ledger_id)
+        closed = frozenset(half.closed)
+
+        def finish() -> None:
+            self._storage.sync_directory()
+            self._storage.stop_growing(closed)
+            remove_journals(self._opened.disk, writer.journal, sequence)
+
+        await self._on_storage(finish)
+        self._cache.release()
+        self._unwritten = None
+
+    def _committed(self) -> None:
+        """After each group commit."""
+        journal = self._journal
+        assert journal is not None
+        if self._cache.is_full or journal.unremoved_bytes >= self._settings.journal_bytes_max:
+            self._start_checkpoint()
+        self._last_commit_at = asyncio.get_running_loop().time()
+        if self._idle_timer is None:
+            self._watch_idle()
+
+    def _watch_idle(self) -> None:
+        """Checkpoint when nothing was added for a while. One timer, however many commits."""
+        idle_seconds = self._settings.checkpoint_idle_seconds
+        if idle_seconds is None or self._is_closed:
+            return
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            self._idle_timer = None
+            if loop.time() < self._last_commit_at + idle_seconds:
+                self._watch_idle()
+            else:
+                self._start_checkpoint()
+
+        self._idle_timer = loop.call_at(self._last_commit_at + idle_seconds, look)
+
+    # -------------------------------------------------------------------------------------- the end
+
+    async def close(self) -> None:
+        """Finish, bring fragment files up to date, let go of the directory. Twice is fine.
+
+        When the disk does not take it, the journal stays, and the next start replays it.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._commit is not None:
+            await self._commit.close()
+            is_written = await self._checkpoint_until_empty()
+        else:
+            is_written = False
+        try:
+            await self._storage_lane.run(lambda: self._opened.close(is_written=is_written))
+        except OSError as error:
+            logger.warning("bookie %s: %s", self.bookie_id, error)
+        self._journal_lane.close()
+        self._storage_lane.close()
+
+    async def _checkpoint_until_empty(self) -> bool:
+        # At most: one under way, one left over from a failure, one for what came since.
+        for _ in range(3):
+            try:
+                await self.checkpoint()
+            except AckGateError:
+                return False
+            if not self._cache.bytes and self._unwritten is None:
+                return True
+        return False
+
+    def statistics(self) -> BookieStatistics:
+        """What it has done and holds."""
+        commit, journal = self._commit, self._journal
+        error = (commit.last_error if commit else None) or self._checkpoint_error
+        return BookieStatistics(
+            bookie_id=self.bookie_id,
+            directory=self.directory,
+            is_read_only=self.is_read_only,
+            last_error=str(error) if error else None,
+            commit_count=commit.commit_count if commit else 0,
+            committed_entries=commit.committed_entries if commit else 0,
+            committed_bytes=commit.committed_bytes if commit else 0,
+            journal_bytes=journal.unremoved_bytes if journal else 0,
+            cached_bytes=self._cache.bytes,
+            ledger_count=len(self._storage.ledger_ids() | self._cache.ledger_ids()),
+            open_files=self._storage.open_count,
+            replayed_entries=self._opened.replayed_entries,
+            damages=tuple(self._opened.damages),
+            foreign_files=self._opened.foreign_files,
+        )
+
+    def _writable(self) -> GroupCommit:
+        if self._commit is None:
+            raise CallerError(
+                f"bookie {self.bookie_id} ({self.directory}) is open for reading only"
+            )
+        return self._commit
+
+    async def _on_storage(self, work: Callable[[], T]) -> T:
+        try:
+            return await self._storage_lane.run(work)
+        except OSError as error:
+            raise StorageError(f"bookie {self.bookie_id}: {error}") from error
+        except RuntimeError as error:
+            if self._is_closed:
+                raise ClosedHandleError(f"bookie {self.bookie_id} is closed") from error
+            raise
+
+
+def _by_entry_id(entry: StoredEntry) -> int:
+    return entry.entry_id
+
+
+def _distinct(entries: list[StoredEntry]) -> int:
+    return len({entry.entry_id for entry in entries})

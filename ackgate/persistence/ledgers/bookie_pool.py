@@ -1,0 +1,83 @@
+"""The bookies that a client has, by id.
+
+Edge. Knows which of them can be written, and tries those again that could not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.errors import ConfigurationError, NotEnoughBookiesError, StorageError
+from ackgate.persistence.ledgers.placement import choose_ensemble, choose_spare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ackgate.persistence.ledgers.bookie import Bookie
+
+
+class BookiePool:
+    """Bookies by id."""
+
+    def __init__(self, bookies: Iterable[Bookie]) -> None:
+        self._bookies: dict[str, Bookie] = {}
+        for bookie in bookies:
+            other = self._bookies.setdefault(bookie.bookie_id, bookie)
+            if other is not bookie:
+                raise ConfigurationError(
+                    f"{bookie.directory} and {other.directory} are both bookie {bookie.bookie_id}: "
+                    "is one a copy of the other?"
+                )
+        self._turn = 0
+
+    def __iter__(self) -> Iterator[Bookie]:
+        return iter(self._bookies.values())
+
+    def __len__(self) -> int:
+        return len(self._bookies)
+
+    def get(self, bookie_id: str) -> Bookie | None:
+        """The bookie, or None when this client does not have it."""
+        return self._bookies.get(bookie_id)
+
+    async def ensemble(self, size: int) -> tuple[str, ...]:
+        """Bookies for a new ledger. Raises `NotEnoughBookiesError`."""
+        self._turn += 1
+        chosen = choose_ensemble(self._writable(), size, self._turn)
+        if chosen is None:
+            await self._try_failed()
+            chosen = choose_ensemble(self._writable(), size, self._turn)
+        if chosen is None:
+            raise NotEnoughBookiesError(
+                f"an ensemble of {size} needs {size} bookies that can be written; there are "
+                f"{len(self._writable())}{self._reasons()}"
+            )
+        return chosen
+
+    async def spare(self, ensemble: Sequence[str]) -> Bookie | None:
+        """A bookie to take a failed one's place; None when there is none."""
+        self._turn += 1
+        chosen = choose_spare(self._writable(), ensemble, self._turn)
+        if chosen is None:
+            await self._try_failed(besides=ensemble)
+            chosen = choose_spare(self._writable(), ensemble, self._turn)
+        return self._bookies[chosen] if chosen is not None else None
+
+    def _writable(self) -> list[str]:
+        return [
+            bookie.bookie_id
+            for bookie in self
+            if not bookie.is_read_only and bookie.last_error is None
+        ]
+
+    async def _try_failed(self, besides: Sequence[str] = ()) -> None:
+        for bookie in tuple(self):
+            if bookie.last_error is not None and bookie.bookie_id not in besides:
+                try:
+                    await bookie.probe()
+                except StorageError:
+                    continue
+
+    def _reasons(self) -> str:
+        errors = [str(bookie.last_error) for bookie in self if bookie.last_error is not None]
+        return f" ({'; '.join(errors)})" if errors else ""

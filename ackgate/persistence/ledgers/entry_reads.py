@@ -1,0 +1,212 @@
+"""Reading the entries of one ledger: from whichever bookie has a good copy.
+
+Edge. Digests are verified at every read. A copy that does not fit is reported, and the next bookie is
+asked; an entry is given up only when nobody is left to ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.errors import (
+    CallerError,
+    DigestMismatchError,
+    NoSuchEntryError,
+    StorageError,
+)
+from ackgate.persistence.ledgers.quorum import held_count
+from ackgate.persistence.ports import LedgerEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ackgate.persistence.ledgers.bookie_pool import BookiePool
+    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.ports import Fragment, LedgerMetadata
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AHEAD = 1000
+"""Entries looked for at a time beyond the last add confirmed."""
+
+
+class BadCopy(NamedTuple):
+    """A bookie could not give an entry that it should have."""
+
+    ledger_id: int
+    entry_id: int
+    """First entry concerned."""
+    bookie_id: str
+    reason: str
+
+
+class Confirmed(NamedTuple):
+    """Up to where a ledger is known to be confirmed."""
+
+    last_add_confirmed: int
+    length_bytes: int
+
+
+def log_bad_copy(bad: BadCopy) -> None:
+    """The report that is made unless the host wants to hear of it itself."""
+    logger.error(
+        "bad copy of entry %d:%d on bookie %s: %s",
+        bad.ledger_id,
+        bad.entry_id,
+        bad.bookie_id,
+        bad.reason,
+    )
+
+
+class EntryReads:
+    """Reads and verifies entries of one ledger."""
+
+    __slots__ = ("_ledger_id", "_on_bad_copy", "_pool", "digest")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        digest: Digest,
+        pool: BookiePool,
+        on_bad_copy: Callable[[BadCopy], None],
+    ) -> None:
+        self._ledger_id = ledger_id
+        self.digest = digest
+        self._pool = pool
+        self._on_bad_copy = on_bad_copy
+
+    async def read(
+        self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
+    ) -> list[LedgerEntry]:
+        """As the port's `read`, with the border given."""
+        if not 0 <= first <= last:
+            raise CallerError(f"ledger {self._ledger_id}: entries {first}..{last} are no range")
+        if last > last_add_confirmed:
+            raise NoSuchEntryError(
+                f"entry {self._ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
+            )
+        entries: list[LedgerEntry] = []
+        for fragment, start, end in _spans(metadata.fragments, first, last):
+            entries += await self._read_span(metadata, fragment, start, end)
+        return entries
+
+    async def _read_span(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
+    ) -> list[LedgerEntry]:
+        found: dict[int, LedgerEntry] = {}
+        damaged: set[int] = set()
+        failures: list[str] = []
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        wanted = last - first + 1
+        for i in range(size):
+            place = (first + i) % size
+            expected = held_count(place, first, last, size, quorum)
+            if not expected:
+                continue
+            try:
+                stored = await self._ask(fragment.ensemble[place], first, last, expected)
+            except StorageError as error:
+                failures.append(str(error))
+                self._report(first, fragment.ensemble[place], str(error))
+                continue
+            self._verify(stored, fragment.ensemble[place], found, damaged)
+            if len(found) == wanted:
+                entries = list(found.values())
+                # One bookie gives them in order; several, interleaved.
+                return entries if not i else sorted(entries)
+        missing = next(entry_id for entry_id in range(first, last + 1) if entry_id not in found)
+        place_text = f"entry {self._ledger_id}:{missing}"
+        if missing in damaged:
+            raise DigestMismatchError(f"{place_text}: no copy has a digest that fits its bytes")
+        if failures:
+            raise StorageError(f"{place_text}: {'; '.join(failures)}")
+        raise NoSuchEntryError(f"{place_text}: on none of {', '.join(fragment.ensemble)}")
+
+    async def _ask(self, bookie_id: str, first: int, last: int, expected: int) -> list[StoredEntry]:
+        bookie = self._pool.get(bookie_id)
+        if bookie is None:
+            raise StorageError(f"bookie {bookie_id} is not here")
+        return await bookie.read(self._ledger_id, first, last, expected)
+
+    def _verify(
+        self,
+        stored: list[StoredEntry],
+        bookie_id: str,
+        found: dict[int, LedgerEntry],
+        damaged: set[int],
+    ) -> None:
+        matches = self.digest.matches
+        bad: dict[int, None] = {}
+        for entry in stored:
+            entry_id = entry.entry_id
+            if entry_id in found:
+                continue
+            if matches(entry):
+                found[entry_id] = LedgerEntry(entry_id, entry.payload)
+            else:
+                bad[entry_id] = None
+        for entry_id in bad:
+            # One of several copies on the same bookie may be good.
+            self._report(entry_id, bookie_id, "the digest does not fit")
+            damaged.add(entry_id)
+
+    def _report(self, entry_id: int, bookie_id: str, reason: str) -> None:
+        self._on_bad_copy(BadCopy(self._ledger_id, entry_id, bookie_id, reason))
+
+    async def last_confirmed(self, metadata: LedgerMetadata) -> Confirmed:
+        """Up to where the bookies know the ledger to be confirmed. Those that do not answer are left
+        out: the answer may be too low, never too high. Raises `StorageError` if none answers."""
+        best = Confirmed(-1, 0)
+        failures: list[str] = []
+        bookie_ids = {b for fragment in metadata.fragments for b in fragment.ensemble}
+        for bookie_id in sorted(bookie_ids):
+            bookie = self._pool.get(bookie_id)
+            try:
+                if bookie is None:
+                    raise StorageError(f"bookie {bookie_id} is not here")  # noqa: TRY301
+                entries = await bookie.last_entries(self._ledger_id)
+            except StorageError as error:
+                failures.append(str(error))
+                continue
+            for entry in entries:
+                if entry.last_add_confirmed > best.last_add_confirmed and self.digest.matches(
+                    entry
+                ):
+                    best = Confirmed(entry.last_add_confirmed, entry.confirmed_bytes)
+        if len(failures) == len(bookie_ids):
+            raise StorageError(f"ledger {self._ledger_id}: {'; '.join(failures)}")
+        # A fragment begins behind what was confirmed when it was made.
+        border = metadata.fragments[-1].first_entry_id - 1
+        if best.last_add_confirmed < border:
+            between = await self.read(metadata, best.last_add_confirmed + 1, border, border)
+            best = Confirmed(border, best.length_bytes + sum(len(e.payload) for e in between))
+        return best
+
+    async def last_found(self, metadata: LedgerMetadata, last_add_confirmed: int) -> int:
+        """The highest entry that can be read, going up from the last add confirmed without a gap."""
+        last = last_add_confirmed
+        while True:
+            found: set[int] = set()
+            for bookie_id in metadata.fragments[-1].ensemble:
+                try:
+                    stored = await self._ask(bookie_id, last + 1, last + _LOOK_AHEAD, _LOOK_AHEAD)
+                except StorageError:
+                    continue
+                found.update(entry.entry_id for entry in stored if self.digest.matches(entry))
+            start = last
+            while last + 1 in found:
+                last += 1
+            if last < start + _LOOK_AHEAD:
+                return last
+
+
+def _spans(
+    fragments: tuple[Fragment, ...], first: int, last: int
+) -> Iterator[tuple[Fragment, int, int]]:
+    """The fragments that hold first..last, each with its part of it."""
+    for i, fragment in enumerate(fragments):
+        end = fragments[i + 1].first_entry_id - 1 if i + 1 < len(fragments) else last
+        start, end = max(first, fragment.first_entry_id), min(last, end)
+        if start <= end:
+            yield fragment, start, end

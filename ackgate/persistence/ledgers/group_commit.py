@@ -1,0 +1,249 @@
+"""Group commit: whatever was added while the last sync ran goes out with the next one.
+
+Edge: one task per bookie, alive only while there is something to do. Each round takes all that is
+waiting, of any ledger, hands it to the journal lane, and on its way back tells every sink once:
+
+    add add add            add add add add
+    -----+-----            -------+-------
+         v                        v
+      [ write, fdatasync, poll fences ]  -> synced(...) per ledger, one hop back to the loop
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
+from ackgate.persistence.ledgers.entry_batch import join_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackgate.persistence.ledgers.entry_batch import AddSink, EntryBatch
+    from ackgate.persistence.ledgers.fences import Fences
+    from ackgate.persistence.ledgers.io_lane import IoLane
+    from ackgate.persistence.ledgers.journal import Journal
+    from ackgate.persistence.ledgers.settings import BookieSettings
+    from ackgate.persistence.ledgers.write_cache import CacheHalf, WriteCache
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """The way from `add` to durable, for one bookie."""
+
+    __slots__ = (
+        "_cache",
+        "_checkpoint_error",
+        "_commit_bytes_max",
+        "_fences",
+        "_is_closed",
+        "_join_bytes",
+        "_journal",
+        "_lane",
+        "_on_committed",
+        "_pending",
+        "_progress",
+        "_request_checkpoint",
+        "_seals",
+        "_task",
+        "bookie_id",
+        "commit_count",
+        "committed_bytes",
+        "committed_entries",
+        "fenced",
+        "last_error",
+    )
+
+    def __init__(
+        self,
+        *,
+        bookie_id: str,
+        journal: Journal,
+        fences: Fences,
+        lane: IoLane,
+        cache: WriteCache,
+        settings: BookieSettings,
+        request_checkpoint: Callable[[], None],
+        on_committed: Callable[[], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._journal = journal
+        self._fences = fences
+        self._lane = lane
+        self._cache = cache
+        self._commit_bytes_max = settings.commit_bytes_max
+        self._join_bytes = settings.block_bytes
+        self._request_checkpoint = request_checkpoint
+        self._on_committed = on_committed
+        self._progress = asyncio.Event()
+        self._checkpoint_error: AckGateError | None = None
+        self._pending: list[tuple[EntryBatch, AddSink]] = []
+        self._seals: list[asyncio.Future[tuple[CacheHalf, int]]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.fenced: set[int] = set()
+        """Ledgers that may not be added to any more, as far as known here."""
+        self.last_error: AckGateError | None = None
+        """Why the last commit failed; None once one has succeeded again."""
+        self.commit_count = 0
+        self.committed_entries = 0
+        self.committed_bytes = 0
+
+    def add(self, batch: EntryBatch, sink: AddSink) -> None:
+        """Queue a batch; its sink hears of it. Never blocks."""
+        if self._is_closed:
+            sink.failed(self.bookie_id, ClosedHandleError(f"bookie {self.bookie_id} is closed"))
+            return
+        self._pending.append((batch, sink))
+        if self._task is None:
+            self._start()
+
+    async def seal(self) -> tuple[CacheHalf, int]:
+        """Seal journal and write cache at the same moment, between two commits.
+
+        Returns the sealed half and the number of the journal file up to which it covers everything.
+        """
+        waiter: asyncio.Future[tuple[CacheHalf, int]] = asyncio.get_running_loop().create_future()
+        self._seals.append(waiter)
+        self._progress.set()
+        if self._task is None:
+            self._start()
+        return await waiter
+
+    def checkpoint_ended(self, error: AckGateError | None) -> None:
+        """The write cache was emptied into fragment files, or (error) could not be."""
+        self._checkpoint_error = error
+        self._progress.set()
+
+    async def probe(self) -> None:
+        """Find out whether the disk takes writes again. Raises `StorageError`."""
+        if self._is_closed:
+            raise StorageError(f"bookie {self.bookie_id} is closed")
+        try:
+            await self._lane.run(self._journal.probe)
+        except OSError as error:
+            self.last_error = self._storage_error(error)
+            raise self.last_error from error
+        self.last_error = None
+
+    async def close(self) -> None:
+        """Finish what was added; take no more."""
+        self._is_closed = True
+        self.last_error = ClosedHandleError(f"bookie {self.bookie_id} is closed")
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._pending or self._seals:
+                if self._seals:
+                    await self._seal()
+                elif self._cache.is_full:
+                    await self._wait_for_cache()
+                else:
+                    await self._commit(self._take())
+        finally:
+            self._task = None
+            # Cancelled with the loop, or a bug: nobody may wait for ever.
+            error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
+            self._fail(self._pending, error)
+            self._pending = []
+            for waiter in self._seals:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            self._seals = []
+
+    async def _wait_for_cache(self) -> None:
+        """Wait until the write cache is emptied; if it cannot be, the pending adds fail."""
+        self._progress.clear()
+        self._request_checkpoint()
+        await self._progress.wait()
+        error, self._checkpoint_error = self._checkpoint_error, None
+        if error is not None and self._cache.is_full:
+            self.last_error = error
+            pending, self._pending = self._pending, []
+            self._fail(pending, error)
+
+    async def _seal(self) -> None:
+        waiters, self._seals = self._seals, []
+        # Nothing is in the journal lane now, so that half and this journal file end at the same entry.
+        half = self._cache.seal()
+        sequence = await self._lane.run(self._journal.seal)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result((half, sequence))
+
+    def _take(self) -> list[tuple[EntryBatch, AddSink]]:
+        pending = self._pending
+        size = 0
+        for i, (batch, _) in enumerate(pending):
+            size += len(batch.encoded)
+            if size > self._commit_bytes_max and i:
+                self._pending = pending[i:]
+                return pending[:i]
+        self._pending = []
+        return pending
+
+    async def _commit(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
+        try:
+            merged, newly_fenced = await self._lane.run(lambda: self._write(taken))
+        except OSError as error:
+            self.last_error = self._storage_error(error)
+            self._fail(taken, self.last_error)
+            return
+        except Exception as error:
+            logger.exception("bookie %s: commit failed", self.bookie_id)
+            self.last_error = InternalError(f"bookie {self.bookie_id}: {error!r}")
+            self._fail(taken, self.last_error)
+            return
+        self.last_error = None
+        self.fenced |= newly_fenced
+        self.commit_count += 1
+        for batch in merged:
+            self._cache.add(batch)
+            self.committed_entries += batch.entry_count
+            self.committed_bytes += len(batch.encoded)
+        self._tell(taken)
+        self._on_committed()
+
+    def _write(self, taken: list[tuple[EntryBatch, AddSink]]) -> tuple[list[EntryBatch], set[int]]:
+        """In the journal lane."""
+        merged: list[EntryBatch] = []
+        # Two handles may add to one ledger (the fenced writer, and whoever recovers it); their batches
+        # do not follow on each other, hence the sink in the key.
+        joinable: dict[tuple[AddSink, int], list[EntryBatch]] = {}
+        sizes: dict[tuple[AddSink, int], int] = {}
+        for batch, sink in taken:
+            key = (sink, batch.fragment_id)
+            size = sizes.get(key, 0) + len(batch.encoded)
+            if size > self._join_bytes and key in joinable:
+                merged.append(join_batches(joinable.pop(key)))
+                size = len(batch.encoded)
+            sizes[key] = size
+            joinable.setdefault(key, []).append(batch)
+        merged += map(join_batches, joinable.values())
+        self._journal.commit(merged)
+        # Only now: see `fences`.
+        return merged, self._fences.poll()
+
+    def _tell(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
+        last_entry_ids = {sink: batch.last_entry_id for batch, sink in taken}
+        fenced = self.fenced
+        for sink, last_entry_id in last_entry_ids.items():
+            if sink.ledger_id in fenced and not sink.is_recovery:
+                sink.fenced(self.bookie_id)
+            else:
+                sink.synced(self.bookie_id, last_entry_id)
+
+    def _fail(self, taken: Iterable[tuple[EntryBatch, AddSink]], error: AckGateError) -> None:
+        for sink in {sink: None for _, sink in taken}:
+            sink.failed(self.bookie_id, error)
+
+    def _storage_error(self, error: OSError) -> StorageError:
+        return StorageError(f"bookie {self.bookie_id}: journal not written: {error}")

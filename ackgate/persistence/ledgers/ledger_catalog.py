@@ -1,0 +1,210 @@
+"""Ledger metadata in the metadata store, and the ids of new ledgers.
+
+Edge: over the `MetadataStore` port. One node per ledger (``/ledgers/<id>``), a small JSON object that
+`zkCli get` shows as it is; changed by compare-and-set only. ``/ledgers/idgen`` holds the next free id.
+
+Ids ascend in the order in which ledgers are created, across all clients of one store, since a topic
+orders its messages by ledger id, whichever broker wrote them. They are still taken in blocks: a
+block's remaining ids are used only while nobody else has taken a block since, which costs a read per
+ledger instead of a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.errors import (
+    CorruptRecordError,
+    InternalError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+)
+from ackgate.persistence.ledgers.ledger_password import PasswordCheck
+from ackgate.persistence.paths import LEDGERS, ledger_path
+from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import MetadataStore
+
+_FORMAT: Final = 1
+_ID_NODE: Final = f"{LEDGERS}/idgen"
+_ID_BLOCK: Final = 100
+_FIRST_ID: Final = 1
+"""Not 0: to some clients of Pulsar's protocol a 0 means "no ledger"."""
+
+_ATTEMPTS_MAX: Final = 100
+"""Lost races for a block of ids before giving up: as many brokers, each faster than us, in a row."""
+
+
+class CatalogEntry(NamedTuple):
+    """A ledger's metadata with what only this package needs of it."""
+
+    metadata: LedgerMetadata
+    password: PasswordCheck
+    version: int
+    """For compare-and-set."""
+
+
+class LedgerCatalog:
+    """All ledgers of one metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._id_lock = asyncio.Lock()
+        self._next_id = 0
+        self._stop_id = 0
+        self._id_version = -1
+
+    async def read(self, ledger_id: int) -> CatalogEntry:
+        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
+        node = await self._store.get(ledger_path(ledger_id))
+        if node is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        metadata, password = decode_metadata(ledger_id, node.value)
+        return CatalogEntry(metadata, password, node.version)
+
+    async def exists(self, ledger_id: int) -> bool:
+        """Whether the ledger has metadata."""
+        return await self._store.get(ledger_path(ledger_id)) is not None
+
+    async def create(self, metadata: LedgerMetadata, password: PasswordCheck) -> CatalogEntry:
+        """Write the metadata of a new ledger, whose id comes from `new_id`."""
+        value = encode_metadata(metadata, password)
+        version = await self._store.put(ledger_path(metadata.ledger_id), value, expected_version=-1)
+        return CatalogEntry(metadata, password, version)
+
+    async def replace(self, entry: CatalogEntry, metadata: LedgerMetadata) -> CatalogEntry:
+        """Write changed metadata. Raises `MetadataConflictError`, `NoSuchLedgerError`."""
+        value = encode_metadata(metadata, entry.password)
+        path = ledger_path(metadata.ledger_id)
+        try:
+            version = await self._store.put(path, value, expected_version=entry.version)
+        except NoSuchNodeError:
+            raise NoSuchLedgerError(f"ledger {metadata.ledger_id} does not exist") from None
+        return CatalogEntry(metadata, entry.password, version)
+
+    async def remove(self, ledger_id: int) -> None:
+        """Raises `NoSuchLedgerError`."""
+        try:
+            await self._store.delete(ledger_path(ledger_id))
+        except NoSuchNodeError:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+
+    async def ledger_ids(self) -> list[int]:
+        """All ledgers, ascending."""
+        names = await self._store.children(LEDGERS)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    async def new_id(self) -> int:
+        """An id above every id given out before, by anybody."""
+        async with self._id_lock:
+            if not await self._owns_block():
+                await self._take_block()
+            ledger_id = self._next_id
+            self._next_id += 1
+            return ledger_id
+
+    async def _owns_block(self) -> bool:
+        if self._next_id >= self._stop_id:
+            return False
+        node = await self._store.get(_ID_NODE)
+        return node is not None and node.version == self._id_version
+
+    async def _take_block(self) -> None:
+        for _ in range(_ATTEMPTS_MAX):
+            node = await self._store.get(_ID_NODE)
+            if node is None:
+                start, version = _FIRST_ID, -1
+            else:
+                start, version = _decode_id(node.value), node.version
+            stop = start + _ID_BLOCK
+            try:
+                self._id_version = await self._store.put(
+                    _ID_NODE, str(stop).encode(), expected_version=version
+                )
+            except MetadataConflictError:
+                continue
+            self._next_id, self._stop_id = start, stop
+            return
+        raise InternalError(f"{_ID_NODE}: lost {_ATTEMPTS_MAX} races for an id in a row")
+
+
+def _decode_id(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 19:
+        raise CorruptRecordError(f"{_ID_NODE}: not a ledger id: {value[:40]!r}")
+    return int(value)
+
+
+def encode_metadata(metadata: LedgerMetadata, password: PasswordCheck) -> bytes:
+    """The value of a ledger's node."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "state": metadata.state.value,
+            "ensemble_size": metadata.ensemble_size,
+            "write_quorum": metadata.write_quorum,
+            "ack_quorum": metadata.ack_quorum,
+            "digest_type": metadata.digest_type.value,
+            "fragments": [[f.first_entry_id, list(f.ensemble)] for f in metadata.fragments],
+            "last_entry_id": metadata.last_entry_id,
+            "length_bytes": metadata.length_bytes,
+            "created_ms": metadata.created_ms,
+            "custom": {
+                key: base64.b64encode(value).decode()
+                for key, value in metadata.custom_metadata.items()
+            },
+            "salt": password.salt.hex(),
+            "check": password.check.hex(),
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_metadata(ledger_id: int, value: bytes) -> tuple[LedgerMetadata, PasswordCheck]:
+    """Raises `CorruptRecordError` naming the ledger."""
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        found = fields["format"]
+        if found != _FORMAT:
+            raise CorruptRecordError(
+                f"ledger {ledger_id}: metadata of format {found!r}; this version reads {_FORMAT}"
+            )
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState(fields["state"]),
+            ensemble_size=int(fields["ensemble_size"]),
+            write_quorum=int(fields["write_quorum"]),
+            ack_quorum=int(fields["ack_quorum"]),
+            digest_type=DigestType(fields["digest_type"]),
+            fragments=tuple(
+                Fragment(int(first), tuple(str(bookie) for bookie in ensemble))
+                for first, ensemble in fields["fragments"]
+            ),
+            last_entry_id=int(fields["last_entry_id"]),
+            length_bytes=int(fields["length_bytes"]),
+            created_ms=int(fields["created_ms"]),
+            custom_metadata={
+                str(key): base64.b64decode(text, validate=True)
+                for key, text in fields["custom"].items()
+            },
+        )
+        password = PasswordCheck(bytes.fromhex(fields["salt"]), bytes.fromhex(fields["check"]))
+        _check_shape(metadata)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRecordError(f"ledger {ledger_id}: damaged metadata: {error!r}") from None
+    return metadata, password
+
+
+def _check_shape(metadata: LedgerMetadata) -> None:
+    size = metadata.ensemble_size
+    if not size >= metadata.write_quorum >= metadata.ack_quorum >= 1:
+        raise ValueError("impossible quorum")
+    firsts = [fragment.first_entry_id for fragment in metadata.fragments]
+    if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
+        raise ValueError(f"fragments begin at {firsts}")
+    if any(len(fragment.ensemble) != size for fragment in metadata.fragments):
+        raise ValueError("an ensemble is not of the ensemble's size")

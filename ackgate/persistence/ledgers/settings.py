@@ -1,0 +1,70 @@
+"""Bounds and paces of bookies and of their client.
+
+Pure. Plain values; `ackgate.config` maps Pulsar's and our keys onto them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ackgate.errors import ConfigurationError
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSettings:
+    """One bookie's bounds."""
+
+    journal_bytes_max: int = 64 * MEBIBYTE
+    """Journal size at which fragment files are brought up to date and the journal starts anew. Bounds
+    what a start after a crash has to replay."""
+
+    write_cache_bytes_max: int = 64 * MEBIBYTE
+    """Entries held in memory until they are in fragment files; twice that while files are written."""
+
+    open_files_max: int = 256
+    """File descriptors for fragment files, those for reading and for writing together."""
+
+    checkpoint_idle_seconds: float | None = 5.0
+    """Fragment files are brought up to date when nothing was added for so long. None: never by time."""
+
+    commit_bytes_max: int = 4 * MEBIBYTE
+    """Most that one group commit writes (a single larger batch excepted)."""
+
+    block_bytes: int = 64 * 1024
+    """Size at which a block of a fragment file is full: the least that a read decodes."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("journal_bytes_max", 4096),
+            ("write_cache_bytes_max", 4096),
+            ("open_files_max", 8),
+            ("commit_bytes_max", 4096),
+            ("block_bytes", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least {least}")
+        if self.checkpoint_idle_seconds is not None and self.checkpoint_idle_seconds <= 0:
+            raise ConfigurationError(
+                f"checkpoint_idle_seconds={self.checkpoint_idle_seconds}: must be above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerClientSettings:
+    """The client's bounds."""
+
+    entry_bytes_max: int = 5 * MEBIBYTE + 10 * 1024
+    """Largest payload of one entry: BookKeeper's frame."""
+
+    in_flight_adds_max: int = 50_000
+    """Adds not yet confirmed per handle, above which `has_room` is False."""
+
+    batch_bytes_max: int = 64 * 1024
+    """Entries of one append are cut into batches of about this size on their way to the bookies."""
+
+    def __post_init__(self) -> None:
+        for name in ("entry_bytes_max", "in_flight_adds_max", "batch_bytes_max"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least 1")
