@@ -45,6 +45,7 @@ class MessageLedgers:
         "_ids",
         "_is_last_open",
         "_last_confirmed",
+        "_newest_id",
         "_starts",
         "_trimmed",
         "_trimmed_through",
@@ -59,6 +60,7 @@ class MessageLedgers:
         self._counts: dict[int, int] = {}
         self._starts: list[int] = []
         self._end = 0
+        self._newest_id = -1
         self._is_last_open = False
         self._last_confirmed = EARLIEST
         self._trimmed: list[Position] = []
@@ -69,9 +71,10 @@ class MessageLedgers:
 
     def open_ledger(self, ledger_id: int) -> None:
         """A new ledger takes entries from now on; the one before it takes no more."""
-        last = self._ids[-1] if self._ids else self._trimmed_through.ledger_id
-        if not last < ledger_id <= LEDGER_ID_MAX:
-            raise PositionError(f"ledger {ledger_id} cannot be opened after ledger {last}")
+        newest = self._newest_id
+        if not newest < ledger_id <= LEDGER_ID_MAX:
+            raise PositionError(f"ledger {ledger_id} cannot be opened after ledger {newest}")
+        self._newest_id = ledger_id
         self._ids.append(ledger_id)
         self._counts[ledger_id] = 0
         self._starts.append(self._end)
@@ -125,7 +128,8 @@ class MessageLedgers:
             self._end -= count
             for later in range(index, len(self._starts)):
                 self._starts[later] -= count
-        self._trimmed.append(Position(ledger_id, count - 1))
+        if count:
+            self._trimmed.append(Position(ledger_id, count - 1))
         first = self._ids[0] if self._ids else LEDGER_ID_MAX + 1
         gone = [position for position in self._trimmed if position.ledger_id < first]
         self._trimmed = [position for position in self._trimmed if position.ledger_id > first]
@@ -162,7 +166,7 @@ class MessageLedgers:
 
     @property
     def trimmed_through(self) -> Position:
-        """Last position of the highest ledger trimmed from the front."""
+        """The highest entry that was trimmed and has no existing ledger below it."""
         return self._trimmed_through
 
     def exists(self, position: Position) -> bool:

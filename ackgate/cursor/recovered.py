@@ -109,9 +109,9 @@ def clamp(mark_delete: Position, ledgers: MessageLedgers) -> Position:
     count = ledgers.entry_count(ledger_id)
     if count is not None and entry_id >= count:
         return Position(ledger_id, count - 1)
-    if count is None and mark_delete > ledgers.last_confirmed:
-        return ledgers.last_confirmed
-    return mark_delete
+    newest = ledgers.ledger_ids[-1] if ledgers.ledger_ids else ledgers.last_confirmed.ledger_id
+    # An older ledger that is gone stays a good place: nothing will ever be written before it.
+    return ledgers.last_confirmed if ledger_id > newest else mark_delete
 
 
 def _cut(bitmap: BitMap, start: int, stop: int) -> int:
