@@ -16,14 +16,19 @@ from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.topic_node import decode_topic_node
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackgate.broker.parts import BrokerParts
 
 log = logging.getLogger(__name__)
 
 
-async def delete_orphan_ledgers(parts: BrokerParts) -> list[int]:
-    """Delete orphans of topics and cursors. Returns their ids."""
-    candidates = await parts.ledger_client.ledger_ids()
+async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -> list[int]:
+    """Delete those of the candidates that are orphans of topics or cursors. Returns their ids.
+
+    `candidates` must be older than every topic that is open: a ledger is made before its node names
+    it, so a younger one might be taken for an orphan.
+    """
     orphans = await find_orphan_cursor_ledgers(parts.ledger_client, parts.metadata, candidates)
     for ledger_id in candidates:
         if await _is_orphan_of_topic(parts, ledger_id):

@@ -22,10 +22,10 @@ from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.schemas import SchemaRegistry
-from ackgate.broker.session import ProtocolServer
+from ackgate.broker.protocol_server import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError
-from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.bookie import open_bookies
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
 from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
@@ -87,6 +87,7 @@ class BrokerServer:
     async def _serve(self) -> None:
         broker = self.settings.broker
         host = broker.bind_address
+        old_ledgers = await self.parts.ledger_client.ledger_ids()
         self._protocol = ProtocolServer(self.parts, self.registry, self.schemas)
         self.protocol_port = await _listening(
             self._protocol.listen(host, broker.broker_service_port),
@@ -99,7 +100,7 @@ class BrokerServer:
         self.http_port, self._stop_http = await serve_http(self, host, broker.web_service_port)
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
         self._upkeep = [
-            asyncio.create_task(self._delete_orphans()),
+            asyncio.create_task(self._delete_orphans(old_ledgers)),
             asyncio.create_task(
                 _every(
                     self.registry.maintain,
@@ -137,9 +138,9 @@ class BrokerServer:
             return socket.gethostname()
         return broker.bind_address
 
-    async def _delete_orphans(self) -> None:
+    async def _delete_orphans(self, candidates: list[int]) -> None:
         try:
-            await delete_orphan_ledgers(self.parts)
+            await delete_orphan_ledgers(self.parts, candidates)
         except AckGateError as error:
             log.warning("orphan ledgers were not looked for: %s", error)
 
@@ -173,8 +174,22 @@ async def _open_ledgers(
     settings: Settings, directory: DataDirectory, metadata: MetadataStore
 ) -> LedgerClient:
     persistence = settings.persistence
-    bookies = await open_bookies(persistence.bookie_paths(directory.root), settings=persistence)
-    return BookieLedgerClient(bookies, metadata, settings=persistence)
+    bookies = await open_bookies(
+        persistence.bookie_paths(directory.root),
+        settings=BookieSettings(
+            journal_bytes_max=persistence.bookie_journal_bytes_max,
+            write_cache_bytes_max=persistence.bookie_write_cache_bytes_max,
+            open_files_max=persistence.bookie_open_files_max,
+        ),
+    )
+    return BookieLedgerClient(
+        bookies,
+        metadata,
+        settings=LedgerClientSettings(
+            entry_bytes_max=persistence.max_entry_bytes,
+            in_flight_adds_max=persistence.ledger_in_flight_adds_max,
+        ),
+    )
 
 
 async def _make_parts(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
@@ -135,9 +135,9 @@ class Session(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start listening, for a while."""
-        assert isinstance(transport, asyncio.Transport)
         self._loop = asyncio.get_running_loop()
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio's, but have all its methods.
+        self._transport = cast("asyncio.Transport", transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self._outbox = Outbox(
             transport,

@@ -1,0 +1,117 @@
+"""Many topics on one broker: memory per idle subscription, and how fast all dirty cursors are durable.
+
+The broker runs in this process, without sockets between it and the work, so that the figures are
+those of topics and subscriptions and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ackgate.broker.names import TopicName
+from ackgate.broker.producer import Producer
+from ackgate.broker.server import BrokerServer
+from ackgate.broker.wire_types import InitialPosition, ProducerRequest
+from ackgate.config.load import load_settings
+from ackgate.cursor.position import Position
+
+if TYPE_CHECKING:
+    from ackgate.broker.ports import SessionPort
+    from ackgate.broker.topic import Topic
+
+ENTRIES_PER_TOPIC = 4
+
+
+def run(*, smoke: bool) -> dict[str, Any]:
+    """Figures for 1,000 topics (20 in a smoke run)."""
+    return asyncio.run(_run(20 if smoke else 1_000))
+
+
+async def _run(count: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
+        settings = load_settings(
+            overrides=["brokerServicePort=0", "webServicePort=0"], environ={}
+        ).settings
+        broker = await BrokerServer.start(settings, Path(directory))
+        try:
+            await _topics(broker, "warm-up", count // 10 or 1)
+            before = _resident_bytes()
+            began = time.perf_counter()
+            topics = await _topics(broker, "idle", count)
+            created = time.perf_counter() - began
+            per_subscription = (_resident_bytes() - before) / count
+            dirty = await _make_dirty(topics)
+            return {
+                "topics": count,
+                "create_s": round(created, 3),
+                "bytes_per_idle_subscription": round(per_subscription),
+                "all_dirty_cursors_durable_s": round(dirty, 3),
+            }
+        finally:
+            await broker.stop()
+
+
+async def _topics(broker: BrokerServer, prefix: str, count: int) -> list[Topic]:
+    topics = await asyncio.gather(
+        *(
+            broker.registry.topic(TopicName.parse(f"{prefix}-{index}"), create=True)
+            for index in range(count)
+        )
+    )
+    await asyncio.gather(
+        *(topic.subscription("s", InitialPosition.EARLIEST) for topic in topics)
+    )
+    return list(topics)
+
+
+async def _make_dirty(topics: list[Topic]) -> float:
+    """Store entries, ack one in the middle of each topic; seconds until all acks are durable."""
+    loop = asyncio.get_running_loop()
+    for topic in topics:
+        request = ProducerRequest(topic.name, 0, "bench")
+        producer = Producer(topic, cast("SessionPort", _Deaf()), request, "bench")
+        for sequence_id in range(ENTRIES_PER_TOPIC):
+            producer.publish(sequence_id, 0, 1, b"\x00\x00\x00\x00")
+    while any(topic.ledger.pending_adds for topic in topics):
+        await asyncio.sleep(0.001)
+    began = time.perf_counter()
+    durable = []
+    for topic in topics:
+        subscription = topic.subscriptions["s"]
+        ledger_id = topic.ledger.facts.ledger_ids[-1]
+        subscription.cursor.ack(Position(ledger_id, ENTRIES_PER_TOPIC - 2))
+        subscription.on_acked()
+        done: asyncio.Future[None] = loop.create_future()
+        subscription.when_durable(lambda error, done=done: _settle(done, error))
+        durable.append(done)
+    await asyncio.gather(*durable)
+    return time.perf_counter() - began
+
+
+class _Deaf:
+    """A session that wants no receipts."""
+
+    is_open = True
+
+    def send_receipts(self, producer_id: int, receipts: object) -> None:
+        """They go nowhere."""
+
+
+def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmRSS in /proc/self/status")
