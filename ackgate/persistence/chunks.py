@@ -47,6 +47,11 @@ class BackwardJoiner:
     def __init__(self) -> None:
         self._chunks: list[ChunkRecord] = []
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a record is half collected."""
+        return bool(self._chunks)
+
     def expects(self, chunk: ChunkRecord) -> bool:
         """Whether this chunk carries on the record begun, or begins one when none is."""
         if not self._chunks:

@@ -29,6 +29,9 @@ class PersistOutcome:
     version: int
     """The version that is durable now."""
 
+    mark_delete: Position
+    """The mark-delete of that version: what lies below it may be trimmed."""
+
     where: PersistWhere
 
     is_delta: bool

@@ -28,14 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
-
-
-@dataclass(frozen=True, slots=True)
-class PersistLimits:
-    """The caps of one kind of store."""
-
-    ranges_max: int
-    batch_indexes_max: int
+    from ackgate.persistence.limits import PersistLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +58,7 @@ class PersistPlan:
         """The write is durable."""
         return PersistOutcome(
             version=self.record.stamp.version,
+            mark_delete=self.record.mark_delete,
             where=where,
             is_delta=isinstance(self.record, DeltaRecord),
             ranges_in_memory=self.ranges_in_memory,

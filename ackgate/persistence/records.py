@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from ackgate.cursor.position import Position
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
 
 
@@ -52,6 +53,11 @@ class SnapshotRecord:
         return Stamp(self.owner_epoch, self.snapshot.version)
 
     @property
+    def mark_delete(self) -> Position:
+        """Every position at or before it is acked."""
+        return self.snapshot.mark_delete
+
+    @property
     def is_complete(self) -> bool:
         """Whether the limits left nothing out."""
         return (
@@ -73,6 +79,11 @@ class DeltaRecord:
     def stamp(self) -> Stamp:
         """Its place in the order of all records."""
         return Stamp(self.owner_epoch, self.growth.version)
+
+    @property
+    def mark_delete(self) -> Position:
+        """Every position at or before it is acked."""
+        return self.growth.mark_delete
 
     @property
     def base(self) -> Stamp:

@@ -144,6 +144,11 @@ class TailScan:
         return self._snapshot is not None
 
     @property
+    def is_joining(self) -> bool:
+        """Whether the last chunks of a record were met and its first ones are still to come."""
+        return self._joiner.is_begun
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was skipped and why, newest first."""
         unnamed = self._skipped - len(self._notes)

@@ -1,0 +1,185 @@
+"""Cursor ledgers: made, appended to, removed, and found again when a crash left one behind.
+
+Edge: the ledger client. A cursor ledger begins with a snapshot and carries deltas behind it; every
+so often another snapshot. What may be appended next follows from what was appended last:
+
+    snapshot  delta delta ... delta  snapshot  delta ...      so many deltas and bytes at most,
+    |<--- at most N deltas, B bytes --->|                     each on top of the record before
+
+Each ledger names its cursor in its custom metadata, so that one which no node refers to any more
+can be recognised and deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Self
+
+from ackgate.errors import AckGateError, NoSuchLedgerError
+from ackgate.persistence.chunks import CHUNK_OVERHEAD_BYTES, cut
+from ackgate.persistence.cursor_node import decode_cursor_node
+from ackgate.persistence.ports import DigestType, LedgerOptions
+from ackgate.persistence.records import DeltaRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.ports import LedgerClient, LedgerWriter, MetadataStore
+    from ackgate.persistence.records import CursorRecord
+
+log = logging.getLogger(__name__)
+
+CURSOR_PATH_KEY: Final = "ackgate/cursor"
+"""Custom metadata: the node of the cursor that a ledger belongs to."""
+
+
+class CursorLedger:
+    """One cursor ledger, open for writing."""
+
+    __slots__ = (
+        "_delta_bytes",
+        "_delta_entries",
+        "_deltas",
+        "_entries",
+        "_last_version",
+        "_opened_at",
+        "_writer",
+        "ledger_id",
+    )
+
+    def __init__(self, writer: LedgerWriter, *, now: float) -> None:
+        self._writer = writer
+        self._opened_at = now
+        self._entries = 0
+        self._deltas = 0
+        self._delta_entries = 0
+        self._delta_bytes = 0
+        self._last_version: int | None = None
+        self.ledger_id = writer.ledger_id
+
+    @classmethod
+    async def create(
+        cls, client: LedgerClient, path: str, settings: PersistenceSettings, *, now: float
+    ) -> Self:
+        """Make a new, empty ledger for the cursor at `path`. Raises `StorageError`."""
+        return cls(await client.create(ledger_options(path, settings)), now=now)
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last entry appended, -1 before the first."""
+        return self._entries - 1
+
+    def takes_deltas(self, settings: PersistenceSettings) -> bool:
+        """Whether a delta may follow what is there; cheap, before one is made."""
+        return (
+            self._last_version is not None
+            and self._deltas < settings.cursor_deltas_per_snapshot_max
+        )
+
+    def takes_delta(self, base_version: int, encoded: bytes, settings: PersistenceSettings) -> bool:
+        """Whether this delta links up with the last record and stays within the bounds."""
+        entries = 1 + len(encoded) // (settings.cursor_record_chunk_bytes - CHUNK_OVERHEAD_BYTES)
+        return (
+            base_version == self._last_version
+            and self._delta_bytes + len(encoded) <= settings.cursor_delta_bytes_per_snapshot_max
+            # Recovery must meet the snapshot within its scan, whatever the other bounds say.
+            and self._delta_entries + entries < settings.cursor_recovery_scan_entries_max
+        )
+
+    def is_full(self, settings: PersistenceSettings, *, now: float) -> bool:
+        """Whether the next record should begin a new ledger."""
+        return self._entries >= settings.managed_ledger_cursor_max_entries_per_ledger or (
+            self.is_old(settings, now=now)
+        )
+
+    def is_old(self, settings: PersistenceSettings, *, now: float) -> bool:
+        """Whether the ledger has reached the age at which it is replaced."""
+        return now - self._opened_at >= settings.managed_ledger_cursor_rollover_time_in_seconds
+
+    async def append(
+        self, record: CursorRecord, encoded: bytes, settings: PersistenceSettings
+    ) -> int:
+        """Write a record and wait until it is durable. Returns the bytes written.
+
+        After any error the ledger's tail is unknown and nothing more may be appended.
+        """
+        stamp = record.stamp
+        entries = cut(encoded, stamp, settings.cursor_record_chunk_bytes)
+        self._last_version = None
+        await self._writer.append(entries).durable
+        self._last_version = stamp.version
+        self._entries += len(entries)
+        if isinstance(record, DeltaRecord):
+            self._deltas += 1
+            self._delta_entries += len(entries)
+            self._delta_bytes += len(encoded)
+        else:
+            self._deltas = self._delta_entries = self._delta_bytes = 0
+        return len(encoded) if len(entries) == 1 else sum(map(len, entries))
+
+    async def close(self) -> None:
+        """Close the handle; a failure changes nothing, since recovery closes the ledger then."""
+        with contextlib.suppress(AckGateError):
+            await self._writer.close()
+
+
+def ledger_options(path: str, settings: PersistenceSettings) -> LedgerOptions:
+    """How the ledger of the cursor at `path` is to be stored."""
+    return LedgerOptions(
+        ensemble_size=settings.managed_ledger_default_ensemble_size,
+        write_quorum=settings.managed_ledger_default_write_quorum,
+        ack_quorum=settings.managed_ledger_default_ack_quorum,
+        digest_type=DigestType(settings.managed_ledger_digest_type),
+        password=ledger_password(settings),
+        custom_metadata={
+            "application": b"ackgate",
+            "component": b"cursor",
+            CURSOR_PATH_KEY: path.encode(),
+        },
+    )
+
+
+def ledger_password(settings: PersistenceSettings) -> bytes:
+    """The key of the ledgers' digests."""
+    return settings.managed_ledger_password.get_secret_value().encode()
+
+
+async def delete_ledger(client: LedgerClient, ledger_id: int) -> bool:
+    """Delete a ledger that nothing refers to. False when that must be tried again later."""
+    try:
+        await client.delete(ledger_id)
+    except NoSuchLedgerError:
+        return True
+    except AckGateError as error:
+        log.warning("cursor ledger %d could not be deleted yet: %s", ledger_id, error)
+        return False
+    return True
+
+
+async def find_orphan_cursor_ledgers(
+    client: LedgerClient, metadata: MetadataStore, candidates: Iterable[int]
+) -> list[int]:
+    """Those of the candidates that are cursor ledgers and that their cursor's node does not name.
+
+    A ledger is made before its node is pointed at it, so `candidates` must be older than every
+    cursor store that is open: take `LedgerClient.ledger_ids` before the first is opened.
+    """
+    orphans = []
+    for ledger_id in candidates:
+        try:
+            about = await client.metadata(ledger_id)
+        except NoSuchLedgerError:
+            continue
+        path = about.custom_metadata.get(CURSOR_PATH_KEY)
+        if path is not None and not await _is_named(metadata, path.decode(), ledger_id):
+            orphans.append(ledger_id)
+    return orphans
+
+
+async def _is_named(metadata: MetadataStore, path: str, ledger_id: int) -> bool:
+    found = await metadata.get(path)
+    if found is None:
+        return False
+    return decode_cursor_node(found.value, path=path).cursor_ledger_id == ledger_id

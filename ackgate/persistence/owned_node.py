@@ -1,0 +1,160 @@
+"""The metadata node of a cursor that we own: every write of it, and who wins a conflict.
+
+Edge: compare-and-set puts. A conflict means that somebody else wrote. The node is read again and the
+owner epochs decide:
+
+    found       higher epoch            the same or a lower one        nothing
+    then        we lost the cursor:     a stale owner, or our own      it was deleted:
+                `OwnershipError`        put whose answer was lost:     `OwnershipError`
+                                        put again over it
+
+A put that failed may have been done all the same. Until that is known (`make_certain`) nobody may
+rely on what the node says, because what it names decides where recovery will look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import (
+    CallerError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NoSuchNodeError,
+    OwnershipError,
+)
+from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.persistence.envelope import Packing
+    from ackgate.persistence.ports import MetadataStore
+
+CONFLICTS_MAX: Final = 5
+"""Puts over a stale writer before giving up for now: one is normal, more is a fight."""
+
+
+class OwnedNode:
+    """One cursor's node, in the hands of its owner."""
+
+    __slots__ = (
+        "_is_certain",
+        "_lock",
+        "_metadata",
+        "_version",
+        "cursor_ledger_id",
+        "cursor_properties",
+        "owner_epoch",
+        "path",
+    )
+
+    def __init__(
+        self, metadata: MetadataStore, path: str, node: CursorNode, *, version: int
+    ) -> None:
+        """`node` was read or written at `version`, and its epoch is ours."""
+        self._metadata = metadata
+        self._version = version
+        self._is_certain = True
+        self._lock = asyncio.Lock()
+        self.path = path
+        self.owner_epoch = node.owner_epoch
+        self.cursor_ledger_id = node.cursor_ledger_id
+        self.cursor_properties = node.cursor_properties
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the node is known to say what we believe."""
+        return self._is_certain
+
+    @property
+    def bytes_max(self) -> int:
+        """The store's own size guard."""
+        return self._metadata.node_bytes_max
+
+    def encode(
+        self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
+    ) -> bytes:
+        """The value that `put` would write."""
+        node = CursorNode(
+            owner_epoch=self.owner_epoch,
+            cursor_ledger_id=cursor_ledger_id,
+            state=state,
+            cursor_properties=self.cursor_properties,
+        )
+        return encode_cursor_node(node, packing)
+
+    async def put(
+        self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
+    ) -> int:
+        """Point the node at a ledger and give it a state. Returns the bytes written.
+
+        Raises `OwnershipError`, `MetadataStoreError`, `NodeTooLargeError`.
+        """
+        async with self._lock:
+            value = self.encode(cursor_ledger_id=cursor_ledger_id, state=state, packing=packing)
+            await self._put(value)
+            self.cursor_ledger_id = cursor_ledger_id
+            return len(value)
+
+    async def put_properties(self, properties: Mapping[str, str], packing: Packing) -> None:
+        """Replace the cursor properties and leave all else as it is."""
+        async with self._lock:
+            node = replace(await self._read(), cursor_properties=dict(properties))
+            await self._put(encode_cursor_node(node, packing))
+            self.cursor_properties = node.cursor_properties
+
+    async def make_certain(self) -> None:
+        """Find out what became of a put that failed."""
+        if not self._is_certain:
+            async with self._lock:
+                await self._read()
+
+    async def delete(self) -> None:
+        """Remove the node; it may be gone already."""
+        async with self._lock:
+            for _ in range(CONFLICTS_MAX):
+                try:
+                    await self._metadata.delete(self.path, expected_version=self._version)
+                except MetadataConflictError:
+                    await self._read()
+                except NoSuchNodeError:
+                    return
+                else:
+                    return
+            raise MetadataStoreError(f"{self.path} is being written by somebody else")
+
+    async def _put(self, value: bytes) -> None:
+        for _ in range(CONFLICTS_MAX):
+            was_certain, self._is_certain = self._is_certain, False
+            try:
+                self._version = await self._metadata.put(
+                    self.path, value, expected_version=self._version
+                )
+            except MetadataConflictError:
+                self._is_certain = was_certain
+                await self._read()
+            except CallerError:
+                self._is_certain = was_certain  # refused on our side: nothing was sent
+                raise
+            else:
+                self._is_certain = True
+                return
+        raise MetadataStoreError(f"{self.path} is being written by somebody else")
+
+    async def _read(self) -> CursorNode:
+        found = await self._metadata.get(self.path)
+        if found is None:
+            raise OwnershipError(f"cursor {self.path} was deleted by somebody else")
+        node = decode_cursor_node(found.value, path=self.path)
+        if node.owner_epoch > self.owner_epoch:
+            raise OwnershipError(
+                f"cursor {self.path} belongs to the owner of epoch {node.owner_epoch}, "
+                f"we are {self.owner_epoch}"
+            )
+        self._version = found.version
+        self.cursor_ledger_id = node.cursor_ledger_id
+        self._is_certain = True
+        return node
