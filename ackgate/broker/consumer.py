@@ -53,7 +53,9 @@ class Consumer:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
-        self.messages_redelivered = 0
+        self.last_flow_ms = 0
+        self.last_sent_ms = 0
+        self.last_acked_ms = 0
         self.is_closed = False
         key_shared = request.key_shared
         self.spec = ConsumerSpec(
@@ -65,6 +67,13 @@ class Consumer:
             epoch=request.epoch,
         )
 
+    @property
+    def messages_redelivered(self) -> int:
+        """Messages that this consumer asked for again."""
+        dispatcher = self.subscription.dispatcher
+        known = dispatcher.consumer_statistics(self.key) if dispatcher is not None else None
+        return known.messages_redelivered if known is not None else 0
+
     # ---------------------------------------------------------------- sending
 
     def send(
@@ -73,6 +82,8 @@ class Consumer:
         """Give the client these entries."""
         self.messages_out += message_count
         self.bytes_out += size_bytes
+        subscription = self.subscription
+        self.last_sent_ms = subscription.last_sent_ms = subscription.topic.parts.clock_ms()
         self.session.send_messages(
             self.consumer_id, self.subscription.topic.partition, messages, epoch
         )
@@ -88,8 +99,10 @@ class Consumer:
         """The client takes `permits` more messages."""
         dispatcher = self.subscription.dispatcher
         if dispatcher is not None and not self.is_closed:
+            subscription = self.subscription
+            self.last_flow_ms = subscription.last_flow_ms = subscription.topic.parts.clock_ms()
             dispatcher.add_permits(self.key, permits)
-            self.subscription.ask_round()
+            subscription.ask_round()
 
     # ---------------------------------------------------------------- acks
 
@@ -106,7 +119,9 @@ class Consumer:
                 _gather(command, gathered)
                 gathered_commands.append(command)
         self._apply_individual(gathered, gathered_commands)
-        self.subscription.on_acked()
+        subscription = self.subscription
+        self.last_acked_ms = subscription.last_acked_ms = subscription.topic.parts.clock_ms()
+        subscription.on_acked()
 
     def _apply_individual(self, acks: _Acks, commands: list[pb.CommandAck]) -> None:
         if not commands:

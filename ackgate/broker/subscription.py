@@ -71,11 +71,19 @@ class Subscription:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
+        self.entries_expired = 0
+        self.last_flow_ms = 0
+        self.last_sent_ms = 0
+        self.last_acked_ms = 0
+        self.last_mark_delete_ms = 0
+        self.last_expired_ms = 0
         self.gate_opened_at_ms: int | None = None
         self._reader = SubscriptionReader(
             topic.ledger, cursor, topic.parts.settings.dispatcher.dispatcher_max_read_size_bytes
         )
         self._next_key = 0
+        self._messages_redelivered = 0  # for consumers that have left
+        self._mark_delete_seen = cursor.mark_delete
         self._is_round_asked = False
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -107,6 +115,12 @@ class Subscription:
     def persisted_mark_delete(self) -> Position:
         """Everything up to here is acked, durably: message ledgers below may be trimmed."""
         return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
+
+    @property
+    def messages_redelivered(self) -> int:
+        """Messages that consumers asked for again."""
+        present = sum(consumer.messages_redelivered for consumer in self.consumers.values())
+        return self._messages_redelivered + present
 
     @property
     def pauses(self) -> bool:
@@ -145,6 +159,7 @@ class Subscription:
         """A consumer left; what it did not ack goes to the others."""
         if self.consumers.pop(consumer.key, None) is None or self.dispatcher is None:
             return
+        self._messages_redelivered += consumer.messages_redelivered
         self._carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
         if not self.consumers and not self.is_durable:
             self._is_closed = True
@@ -219,6 +234,9 @@ class Subscription:
         cursor = self.cursor
         was_open = self.gate.is_open
         now_ms = self.topic.parts.clock_ms()
+        if cursor.mark_delete != self._mark_delete_seen:
+            self._mark_delete_seen = cursor.mark_delete
+            self.last_mark_delete_ms = now_ms
         self.gate.observe(
             ranges_live=cursor.range_count,
             batch_indexes_live=cursor.partly_acked_count,
@@ -417,13 +435,22 @@ class Subscription:
         """Ack everything published longer ago than this. Returns how many entries were not acked."""
         cutoff_ms = self.topic.parts.clock_ms() - seconds * 1000
         ledger = self.topic.ledger
-        through = ledger.facts.previous(await ledger.reads.first_published_at(cutoff_ms))
-        before = self.cursor.backlog_entries
-        if through <= self.cursor.mark_delete:
+        return await self.expire_through(
+            ledger.facts.previous(await ledger.reads.first_published_at(cutoff_ms))
+        )
+
+    async def expire_through(self, position: Position) -> int:
+        """Ack everything up to this entry. Returns how many entries were not acked."""
+        self.last_expired_ms = self.topic.parts.clock_ms()
+        position = min(position, self.topic.ledger.facts.last_confirmed)
+        if position <= self.cursor.mark_delete:
             return 0
-        self.cursor.ack_cumulative(through)
+        before = self.cursor.backlog_entries
+        self.cursor.ack_cumulative(position)
+        expired = before - self.cursor.backlog_entries
+        self.entries_expired += expired
         await self._skipped()
-        return before - self.cursor.backlog_entries
+        return expired
 
     async def _skipped(self) -> None:
         if self.dispatcher is not None:
