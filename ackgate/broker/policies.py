@@ -55,16 +55,33 @@ class PolicyStore:
         """What `load` found at `path`, without I/O."""
         return self._known.get(path, {})
 
-    async def change(self, path: str, key: str, value: object) -> None:
-        """Set one policy, or remove it with None."""
-        expected = POLICY_TYPES[key]
-        if value is not None and type(value) is not expected:
-            raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
-        policies = {**await self.load(path), key: value}
-        if value is None:
-            del policies[key]
+    async def change(self, path: str, changes: Mapping[str, object]) -> None:
+        """Set policies, or remove them with None; all of them or none."""
+        policies = dict(await self.load(path))
+        for key, value in changes.items():
+            expected = POLICY_TYPES[key]
+            if value is None:
+                policies.pop(key, None)
+            elif type(value) is expected:
+                policies[key] = value
+            else:
+                raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
         await self._metadata.put(path, json.dumps(policies).encode(), expected_version=None)
         self._known[path] = policies
+        self._tell()
+
+    async def create(self, path: str) -> None:
+        """Make an empty set of policies. Raises `NodeExistsError`."""
+        await self._metadata.create(path, b"{}")
+        self._known[path] = {}
+
+    async def remove(self, path: str) -> None:
+        """Remove the set of policies with its node. Raises `NoSuchNodeError`."""
+        await self._metadata.delete(path)
+        self._known[path] = {}
+        self._tell()
+
+    def _tell(self) -> None:
         for listener in self._listeners:
             listener()
 

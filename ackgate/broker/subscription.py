@@ -198,7 +198,15 @@ class Subscription:
         self._observe()
         if self.store is not None:
             self.store.notify()
+        if self.topic.ledger.is_terminated:
+            self.tell_end_if_reached()
         self.ask_round()
+
+    def tell_end_if_reached(self) -> None:
+        """Tell consumers when the topic takes no more messages and all there are are acked."""
+        if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:
+            for consumer in self.consumers.values():
+                consumer.session.send_reached_end_of_topic(consumer.consumer_id)
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None

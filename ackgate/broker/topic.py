@@ -177,6 +177,14 @@ class Topic:
             await self._dedup_store.delete()
         await self.ledger.delete()
 
+    async def terminate(self) -> Position:
+        """Take no more messages, for good. Returns the last position."""
+        last = await self.ledger.terminate()
+        self.producers.disconnect_all()
+        for subscription in self.subscriptions.values():
+            subscription.tell_end_if_reached()
+        return last
+
     # ---------------------------------------------------------------- publishing
 
     async def add_producer(self, session: SessionPort, request: ProducerRequest) -> Producer:
@@ -319,8 +327,7 @@ class Topic:
             subscription = await self._reader_subscription(request)
         self._check_open()
         consumer = await subscription.add_consumer(session, request)
-        if self.ledger.is_terminated:
-            subscription.on_entries_added()
+        subscription.tell_end_if_reached()
         return consumer
 
     def _check_consumer_limits(self, request: SubscribeRequest) -> None:
@@ -346,8 +353,12 @@ class Topic:
         initial: InitialPosition | Position,
         *,
         properties: dict[str, str] | Any = None,  # noqa: ANN401
+        by_client: bool = True,
     ) -> Subscription:
-        """The durable subscription of this name, created if it does not exist."""
+        """The durable subscription of this name, created if it does not exist.
+
+        `by_client` False: an administrator asked, whom `allowAutoSubscriptionCreation` does not bind.
+        """
         present = self.subscriptions.get(name)
         if present is not None:
             if not present.is_durable:
@@ -361,6 +372,10 @@ class Topic:
         most = self.parts.settings.broker.max_subscriptions_per_topic
         if most and len(self.subscriptions) >= most:
             raise NotAllowedError(f"topic {self.name} has {most} subscriptions, the most allowed")
+        if by_client and not self.parts.settings.broker.allow_auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                f"subscription {name} does not exist on {self.name} and may not be created"
+            )
         self._subscribing[name] = opening = asyncio.ensure_future(
             self._open_subscription(
                 name, create_at=self._initial_mark_delete(initial), properties=properties
@@ -391,13 +406,6 @@ class Topic:
         create_at: Position | None,
         properties: dict[str, str] | None = None,
     ) -> Subscription:
-        if (
-            create_at is not None
-            and not self.parts.settings.broker.allow_auto_subscription_creation
-        ):
-            raise SubscriptionNotFoundError(
-                f"subscription {name} does not exist on {self.name} and may not be created"
-            )
         store = await self._open_store(name, create_at=create_at, properties=properties)
         subscription = Subscription(self, name, store.cursor, store)
         self.subscriptions[name] = subscription
