@@ -30,7 +30,7 @@ from ackgate.broker.add_batch import AddBatch
 from ackgate.broker.entry import Entry
 from ackgate.broker.message_reads import MessageReads
 from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor.position import Position, run_of_positions
 from ackgate.errors import (
     AckGateError,
     ClosedHandleError,
@@ -294,12 +294,8 @@ class ManagedLedger:
             self._drained.set()
 
     def _confirm(self, ledger_id: int, first_entry_id: int, batch: AddBatch) -> None:
-        entries = [
-            Entry(Position(ledger_id, entry_id), payload, message_count)
-            for entry_id, (payload, message_count) in enumerate(
-                zip(batch.payloads, batch.message_counts, strict=True), first_entry_id
-            )
-        ]
+        positions = run_of_positions(ledger_id, first_entry_id, first_entry_id + len(batch))
+        entries = list(map(Entry, positions, batch.payloads, batch.message_counts))
         self.added_entries += len(entries)
         self.facts.add_entries(ledger_id, len(entries))
         self._cache.insert(ledger_id, entries)
