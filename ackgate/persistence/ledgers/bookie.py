@@ -219,8 +219,7 @@ class Bookie:
 
         A crash may bring some of them back; nothing refers to them, and the client removes them then.
         """
-        self._writable().fenced.discard(ledger_id)
-        self._cache.drop(ledger_id)
+        self._writable().drop(ledger_id)
         await self._on_storage(lambda: self._storage.remove(ledger_id))
 
     async def take_over_dead_journals(self) -> int:

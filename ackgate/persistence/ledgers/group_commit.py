@@ -38,6 +38,7 @@ class GroupCommit:
         "_cache",
         "_checkpoint_error",
         "_commit_bytes_max",
+        "_dropped",
         "_fences",
         "_is_closed",
         "_join_bytes",
@@ -84,6 +85,7 @@ class GroupCommit:
         self._seals: list[asyncio.Future[tuple[CacheHalf, int]]] = []
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._dropped: set[int] = set()
         self.fenced: set[int] = set()
         """Ledgers that may not be added to any more, as far as known here."""
         self.last_error: AckGateError | None = None
@@ -100,6 +102,12 @@ class GroupCommit:
         self._pending.append((batch, sink))
         if self._task is None:
             self._start()
+
+    def drop(self, ledger_id: int) -> None:
+        """Forget a deleted ledger, also what of it is still on its way."""
+        self._cache.drop(ledger_id)
+        if self._task is not None:
+            self._dropped.add(ledger_id)
 
     async def seal(self) -> tuple[CacheHalf, int]:
         """Seal journal and write cache at the same moment, between two commits.
@@ -150,6 +158,7 @@ class GroupCommit:
                     await self._commit(self._take())
         finally:
             self._task = None
+            self._dropped.clear()
             # Cancelled with the loop, or a bug: nobody may wait for ever.
             error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
             self._fail(self._pending, error)
@@ -206,7 +215,8 @@ class GroupCommit:
         self.fenced |= newly_fenced
         self.commit_count += 1
         for batch in merged:
-            self._cache.add(batch)
+            if batch.ledger_id not in self._dropped:
+                self._cache.add(batch)
             self.committed_entries += batch.entry_count
             self.committed_bytes += len(batch.encoded)
         self._tell(taken)

@@ -1,0 +1,93 @@
+"""The ledger clients under test. A new implementation joins by adding itself to `BACKENDS`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import LedgerClient, LedgerOptions
+from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+
+ENTRY_BYTES_MAX = 100_000
+IN_FLIGHT_ADDS_MAX = 10
+
+
+@dataclass
+class Backend:
+    """One kind of ledger storage, ready to be connected to."""
+
+    connect: Callable[[], Awaitable[LedgerClient]]
+    """Another client of the same storage: another process, as far as the two can tell."""
+
+    options: LedgerOptions
+    """How this backend likes its ledgers."""
+
+    clients: list[LedgerClient] = field(default_factory=list)
+
+    async def client(self) -> LedgerClient:
+        client = await self.connect()
+        self.clients.append(client)
+        return client
+
+
+def memory(_: Path) -> Backend:
+    storage = MemoryLedgers()
+
+    async def connect() -> LedgerClient:
+        return MemoryLedgerClient(
+            storage, entry_bytes_max=ENTRY_BYTES_MAX, in_flight_adds_max=IN_FLIGHT_ADDS_MAX
+        )
+
+    return Backend(connect, LedgerOptions(3, 2, 2))
+
+
+def bookies(count: int, options: LedgerOptions, directory: Path) -> Backend:
+    tree = MemoryTree()
+    directories = [directory / f"bookie-{i}" for i in range(count)]
+
+    async def connect() -> LedgerClient:
+        return BookieLedgerClient(
+            await open_bookies(
+                directories, settings=BookieSettings(checkpoint_idle_seconds=None, open_files_max=8)
+            ),
+            MemoryMetadataStore(tree),
+            settings=LedgerClientSettings(
+                entry_bytes_max=ENTRY_BYTES_MAX, in_flight_adds_max=IN_FLIGHT_ADDS_MAX
+            ),
+        )
+
+    return Backend(connect, options)
+
+
+def one_bookie(directory: Path) -> Backend:
+    return bookies(1, LedgerOptions(), directory)
+
+
+def three_bookies_striped(directory: Path) -> Backend:
+    return bookies(3, LedgerOptions(3, 2, 2), directory)
+
+
+def four_bookies_mirrored(directory: Path) -> Backend:
+    return bookies(4, LedgerOptions(3, 3, 2), directory)
+
+
+BACKENDS = [memory, one_bookie, three_bookies_striped, four_bookies_mirrored]
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    made = request.param(tmp_path)
+    yield made
+    for client in made.clients:
+        await client.close()
+
+
+@pytest.fixture
+async def client(backend: Backend) -> LedgerClient:
+    return await backend.client()
