@@ -36,23 +36,23 @@ def main() -> int:
     results: dict[str, Any] = {"machine": machine()}
     for name in arguments.only or BENCHES:
         began = time.perf_counter()
-        print(f"== {name}", flush=True)  # noqa: T201
+        print(f"== {name}", flush=True)
         results[name] = importlib.import_module(f"bench.{name}").run(smoke=arguments.smoke)
         show(results[name], "  ")
-        print(f"  ({time.perf_counter() - began:.1f} s)", flush=True)  # noqa: T201
+        print(f"  ({time.perf_counter() - began:.1f} s)", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0
 
 
-def show(figures: Any, indent: str) -> None:  # noqa: ANN401 - nested figures
+def show(figures: Any, indent: str) -> None:
     """Print nested figures, one a line."""
     for key, value in figures.items():
         if isinstance(value, dict):
-            print(f"{indent}{key}")  # noqa: T201
+            print(f"{indent}{key}")
             show(value, indent + "  ")
         else:
-            print(f"{indent}{key:<44} {value}")  # noqa: T201
+            print(f"{indent}{key:<44} {value}")
 
 
 def machine() -> dict[str, str]:

@@ -80,7 +80,7 @@ def _measure(
 def _start(broker: Ackgate | Pulsar) -> dict[str, Any]:
     try:
         arguments = json.dumps({"url": broker.service_url, "topic": "first"})
-        client = subprocess.Popen(  # noqa: S603 - our own module
+        client = subprocess.Popen(
             [sys.executable, "-m", "bench.load", "first_message", arguments, "when-told"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -145,7 +145,7 @@ def _gate(broker: Ackgate | Pulsar, sizes: Sizes, queue: int) -> dict[str, Any]:
 
 
 def _load(workload: str, **arguments: object) -> dict[str, Any]:
-    done = subprocess.run(  # noqa: S603 - our own module
+    done = subprocess.run(
         [sys.executable, "-m", "bench.load", workload, json.dumps(arguments)],
         capture_output=True,
         text=True,
@@ -159,4 +159,4 @@ def _load(workload: str, **arguments: object) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(smoke="--smoke" in sys.argv), indent=2))  # noqa: T201
+    print(json.dumps(run(smoke="--smoke" in sys.argv), indent=2))

@@ -65,7 +65,7 @@ def consume(url: str, topic: str, count: int) -> dict[str, Any]:
 
 
 def ack_shuffled(url: str, topic: str, count: int, seed: int, linger: float) -> dict[str, Any]:
-    """Receive `count`, ack half of them in random order, say so, and wait to be killed with the broker."""
+    """Receive `count`, ack half of them in random order, wait a little, say which."""
     client = _client(url)
     consumer = _subscribe(client, topic, count)
     producer = client.create_producer(topic, block_if_queue_full=True, max_pending_messages=10_000)
@@ -73,7 +73,7 @@ def ack_shuffled(url: str, topic: str, count: int, seed: int, linger: float) -> 
         producer.send_async(str(index).encode(), lambda *_: None)
     producer.flush()
     messages = [consumer.receive(timeout_millis=20_000) for _ in range(count)]
-    chosen = random.Random(seed).sample(range(count), count // 2)  # noqa: S311 - a shuffle
+    chosen = random.Random(seed).sample(range(count), count // 2)
     for index in chosen:
         consumer.acknowledge(messages[index])
     time.sleep(linger)
@@ -91,7 +91,7 @@ def receive_all(url: str, topic: str) -> dict[str, Any]:
 
 def gate(url: str, admin: str, topic: str, count: int, queue: int) -> dict[str, Any]:
     """Every second message acked until delivery stops; then the holes are acked."""
-    import urllib.request  # noqa: PLC0415
+    import urllib.request
 
     client = _client(url)
     consumer = _subscribe(client, topic, queue)
@@ -112,7 +112,7 @@ def gate(url: str, admin: str, topic: str, count: int, queue: int) -> dict[str, 
         else:
             held.append(message)
     path = f"{admin}/admin/v2/persistent/public/default/{topic}/stats"
-    with urllib.request.urlopen(path, timeout=5) as answer:  # noqa: S310 - loopback
+    with urllib.request.urlopen(path, timeout=5) as answer:
         stats = json.load(answer)["subscriptions"]["s"]
     for message in held:
         consumer.acknowledge(message)
@@ -174,7 +174,7 @@ WORKLOADS = {
 }
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:  # noqa: PLR2004 - a third word: import first, begin when told
+    if len(sys.argv) > 3:
         sys.stdin.readline()
-    print(json.dumps(WORKLOADS[sys.argv[1]](**json.loads(sys.argv[2]))), flush=True)  # noqa: T201
+    print(json.dumps(WORKLOADS[sys.argv[1]](**json.loads(sys.argv[2]))), flush=True)
     os._exit(0)  # a client that was told to vanish must not say goodbye

@@ -1,4 +1,6 @@
-"""The wire's ``ack_set`` (64-bit words, least significant bit first, set = not acked) as one integer.
+"""The wire's ``ack_set`` as one integer.
+
+On the wire: 64-bit words, least significant bit first, a set bit is a message not acked.
 
 Pure. Bit i of the integer stands for message i of the batch, as the cursor keeps it.
 """
@@ -19,7 +21,7 @@ _WORD_MASK: Final = 2**64 - 1
 
 
 def mask_of_words(words: Sequence[int]) -> int:
-    """One integer of signed 64-bit words. Raises `PositionError` for more than `WORDS_MAX` words."""
+    """One integer of signed 64-bit words. Raises `PositionError` above `WORDS_MAX` words."""
     if len(words) > WORDS_MAX:
         raise PositionError(f"an ack set of {len(words)} words is longer than {WORDS_MAX}")
     mask = 0

@@ -14,12 +14,12 @@ import fcntl
 import json
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError, DataDirectoryBusyError
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
 
@@ -39,7 +39,8 @@ class DataDirectory:
     def acquire(cls, root: Path) -> Self:
         """Make the directory if needed and lock it.
 
-        Raises `DataDirectoryBusyError` naming the holder, `ConfigurationError` if it cannot be used.
+        Raises `DataDirectoryBusyError` naming the holder, `ConfigurationError` if it cannot be
+        used.
         """
         lock_path = root / "lock"
         try:
@@ -62,7 +63,7 @@ class DataDirectory:
         return directory
 
     def describe(self, facts: dict[str, str]) -> None:
-        """Write into the lock file who holds it: pid, since when, and `facts` such as addresses."""
+        """Write into the lock file who holds it: pid, since when, and `facts`."""
         about = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}
         os.ftruncate(self._lock_file, 0)
         os.pwrite(self._lock_file, json.dumps(about).encode() + b"\n", 0)

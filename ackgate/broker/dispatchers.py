@@ -1,4 +1,4 @@
-"""Which dispatcher a subscription type gets, and what settings and policies say to it and to its gate."""
+"""Which dispatcher a subscription type gets, and what settings say to it and to its gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that were changed at run time: kept in the metadata store, laid over the settings at start."""
+"""Keys changed at run time: kept in the metadata store, laid over the settings at start."""
 
 from __future__ import annotations
 

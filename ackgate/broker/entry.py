@@ -1,8 +1,8 @@
-"""One entry of a topic on its way through the broker: stored bytes and what dispatch must know of them.
+"""One entry on its way through the broker: its bytes and what dispatch must know of them.
 
 The bytes are what the producer sent, from the magic number on:
-``0x0e01, crc32c, metadata size, MessageMetadata, payload``. They are stored and forwarded untouched;
-the metadata is parsed only when somebody asks (a key, a publish time) and then kept.
+``0x0e01, crc32c, metadata size, MessageMetadata, payload``. They are stored and forwarded
+untouched; the metadata is parsed only when somebody asks (a key, a publish time) and then kept.
 """
 
 from __future__ import annotations

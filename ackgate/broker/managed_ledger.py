@@ -1,8 +1,8 @@
 """The message store of one topic: an ordered list of ledgers, the last one open for writing.
 
-Edge. Owns the topic's metadata node, the current `LedgerWriter`, and the `MessageLedgers` facts that
-the topic's cursors read. It refuses to confirm an entry before its ledger says that it is durable,
-and to point the node at a ledger that does not exist.
+Edge. Owns the topic's metadata node, the current `LedgerWriter`, and the `MessageLedgers` facts
+that the topic's cursors read. It refuses to confirm an entry before its ledger says that it is
+durable, and to point the node at a ledger that does not exist.
 
 Way of an entry::
 
@@ -14,8 +14,8 @@ When a write fails, the ledger is recovered: what the bookies have is confirmed 
 adding it again would store it twice), the rest is appended to a new ledger in the same order.
 
 Order of steps that a crash may interrupt: a new ledger is created before the node names it, and a
-ledger leaves the node before it is deleted. What is left over carries the topic's path in its custom
-metadata and is found at the next start.
+ledger leaves the node before it is deleted. What is left over carries the topic's path in its
+custom metadata and is found at the next start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from ackgate.errors import (
     OwnershipError,
     StorageError,
 )
-from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.topic_node import (
     MessageLedgerRecord,
     TopicNode,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import (
         AppendTicket,
         LedgerClient,
+        LedgerOptions,
         LedgerWriter,
         MetadataStore,
     )
@@ -66,8 +66,10 @@ TOPIC_PATH_KEY: Final = "ackgate/topic"
 
 
 class RolloverLimits(NamedTuple):
-    """When the current ledger is closed and a new one begun. Pulsar's rule: (entries or size) and the
-    least age, or the greatest age."""
+    """When the current ledger is closed and a new one begun.
+
+    Pulsar's rule: (entries or size) and the least age, or the greatest age.
+    """
 
     entries_max: int
     size_bytes_max: int
@@ -77,7 +79,9 @@ class RolloverLimits(NamedTuple):
 
 class Retention(NamedTuple):
     """How long fully acked ledgers are kept: until one of the two is exceeded; -1 = for ever.
-    Pulsar's rule (`isLedgerRetentionOverSizeQuota` or `hasLedgerRetentionExpired`)."""
+
+    Pulsar's rule (`isLedgerRetentionOverSizeQuota` or `hasLedgerRetentionExpired`).
+    """
 
     time_ms: int = 0
     size_bytes: int = 0
@@ -99,7 +103,7 @@ class ConfirmedSink(Protocol):
 class ManagedLedger:
     """One topic's ledgers. Make it with `open`."""
 
-    def __init__(  # noqa: PLR0913 - the parts it stands on
+    def __init__(
         self,
         path: str,
         client: LedgerClient,
@@ -372,7 +376,7 @@ class ManagedLedger:
         self._writer = self.reads.current = None
 
     async def _settle_failed(self, writer: LedgerWriter) -> None:
-        """Recover a ledger whose write failed; confirm what it holds, put the rest back in front."""
+        """Recover a ledger whose write failed; confirm what it holds, requeue the rest."""
         reader = await self._client.open(writer.ledger_id, password=self._options.password)
         stored = reader.last_add_confirmed + 1
         next_entry = self.facts.entry_count(writer.ledger_id) or 0
@@ -427,8 +431,10 @@ class ManagedLedger:
     # ---------------------------------------------------------------- trimming, ending
 
     async def trim(self, consumed_through: Position, retention: Retention) -> list[int]:
-        """Delete closed ledgers that lie wholly at or below `consumed_through`, oldest first, as far
-        as the retention lets them go. Returns their ids."""
+        """Delete closed ledgers that lie wholly at or below `consumed_through`, oldest first.
+
+        Stops at the first that the retention keeps. Returns the ids of those that are gone.
+        """
         now_ms = self._clock_ms()
         kept_bytes = self.size_bytes
         gone: list[int] = []

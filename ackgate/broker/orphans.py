@@ -1,8 +1,10 @@
-"""Ledgers that a crash left behind: made, but named by no node; or taken out of their node, but not
-deleted. Each carries in its custom metadata who it was made for.
+"""Ledgers that a crash left behind.
 
-Edge. Looks only at ledgers that existed when the broker started, and deletes one only if its owner's
-node exists and does not name it, or does not exist at all, now.
+They were made, but no node names them yet, or were taken out of their node, but not yet deleted.
+Each carries in its custom metadata who it was made for.
+
+Edge. Looks only at ledgers that existed when the broker started, and deletes one only if its
+owner's node exists and does not name it, or does not exist at all, now.
 """
 
 from __future__ import annotations

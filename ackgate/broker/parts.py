@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BrokerParts:
-    """The broker's parts as its topics see them. `settings` is replaced when a dynamic key changes."""
+    """The broker's parts as its topics see them.
+
+    `settings` is replaced when a dynamic key changes.
+    """
 
     settings: Settings
     clock_ms: Callable[[], int]

@@ -1,7 +1,8 @@
-"""Namespace and topic policies: what may be set above the broker's configuration, and where it is kept.
+"""Namespace and topic policies: what is set above the broker's configuration.
 
-Edge. The most specific value wins (topic, then namespace, then broker), a stored ``False`` included.
-Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies survive.
+Edge. The most specific value wins (topic, then namespace, then broker), a stored ``False``
+included. Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies
+survive.
 """
 
 from __future__ import annotations

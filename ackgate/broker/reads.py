@@ -1,11 +1,11 @@
-"""From a dispatcher's `Read` to entries: which positions, from cache or ledger, less what is acked."""
+"""From a dispatcher's `Read` to entries: from cache or ledger, less what is acked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.cursor.unacked_entries import Span
 from ackgate.cursor.position import Position
+from ackgate.cursor.unacked_entries import Span
 from ackgate.dispatcher.dispatcher import EntriesRead, ReadKind
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class SubscriptionReader:
         return self._ledger.reads.cached(pending.spans)
 
     async def read(self, pending: PendingRead) -> list[Entry]:
-        """The entries, less those acked while the read was under way. Raises as the ledger's read."""
+        """The entries, less those acked meanwhile. Raises as the ledger's read."""
         is_acked = self._cursor.is_acked
         return [
             entry

@@ -273,7 +273,7 @@ class TopicRegistry:
                     log.exception("upkeep of topic %s failed", topic.name)
 
     async def delete_inactive(self) -> None:
-        """Delete topics that nobody has used for a while, as `brokerDeleteInactiveTopicsEnabled` says."""
+        """Delete topics that nobody has used for a while (`brokerDeleteInactiveTopicsEnabled`)."""
         broker = self._parts.settings.broker
         if not broker.broker_delete_inactive_topics_enabled:
             return

@@ -1,8 +1,8 @@
 """The broker process: parts put together in order, served, and taken apart again.
 
 Edge. Start: data directory locked, metadata store, bookies (their journals replayed), topics'
-registry, protocol port, HTTP port. Stop: ports first, then topics (what is dirty is persisted), then
-the stores. A topic is loaded when somebody asks for it.
+registry, protocol port, HTTP port. Stop: ports first, then topics (what is dirty is persisted),
+then the stores. A topic is loaded when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.data_directory import DataDirectory
@@ -20,9 +19,9 @@ from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
+from ackgate.broker.protocol_server import ProtocolServer
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.schemas import SchemaRegistry
-from ackgate.broker.protocol_server import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
@@ -31,6 +30,7 @@ from ackgate.persistence.ports import DigestType, LedgerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from ackgate.config.settings import Settings
     from ackgate.persistence.ports import LedgerClient, MetadataStore
@@ -60,7 +60,7 @@ class BrokerServer:
 
     @classmethod
     async def start(cls, settings: Settings, data_directory: Path) -> Self:
-        """Start everything. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`."""
+        """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`."""
         directory = DataDirectory.acquire(data_directory)
         broker: Self | None = None
         try:

@@ -1,4 +1,4 @@
-"""One subscription: the cursor, its store, the gate and the dispatcher, and the loop that joins them.
+"""One subscription: cursor, store, gate and dispatcher, and the loop that joins them.
 
 Edge, and the one place where the three pure parts meet. It owns a `ManagedCursor` (with its
 `CursorStore` unless it is a reader's), a `Gate` and a `Dispatcher`; everybody else reads. Whatever
@@ -117,6 +117,11 @@ class Subscription:
         return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
 
     @property
+    def is_reading(self) -> bool:
+        """Whether entries are being read from storage."""
+        return self._reading is not None
+
+    @property
     def messages_redelivered(self) -> int:
         """Messages that consumers asked for again."""
         present = sum(consumer.messages_redelivered for consumer in self.consumers.values())
@@ -217,7 +222,7 @@ class Subscription:
             self.ask_round()
 
     def when_durable(self, done: Callable[[BaseException | None], None]) -> None:
-        """Call `done` when everything acked so far is durable (at once where receipts mean applied)."""
+        """Call `done` when all acked so far is durable (at once where receipts mean applied)."""
         store = self.store
         if (
             store is None
@@ -328,7 +333,7 @@ class Subscription:
         try:
             entries = await self._reader.read(pending)
         except AckGateError as error:
-            log.error("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
+            log.warning("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
             if self.dispatcher is not None:
                 self._carry_out(self.dispatcher.read_failed(pending.read, pending.passed_over))
             retry_seconds = READ_RETRY_SECONDS
@@ -404,8 +409,10 @@ class Subscription:
     # ---------------------------------------------------------------- moving the cursor
 
     async def reset(self, position: Position, unacked_mask: int | None = None) -> None:
-        """Seek: read from `position` next. Consumers are sent away first, as Pulsar does; they come
-        back by themselves. Returns when the new state is durable."""
+        """Seek: read from `position` next. Returns when the new state is durable.
+
+        Consumers are sent away first, as Pulsar does; they come back by themselves.
+        """
         self._check_idle()
         self._is_busy = True
         try:
@@ -440,7 +447,7 @@ class Subscription:
         return cleared
 
     async def expire_older_than(self, seconds: int) -> int:
-        """Ack everything published longer ago than this. Returns how many entries were not acked."""
+        """Ack everything published longer ago. Returns how many entries were not acked."""
         cutoff_ms = self.topic.parts.clock_ms() - seconds * 1000
         ledger = self.topic.ledger
         return await self.expire_through(

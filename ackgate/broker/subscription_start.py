@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def first_read_position(ledger: ManagedLedger, request: SubscribeRequest) -> Position:
-    """The first position that a reader wants: its start position, a time ago, or an end of the topic."""
+    """What a reader wants first: its start position, a time ago, or an end of the topic."""
     if request.start_rollback_seconds > 0:
         publish_time_ms = int((time.time() - request.start_rollback_seconds) * 1000)
         return await ledger.reads.first_published_at(publish_time_ms)

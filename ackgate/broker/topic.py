@@ -1,4 +1,4 @@
-"""One topic (or one partition of a partitioned topic): its producers, its messages, its subscriptions.
+"""One topic (or one partition): its producers, its messages, its subscriptions.
 
 Edge. A message comes in through `Producer.publish`, goes to the `ManagedLedger`, and when it is
 durable comes back through `on_confirmed`: the producer gets its receipt and every subscription is
@@ -101,7 +101,7 @@ class Topic:
     # ---------------------------------------------------------------- life
 
     async def open(self, *, create: bool) -> None:
-        """Load ledgers, policies and subscriptions. Raises `NoSuchNodeError`, or what storage raises."""
+        """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
         await self.policies.load()
         await self.ledger.open(create=create)
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
@@ -124,6 +124,11 @@ class Topic:
     def partition(self) -> int:
         """Index of this partition, -1 for a topic that is not a partition."""
         return self.name.partition_index
+
+    @property
+    def is_deduplicated(self) -> bool:
+        """Whether producers' sequence ids are watched."""
+        return self._dedup is not None
 
     @property
     def is_idle(self) -> bool:
@@ -166,7 +171,7 @@ class Topic:
         await self.ledger.close()
 
     async def delete(self, *, force: bool) -> None:
-        """Remove the topic with its subscriptions. Raises `CallerError` if it is used and not forced."""
+        """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
         if self.is_used and not force:
             raise CallerError(f"topic {self.name} has connected producers or consumers")
         self.is_closing = True
@@ -188,7 +193,10 @@ class Topic:
     # ---------------------------------------------------------------- publishing
 
     async def add_producer(self, session: SessionPort, request: ProducerRequest) -> Producer:
-        """Attach a producer. Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`."""
+        """Attach a producer.
+
+        Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`.
+        """
         self._check_open()
         if self.ledger.is_terminated:
             raise TopicTerminatedError(f"topic {self.name} was terminated")
@@ -239,7 +247,7 @@ class Topic:
         self.ledger.add(entry, num_messages, _Publish(producer, sequence_id, highest_sequence_id))
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
-        """Entries are durable: confirm them to their producers and offer them to the subscriptions."""
+        """Entries are durable: confirm them, and offer them to the subscriptions."""
         receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
         for entry, (producer, sequence_id, highest_sequence_id) in zip(
@@ -357,7 +365,8 @@ class Topic:
     ) -> Subscription:
         """The durable subscription of this name, created if it does not exist.
 
-        `by_client` False: an administrator asked, whom `allowAutoSubscriptionCreation` does not bind.
+        `by_client` False: an administrator asked, whom `allowAutoSubscriptionCreation` does not
+        bind.
         """
         present = self.subscriptions.get(name)
         if present is not None:

@@ -1,7 +1,7 @@
 """Who may publish to a topic: names, and the four access modes (PIP-68).
 
-Edge only through the topic epoch, which is stored before a producer gets exclusive access, so that a
-former holder that comes back with an older epoch is refused.
+Edge only through the topic epoch, which is stored before a producer gets exclusive access, so that
+a former holder that comes back with an older epoch is refused.
 
 =======================  ============================================================
 mode                     when others are connected
@@ -48,6 +48,11 @@ class TopicProducers:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for exclusive access."""
+        return len(self._waiting)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
