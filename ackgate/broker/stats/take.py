@@ -1,0 +1,234 @@
+"""Statistics of what the broker holds right now.
+
+Edge only in that it looks at live objects; it changes nothing and does no I/O, except where the
+publish time of the oldest unacked message is asked for, which may have to be read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.stats.ack_state import of_subscription
+from ackgate.broker.stats.sampler import (
+    consumer_numbers,
+    producer_numbers,
+    subscription_numbers,
+    topic_numbers,
+)
+from ackgate.broker.stats.values import (
+    ConsumerStats,
+    PublisherStats,
+    SubscriptionStats,
+    TopicStats,
+)
+from ackgate.broker.wire_types import AccessMode, SubscriptionType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.broker.consumer import Consumer
+    from ackgate.broker.producer import Producer
+    from ackgate.broker.stats.sampler import StatsSampler
+    from ackgate.broker.subscription import Subscription
+    from ackgate.broker.topic import Topic
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.dispatcher import ConsumerStatistics
+
+TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
+    None: "None",
+    SubscriptionType.EXCLUSIVE: "Exclusive",
+    SubscriptionType.SHARED: "Shared",
+    SubscriptionType.FAILOVER: "Failover",
+    SubscriptionType.KEY_SHARED: "Key_Shared",
+}
+"""Pulsar's spelling."""
+
+_ACCESS_MODE_NAMES: Final[Mapping[AccessMode, str]] = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+
+
+async def earliest_publish_times(topic: Topic) -> dict[str, int]:
+    """When the oldest unacked message of each subscription was published, ms since 1970.
+
+    Left out: subscriptions without a backlog. Raises as `MessageReads.read_one`.
+    """
+    times = {}
+    for name, subscription in list(topic.subscriptions.items()):
+        cursor = subscription.cursor
+        if cursor.backlog_entries:
+            first_unacked = topic.ledger.facts.next_valid(cursor.mark_delete)
+            entry = await topic.ledger.reads.read_one(first_unacked)
+            times[name] = int(entry.metadata.publish_time)
+    return times
+
+
+def topic_stats(
+    topic: Topic,
+    sampler: StatsSampler,
+    *,
+    owner: str,
+    earliest: Mapping[str, int] | None = None,
+) -> TopicStats:
+    """`owner`: address of this broker. `earliest`: what `earliest_publish_times` found."""
+    earliest = earliest or {}
+    subscriptions = {
+        name: subscription_stats(subscription, sampler, earliest_ms=earliest.get(name, 0))
+        for name, subscription in topic.subscriptions.items()
+    }
+    rate_in, throughput_in = sampler.rates(topic, topic_numbers(topic))
+    told = subscriptions.values()
+    return TopicStats(
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        msg_rate_out=sum(stats.msg_rate_out for stats in told),
+        msg_throughput_out=sum(stats.msg_throughput_out for stats in told),
+        bytes_in_counter=topic.bytes_in,
+        msg_in_counter=topic.messages_in,
+        bytes_out_counter=sum(stats.bytes_out_counter for stats in told),
+        msg_out_counter=sum(stats.msg_out_counter for stats in told),
+        average_msg_size=throughput_in / rate_in if rate_in else 0.0,
+        storage_size=topic.ledger.size_bytes,
+        backlog_size=max((stats.backlog_size for stats in told), default=0),
+        earliest_msg_publish_time_in_backlogs=min(earliest.values(), default=0),
+        waiting_publishers=topic.producers.waiting_count,
+        deduplication_status="Enabled" if topic.is_deduplicated else "Disabled",
+        non_contiguous_deleted_messages_ranges=sum(
+            stats.non_contiguous_deleted_messages_ranges for stats in told
+        ),
+        non_contiguous_deleted_messages_ranges_serialized_size=sum(
+            stats.non_contiguous_deleted_messages_ranges_serialized_size for stats in told
+        ),
+        owner_broker=owner,
+        publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers),
+        subscriptions=subscriptions,
+    )
+
+
+def subscription_stats(
+    subscription: Subscription, sampler: StatsSampler, *, earliest_ms: int = 0
+) -> SubscriptionStats:
+    """One subscription with its consumers and its ack state."""
+    cursor, dispatcher = subscription.cursor, subscription.dispatcher
+    numbers = subscription_numbers(subscription)
+    rate_out, throughput_out, ack_rate, redeliver_rate, expire_rate, *_ = sampler.rates(
+        subscription, numbers
+    )
+    known = dispatcher.statistics() if dispatcher is not None else None
+    seen = {consumer.consumer: consumer for consumer in known.consumers} if known else {}
+    consumers = tuple(
+        _consumer_stats(consumer, seen[key], sampler)
+        for key, consumer in subscription.consumers.items()
+        if key in seen
+    )
+    active = known.active_consumer if known else None
+    is_key_shared = subscription.type is SubscriptionType.KEY_SHARED
+    policy = next((consumer.spec.key_shared for consumer in subscription.consumers.values()), None)
+    store = subscription.store
+    return SubscriptionStats(
+        type=TYPE_NAMES[subscription.type],
+        is_durable=subscription.is_durable,
+        msg_rate_out=rate_out,
+        msg_throughput_out=throughput_out,
+        msg_rate_redeliver=redeliver_rate,
+        message_ack_rate=ack_rate,
+        msg_rate_expired=expire_rate,
+        msg_out_counter=subscription.messages_out,
+        bytes_out_counter=subscription.bytes_out,
+        msg_backlog=cursor.backlog_entries,
+        msg_backlog_no_delayed=cursor.backlog_entries,
+        backlog_size=_backlog_bytes(subscription.topic, cursor.mark_delete),
+        earliest_msg_publish_time_in_backlog=earliest_ms,
+        unacked_messages=known.unacked_messages if known else 0,
+        msg_in_replay=known.replay_entries if known else 0,
+        blocked_subscription_on_unacked_msgs=bool(known and known.is_blocked_on_unacked_messages),
+        is_blocked_on_ack_state_persistent=not subscription.gate.is_open,
+        active_consumer_name=(
+            (subscription.consumers[active].name if active in subscription.consumers else "")
+            if subscription.type in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
+            else None
+        ),
+        key_shared_mode=(policy.mode.name if policy else "AUTO_SPLIT") if is_key_shared else None,
+        allow_out_of_order_delivery=bool(policy and policy.allow_out_of_order),
+        total_msg_expired=subscription.entries_expired,
+        last_expire_timestamp=subscription.last_expired_ms,
+        last_consumed_flow_timestamp=subscription.last_flow_ms,
+        last_consumed_timestamp=subscription.last_sent_ms,
+        last_acked_timestamp=subscription.last_acked_ms,
+        last_mark_delete_advanced_timestamp=subscription.last_mark_delete_ms,
+        non_contiguous_deleted_messages_ranges=cursor.range_count,
+        non_contiguous_deleted_messages_ranges_serialized_size=cursor.byte_estimate,
+        subscription_properties=dict(store.cursor_properties) if store is not None else {},
+        consumers=consumers,
+        ack_state=of_subscription(subscription, sampler.headrooms(subscription)),
+    )
+
+
+def iso_time(seconds: float) -> str:
+    """ISO 8601 in UTC, to the millisecond."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+def _backlog_bytes(topic: Topic, mark_delete: Position) -> int:
+    """Bytes from the mark-delete on, acked or not, as Pulsar estimates them.
+
+    Whole ledgers, and of the mark-delete's own ledger the share behind it.
+    """
+    total = 0
+    for record in topic.ledger.ledger_records:
+        entries = topic.ledger.facts.entry_count(record.ledger_id)
+        if record.ledger_id > mark_delete.ledger_id:
+            total += record.size_bytes
+        elif record.ledger_id == mark_delete.ledger_id and entries:
+            total += record.size_bytes * (entries - 1 - mark_delete.entry_id) // entries
+    return total
+
+
+def _consumer_stats(
+    consumer: Consumer, seen: ConsumerStatistics, sampler: StatsSampler
+) -> ConsumerStats:
+    rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
+        consumer, consumer_numbers(consumer)
+    )
+    return ConsumerStats(
+        consumer_name=consumer.name,
+        address=f"/{consumer.session.peer}",
+        client_version=consumer.session.client_version,
+        connected_since=iso_time(consumer.connected_since),
+        msg_rate_out=rate_out,
+        msg_throughput_out=throughput_out,
+        msg_rate_redeliver=redeliver_rate,
+        message_ack_rate=ack_rate,
+        msg_out_counter=consumer.messages_out,
+        bytes_out_counter=consumer.bytes_out,
+        available_permits=seen.permits,
+        unacked_messages=seen.unacked_messages,
+        avg_messages_per_entry=round(seen.messages_per_entry_average),
+        blocked_consumer_on_unacked_msgs=seen.is_blocked_on_unacked_messages,
+        last_acked_timestamp=consumer.last_acked_ms,
+        last_consumed_timestamp=consumer.last_sent_ms,
+        last_consumed_flow_timestamp=consumer.last_flow_ms,
+        key_hash_range_arrays=seen.hash_ranges or None,
+        metadata=dict(consumer.metadata),
+    )
+
+
+def _publisher_stats(producer: Producer, sampler: StatsSampler) -> PublisherStats:
+    rate_in, throughput_in = sampler.rates(producer, producer_numbers(producer))
+    return PublisherStats(
+        access_mode=_ACCESS_MODE_NAMES[producer.access_mode],
+        producer_id=producer.producer_id,
+        producer_name=producer.name,
+        address=f"/{producer.session.peer}",
+        client_version=producer.session.client_version,
+        connected_since=iso_time(producer.connected_since),
+        msg_rate_in=rate_in,
+        msg_throughput_in=throughput_in,
+        average_msg_size=throughput_in / rate_in if rate_in else 0.0,
+        metadata=dict(producer.properties),
+    )
