@@ -111,7 +111,7 @@ class DeliveryBook:
             else:
                 return False
         self._owe_less(messages)
-        if not recipient.is_ready and recipient.permits > 0:
+        if recipient.is_blocked or (recipient.permits > 0 and not recipient.is_ready):
             self._settle(recipient)
         return True
 

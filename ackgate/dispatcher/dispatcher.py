@@ -272,10 +272,10 @@ class Dispatcher(Protocol):
 
         - ``entry_budget`` (strict gate; None = no budget): a normal read is no longer than this.
         - ``gate_open`` False: no normal read, except of entries below acked ones, which close
-          holes just as replays do. ``holes_up_to`` is the last individually acked position if it
-          lies above the read position (a recovered or rewound cursor), else None; the `Read` then
-          names it as ``up_to``. Without this a cursor that recovers above its limit would never
-          be served again.
+          holes just as replays do. ``holes_up_to`` is the last individually acked position if the
+          first unread, unacked entry lies below it (a recovered or rewound cursor), else None; the
+          `Read` then names it as ``up_to``. Without this a cursor that recovers above its limit
+          would never be served again.
         - ``is_acked`` (the cursor's) is used only while the gate is shut, to let replays that
           close a whole hole go first; None: by position. Key_Shared always goes by position.
 

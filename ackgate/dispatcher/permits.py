@@ -132,7 +132,9 @@ class Recipient:
     def check(self) -> None:
         """Assert every invariant."""
         self.in_flight.check()
-        assert not (self.is_blocked and not self.unacked_max)
+        if self.is_blocked:
+            assert self.unacked_max
+            assert self.in_flight.messages > self.unacked_max // 2
 
 
 class ReadyConsumers:

@@ -56,7 +56,7 @@ class _Candidate:
 
 
 class SingleActiveDispatcher:
-    """The `Dispatcher` of an Exclusive or Failover subscription, where the methods are described."""
+    """The `Dispatcher` of an Exclusive or Failover subscription; it describes the methods."""
 
     def __init__(
         self,
