@@ -35,7 +35,8 @@ LEDGER_ID = 7
 class MemoryRegistry:
     """Topics by name, made when asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_acks: bool = True) -> None:
+        self.keeps_acks = keeps_acks
         self.topics: dict[str, MemoryTopic] = {}
         self.partition_counts: dict[str, int] = {}
         self.failure: Exception | None = None
@@ -50,7 +51,7 @@ class MemoryRegistry:
         if found is None:
             if not create:
                 raise TopicNotFoundError(f"Topic {name} does not exist")
-            found = self.topics[str(name)] = MemoryTopic(name)
+            found = self.topics[str(name)] = MemoryTopic(name, keeps_acks=self.keeps_acks)
         return found
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:  # noqa: ARG002
@@ -74,8 +75,9 @@ class MemoryRegistry:
 class MemoryTopic:
     """Entries in a list."""
 
-    def __init__(self, name: TopicName) -> None:
+    def __init__(self, name: TopicName, *, keeps_acks: bool) -> None:
         self.name = name
+        self.keeps_acks = keeps_acks
         self.entries: list[bytes] = []
         self.producers: list[MemoryProducer] = []
         self.consumers: list[MemoryConsumer] = []
@@ -206,7 +208,8 @@ class MemoryConsumer:
     def acks(self, commands: Sequence[pb.CommandAck]) -> None:
         """Write down, answer."""
         self.ack_batches.append(len(commands))
-        self.acked.extend(commands)
+        if self.topic.keeps_acks:
+            self.acked.extend(commands)
         asking = [each.request_id for each in commands if each.HasField("request_id")]
         if asking:
             self.session.send_ack_responses(self.consumer_id, asking)
