@@ -5,10 +5,12 @@ Edge. Keeps a few closed ledgers open; refuses nothing but what the ledgers refu
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.entry import Entry
+from ackgate.cursor.unacked_entries import Span
+from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +18,29 @@ if TYPE_CHECKING:
     from ackgate.broker.entry_cache import EntryCache
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.position import Position
-    from ackgate.cursor.unacked_entries import Span
     from ackgate.persistence.ports import LedgerClient, LedgerReader
 
 READERS_MAX: Final = 8
 """Closed ledgers of one topic that are kept open for reading."""
+
+WINDOW_BYTES: Final = 256 * 1024
+"""Payload bytes read ahead at once: four blocks of a ledger's file."""
+
+WINDOW_ENTRIES_MAX: Final = 2_000
+WINDOWS_MAX: Final = 4
+"""Windows kept per topic: one for each of so many subscriptions that lag behind the cache."""
+
+
+class _Window(NamedTuple):
+    """Entries read ahead: ``first .. first + len(entries) - 1`` of one ledger."""
+
+    ledger_id: int
+    first: int
+    entries: list[Entry]
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.entries)
 
 
 class MessageReads:
@@ -34,6 +54,7 @@ class MessageReads:
         self._cache = cache
         self._facts = facts
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._windows: deque[_Window] = deque(maxlen=WINDOWS_MAX)
         self.current: LedgerReader | None = None
         """The ledger that is being written."""
 
@@ -46,6 +67,8 @@ class MessageReads:
     def forget(self, ledger_id: int) -> None:
         """The ledger goes."""
         self._readers.pop(ledger_id, None)
+        for window in [w for w in self._windows if w.ledger_id == ledger_id]:
+            self._windows.remove(window)
         self._cache.drop_ledger(ledger_id)
 
     def cached(self, spans: Sequence[Span]) -> list[Entry] | None:
@@ -65,22 +88,46 @@ class MessageReads:
         """The entries of all spans, from cache or ledgers. Raises as `LedgerReader.read`."""
         entries: list[Entry] = []
         for ledger_id, start, stop in spans:
-            found = self._cache.get(ledger_id, start, stop)
-            if found is None:
-                reader = await self._reader(ledger_id)
-                stored = await reader.read(start, stop - 1)
-                found = [Entry.stored(ledger_id, entry) for entry in stored]
-            entries += found
+            while start < stop:
+                found = self._cache.get(ledger_id, start, stop)
+                if found is None:
+                    window = await self._window(ledger_id, start)
+                    found = window[: stop - start]
+                entries += found
+                start += len(found)  # noqa: PLW2901 - the rest of the span
         return entries
 
     async def read_one(self, position: Position) -> Entry:
         """One entry. Raises as `LedgerReader.read`."""
         ledger_id, entry_id = position
-        cached = self._cache.get(ledger_id, entry_id, entry_id + 1)
-        if cached:
-            return cached[0]
+        return (await self.read([Span(ledger_id, entry_id, entry_id + 1)]))[0]
+
+    async def _window(self, ledger_id: int, entry_id: int) -> list[Entry]:
+        """Entries from this one on, as many as were read ahead; at least one.
+
+        Holes are read through: what lies between two spans comes with the same block of the file,
+        and asking for each span alone would decode that block for each.
+        """
+        for window in self._windows:
+            if window.ledger_id == ledger_id and window.first <= entry_id < window.stop:
+                self._windows.remove(window)
+                self._windows.append(window)
+                return window.entries[entry_id - window.first :]
         reader = await self._reader(ledger_id)
-        return Entry.stored(ledger_id, (await reader.read(entry_id, entry_id))[0])
+        last = min(
+            entry_id + self._entries_ahead(reader) - 1, max(entry_id, reader.last_add_confirmed)
+        )
+        try:
+            stored = await reader.read(entry_id, last)
+        except CorruptRecordError:
+            stored = await reader.read(entry_id, entry_id)  # the bad one may be further on
+        read = _Window(ledger_id, entry_id, [Entry.stored(ledger_id, entry) for entry in stored])
+        self._windows.append(read)
+        return read.entries
+
+    def _entries_ahead(self, reader: LedgerReader) -> int:
+        average = reader.length_bytes // (reader.last_add_confirmed + 1 or 1)
+        return max(1, min(WINDOW_ENTRIES_MAX, WINDOW_BYTES // max(1, average)))
 
     async def first_published_at(self, publish_time_ms: int) -> Position:
         """The first entry published at or after this time; the end if there is none.

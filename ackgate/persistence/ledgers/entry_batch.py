@@ -85,3 +85,15 @@ def runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
         run.append(entry)
     if run:
         yield run
+
+
+def portions(run: Sequence[StoredEntry], bytes_max: int) -> Iterator[Sequence[StoredEntry]]:
+    """Cut a run into parts of about so many payload bytes, each at least one entry."""
+    start = size = 0
+    for index, entry in enumerate(run):
+        size += len(entry.payload)
+        if size >= bytes_max:
+            yield run[start : index + 1]
+            start, size = index + 1, 0
+    if start < len(run):
+        yield run[start:]

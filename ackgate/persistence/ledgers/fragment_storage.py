@@ -280,6 +280,11 @@ class FragmentStorage:
         for key in [key for key in self._growing if key[0] == writer]:
             del self._growing[key]
 
+    @property
+    def block_bytes(self) -> int:
+        """Size at which a block of a fragment file is full."""
+        return self._settings.block_bytes
+
     def sync_directory(self) -> None:
         """Make created and removed files durable. Raises `OSError`."""
         self._disk.sync_directory(self._directory)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.ledgers.avro_container import read_header
-from ackgate.persistence.ledgers.entry_batch import batch_of, runs
+from ackgate.persistence.ledgers.entry_batch import batch_of, portions, runs
 from ackgate.persistence.ledgers.entry_codec import verify_crc
 from ackgate.persistence.ledgers.journal import journal_files, read_journal
 from ackgate.persistence.ledgers.layout import LOCK_FILE
@@ -114,7 +114,11 @@ class Takeover:
                 entries.setdefault(entry.entry_id, entry)
         ordered = [entries[entry_id] for entry_id in sorted(entries)]
         fragment_id = self._fragment_of(ledger_id, ordered[0].entry_id)
-        return [batch_of(run, fragment_id) for run in runs(ordered)]
+        return [
+            batch_of(portion, fragment_id)
+            for run in runs(ordered)
+            for portion in portions(run, self._storage.block_bytes)
+        ]
 
     def _cut_files(self, ledger_id: int, first_journaled: int) -> list[StoredEntry]:
         """Cut the dead writer's files of a ledger back to what is beyond doubt; the good entries of
