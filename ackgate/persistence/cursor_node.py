@@ -14,7 +14,7 @@ same rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
@@ -39,7 +39,7 @@ class CursorNode:
     cursor_ledger_id: int | None
     """None: the state below is all there is."""
 
-    state: bytes | None
+    state: bytes | None = field(repr=False)
     """An encoded `SnapshotRecord`; None when not even its mark-delete fitted."""
 
     cursor_properties: Mapping[str, str]

@@ -299,7 +299,7 @@ class CursorStore:
             writes.append(persister.to_node_if_it_fits)
         if self.is_dirty:
             writes += [persister.to_ledger, persister.to_node]
-        failure = None
+        failures: list[AckGateError] = []
         for write in writes:
             try:
                 outcome = await write()
@@ -307,7 +307,7 @@ class CursorStore:
                 self._stop(error)
                 return
             except AckGateError as error:
-                failure = error
+                failures.append(error)
             else:
                 if outcome is not None:
                     self._persisted(outcome)
@@ -315,8 +315,9 @@ class CursorStore:
         await persister.sweep()
         if self.is_dirty:
             raise StorageError(
-                f"cursor {self._path} was closed with changes that are not durable: {failure}"
-            ) from failure
+                f"cursor {self._path} was closed with changes that are not durable: "
+                + "; ".join(map(str, failures))
+            ) from failures[-1]
 
     # --------------------------------------------------------------------------- the writer
 

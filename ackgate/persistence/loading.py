@@ -1,8 +1,8 @@
 """Reading what is stored of one cursor: its node, then its ledger from the tail.
 
-Edge: reads only, and writes nothing; whether a ledger is fenced is up to the way it is opened, which
-the caller passes in. What may be retried (`StorageError`) is raised; what is lost for good (no such
-ledger, nothing valid in it, wrong digests) becomes part of the answer.
+Edge: reads only, and writes nothing; whether a ledger is fenced is up to the way it is opened,
+which the caller passes in. What may be retried (`StorageError`) is raised; what is lost for good
+(no such ledger, nothing valid in it, wrong digests) becomes part of the answer.
 """
 
 from __future__ import annotations

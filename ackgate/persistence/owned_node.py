@@ -1,7 +1,7 @@
 """The metadata node of a cursor that we own: every write of it, and who wins a conflict.
 
-Edge: compare-and-set puts. A conflict means that somebody else wrote. The node is read again and the
-owner epochs decide:
+Edge: compare-and-set puts. A conflict means that somebody else wrote. The node is read again and
+the owner epochs decide:
 
     found       higher epoch            the same or a lower one        nothing
     then        we lost the cursor:     a stale owner, or our own      it was deleted:
@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
-    CallerError,
     MetadataConflictError,
     MetadataStoreError,
     NoSuchNodeError,
@@ -95,16 +94,33 @@ class OwnedNode:
         """
         async with self._lock:
             value = self.encode(cursor_ledger_id=cursor_ledger_id, state=state, packing=packing)
-            await self._put(value)
-            self.cursor_ledger_id = cursor_ledger_id
-            return len(value)
+            for _ in range(CONFLICTS_MAX):
+                self._is_certain = False
+                try:
+                    await self._put(value)
+                except MetadataConflictError:
+                    await self._read()
+                else:
+                    self._is_certain = True
+                    self.cursor_ledger_id = cursor_ledger_id
+                    return len(value)
+            raise self._contended()
 
     async def put_properties(self, properties: Mapping[str, str], packing: Packing) -> None:
-        """Replace the cursor properties and leave all else as it is."""
+        """Replace the cursor properties and leave all else as it is.
+
+        The node names the same ledger whether this succeeds or not, so no doubt can come of it.
+        """
         async with self._lock:
-            node = replace(await self._read(), cursor_properties=dict(properties))
-            await self._put(encode_cursor_node(node, packing))
-            self.cursor_properties = node.cursor_properties
+            for _ in range(CONFLICTS_MAX):
+                node = replace(await self._read(), cursor_properties=dict(properties))
+                try:
+                    await self._put(encode_cursor_node(node, packing))
+                except MetadataConflictError:
+                    continue
+                self.cursor_properties = node.cursor_properties
+                return
+            raise self._contended()
 
     async def make_certain(self) -> None:
         """Find out what became of a put that failed."""
@@ -124,25 +140,10 @@ class OwnedNode:
                     return
                 else:
                     return
-            raise MetadataStoreError(f"{self.path} is being written by somebody else")
+            raise self._contended()
 
     async def _put(self, value: bytes) -> None:
-        for _ in range(CONFLICTS_MAX):
-            was_certain, self._is_certain = self._is_certain, False
-            try:
-                self._version = await self._metadata.put(
-                    self.path, value, expected_version=self._version
-                )
-            except MetadataConflictError:
-                self._is_certain = was_certain
-                await self._read()
-            except CallerError:
-                self._is_certain = was_certain  # refused on our side: nothing was sent
-                raise
-            else:
-                self._is_certain = True
-                return
-        raise MetadataStoreError(f"{self.path} is being written by somebody else")
+        self._version = await self._metadata.put(self.path, value, expected_version=self._version)
 
     async def _read(self) -> CursorNode:
         found = await self._metadata.get(self.path)
@@ -158,3 +159,6 @@ class OwnedNode:
         self.cursor_ledger_id = node.cursor_ledger_id
         self._is_certain = True
         return node
+
+    def _contended(self) -> MetadataStoreError:
+        return MetadataStoreError(f"{self.path} is being written by somebody else")

@@ -1,0 +1,96 @@
+"""The stored state of one cursor, for tools: beside a running broker, or long after it.
+
+Edge: reads only. Nothing is fenced, claimed, closed or deleted, and a writer never notices. What is
+read may be a few milliseconds older than what the writer has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import NoSuchNodeError
+from ackgate.persistence.loading import read_node, read_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.cursor.snapshot import CursorSnapshot
+    from ackgate.persistence.outcome import RecoverySource
+    from ackgate.persistence.ports import LedgerClient, LedgerReader, MetadataStore
+
+SCAN_ENTRIES_MAX: Final = 10_000
+"""How far back from a ledger's tail to look, as recovery does by default."""
+
+_ATTEMPTS_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCursorView:
+    """A cursor as storage has it, and how the last write kept it."""
+
+    path: str
+    owner_epoch: int
+    cursor_ledger_id: int | None
+    cursor_properties: Mapping[str, str]
+    source: RecoverySource
+    """Which store holds the newer state."""
+    snapshot: CursorSnapshot
+    """What would be recovered, before it is fitted to the message ledgers."""
+    written_ms: int
+    """When the newest record was written."""
+    records_applied: int
+    ranges_in_memory: int
+    """Ranges that the cursor had then; more than the snapshot has when a limit cut it."""
+    entries_dropped: int
+    batch_indexes_in_memory: int
+    torn_records: tuple[str, ...]
+    lost: str | None
+
+
+async def read_cursor(
+    path: str,
+    *,
+    ledger_client: LedgerClient,
+    metadata: MetadataStore,
+    password: bytes = b"",
+    scan_entries_max: int = SCAN_ENTRIES_MAX,
+) -> StoredCursorView:
+    """Read a cursor's state and change nothing.
+
+    Raises `NoSuchNodeError`, `StorageError`, `CorruptRecordError` (no state is left).
+    """
+
+    async def open_beside(ledger_id: int) -> LedgerReader:
+        reader = await ledger_client.open_without_recovery(ledger_id, password=password)
+        await reader.read_last_add_confirmed()
+        return reader
+
+    for attempt in range(1, _ATTEMPTS_MAX + 1):
+        found = await read_node(metadata, path)
+        if found is None:
+            raise NoSuchNodeError(f"there is no cursor {path}")
+        node = found.node
+        stored = await read_stored(path, node, open_beside, scan_entries_max=scan_entries_max)
+        # A writer may have replaced the ledger between our two looks; then look again.
+        if stored.lost is None or attempt == _ATTEMPTS_MAX:
+            break
+        again = await read_node(metadata, path)
+        if again is not None and again.version == found.version:
+            break
+    record = stored.state.record
+    return StoredCursorView(
+        path=path,
+        owner_epoch=node.owner_epoch,
+        cursor_ledger_id=node.cursor_ledger_id,
+        cursor_properties=node.cursor_properties,
+        source=stored.source,
+        snapshot=record.snapshot,
+        written_ms=record.written_ms,
+        records_applied=stored.state.records_applied,
+        ranges_in_memory=record.ranges_in_memory,
+        entries_dropped=record.entries_dropped,
+        batch_indexes_in_memory=record.batch_indexes_in_memory,
+        torn_records=stored.notes,
+        lost=stored.lost,
+    )
