@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ackgate.broker.names import NamespaceName, TopicName
     from ackgate.persistence.ports import MetadataStore
 
+NAMESPACE_POLICIES: Final = "/admin/policies"
+
 PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
 RETENTION_MB: Final = "retentionSizeInMB"
@@ -89,7 +91,8 @@ class PolicyStore:
 
 def namespace_policy_path(namespace: NamespaceName) -> str:
     """Node of a namespace's policies."""
-    return f"/admin/policies/{node_of_name(namespace.tenant)}/{node_of_name(namespace.namespace)}"
+    names = (namespace.tenant, namespace.namespace)
+    return f"{NAMESPACE_POLICIES}/" + "/".join(map(node_of_name, names))
 
 
 def topic_policy_path(topic: TopicName) -> str:

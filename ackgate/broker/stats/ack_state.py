@@ -2,8 +2,8 @@
 
 Pure, frozen. The parts are the statistics that cursor, gate and store give of themselves; on top
 stand the few figures that everybody asks for first. The same form describes a subscription that a
-broker holds (`of_subscription`) and one read from its files: there the gate, the store's counters and
-the forecast, which live in memory only, are None.
+broker holds (`of_subscription`) and one read from its files: there the gate, the store's counters
+and the forecast, which live in memory only, are None.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ackgate.broker.subscription import Subscription
     from ackgate.cursor.stats import CursorStats
     from ackgate.dispatcher.gate import GateStatistics
-    from ackgate.persistence.cursor_store import CursorStoreStats
     from ackgate.persistence.outcome import RecoveryReport
+    from ackgate.persistence.store_stats import CursorStoreStats
 
 
 @dataclass(frozen=True, slots=True)

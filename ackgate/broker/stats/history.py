@@ -7,7 +7,7 @@ one only moves, so that an idle subscription keeps two::
     numbers   |            x----x                  window start
               |        x                               v
               |  x  x                            |--x--.-----x--x--> now
-                                                 gone   kept (the line between two is taken as straight)
+                                                 gone   kept (between two: a straight line)
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _is_waiting(subscription: Subscription) -> bool:
 
 
 def _entries_since_first_unacked(subscription: Subscription) -> int:
-    """Entries behind the mark-delete up to the read position, that one included, as Pulsar counts."""
+    """Entries behind the mark-delete up to and including the read position, as Pulsar counts."""
     cursor, facts = subscription.cursor, subscription.topic.ledger.facts
     ledger_id, entry_id = cursor.read_position
     return 1 + facts.count_between(cursor.mark_delete, Position(ledger_id, entry_id - 1))

@@ -11,7 +11,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -44,7 +44,16 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - any of the classes of this pac
         case list() | tuple():
             return [to_json(member) for member in value]
         case _:
-            return {key_of(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
+            return fields_json(value)
+
+
+def fields_json(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:  # noqa: ANN401
+    """A dataclass as an object, some of its fields left out."""
+    return {
+        key_of(field.name): to_json(getattr(value, field.name))
+        for field in fields(value)
+        if field.name not in without
+    }
 
 
 def from_json(kind: type[T], value: Any) -> T:  # noqa: ANN401 - what a JSON parser gives
@@ -59,14 +68,14 @@ def from_json(kind: type[T], value: Any) -> T:  # noqa: ANN401 - what a JSON par
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:  # noqa: ANN401 - annotations and JSON
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):
             raise CorruptRecordError(f"{place} is not an object")
         read = {
             name: _read(annotation, value.get(key_of(name)), f"{place}.{key_of(name)}")
             for name, annotation in _annotations(kind).items()
         }
-        return kind(**read)  # type: ignore[operator]  # a class, says is_dataclass
+        return kind(**read)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:  # X | None is the only union here
         return None if value is None else _read(arguments[0], value, place)
@@ -100,8 +109,8 @@ def _named_types() -> dict[str, Any]:
     from ackgate.cursor.recovered import RecoveredStateReport  # noqa: PLC0415
     from ackgate.cursor.stats import CursorStats  # noqa: PLC0415
     from ackgate.dispatcher.gate import GateStatistics  # noqa: PLC0415
-    from ackgate.persistence.cursor_store import CursorStoreStats  # noqa: PLC0415
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport  # noqa: PLC0415
+    from ackgate.persistence.store_stats import CursorStoreStats  # noqa: PLC0415
 
     types_named = (
         AckState,

@@ -1,14 +1,14 @@
 """How densely a message ledger is acked, in a bounded number of cells: the picture of the holes.
 
-Pure. A ledger's entries are cut into equal slices; a cell says how many thousandths of its slice are
-acked, at or below the mark-delete included. Rounding never lies at the ends: a cell is 0 exactly
-when nothing in it is acked, and `FULL` exactly when everything is::
+Pure. A ledger's entries are cut into equal slices; a cell says how many thousandths of its slice
+are acked, at or below the mark-delete included. Rounding never lies at the ends: a cell is 0
+exactly when nothing in it is acked, and `FULL` exactly when everything is::
 
     entries   0         10        20        30        40
               ##########.#.#.#.#.#..........................
     cells     |  1000   |   500   |    0    |    0    |  0
 
-Costs O(cells x containers), whatever the number of ranges: a Roaring bitmap ranks in its containers.
+Costs O(cells x containers), whatever the number of ranges: Roaring ranks by its containers.
 """
 
 from __future__ import annotations

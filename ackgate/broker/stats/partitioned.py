@@ -1,8 +1,8 @@
 """The statistics of a partitioned topic: those of its partitions, added up.
 
 Pure. As Pulsar adds: counters and rates are summed, subscriptions of one name become one whose
-consumers are those of all partitions; what is true of one partition (paused, blocked) is true of it.
-The ack state of a subscription stays with its partitions: cursors cannot be added.
+consumers are those of all partitions; what is true of one partition (paused, blocked) is true of
+it. The ack state of a subscription stays with its partitions: cursors cannot be added.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Remembers how the counters of topics and their clients stood, so that rates can be told.
 
-Edge only in that it looks at live objects. The objects count, and know nothing of rates; samples are
-taken by the broker's upkeep and by whoever asks for statistics, and go with their object.
+Edge only in that it looks at live objects. The objects count, and know nothing of rates; samples
+are taken by the broker's upkeep and by whoever asks for statistics, and go with their object.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ackgate.broker.stats.values import (
     TopicStats,
 )
 from ackgate.broker.wire_types import AccessMode, SubscriptionType
+from ackgate.dispatcher.key_shared import KeySharedDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,8 +127,7 @@ def subscription_stats(
         if key in seen
     )
     active = known.active_consumer if known else None
-    is_key_shared = subscription.type is SubscriptionType.KEY_SHARED
-    policy = next((consumer.spec.key_shared for consumer in subscription.consumers.values()), None)
+    policy = dispatcher.policy if isinstance(dispatcher, KeySharedDispatcher) else None
     store = subscription.store
     return SubscriptionStats(
         type=TYPE_NAMES[subscription.type],
@@ -152,8 +152,8 @@ def subscription_stats(
             if subscription.type in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
             else None
         ),
-        key_shared_mode=(policy.mode.name if policy else "AUTO_SPLIT") if is_key_shared else None,
-        allow_out_of_order_delivery=bool(policy and policy.allow_out_of_order),
+        key_shared_mode=policy.mode.name if policy is not None else None,
+        allow_out_of_order_delivery=policy is not None and policy.allow_out_of_order,
         total_msg_expired=subscription.entries_expired,
         last_expire_timestamp=subscription.last_expired_ms,
         last_consumed_flow_timestamp=subscription.last_flow_ms,

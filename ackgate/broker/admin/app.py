@@ -1,0 +1,132 @@
+"""The admin interface: HTTP in front of the handlers of this package.
+
+Edge, and the only module that knows aiohttp. It reads a request within bounds, finds the handler,
+and turns whatever happens into a status and JSON. aiohttp's own router is not used: it decodes a
+path before it is cut (`router.Router` cuts first).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+
+from ackgate.broker.admin import (
+    brokers,
+    cursor_moves,
+    lookup,
+    metrics,
+    namespace_policies,
+    namespaces,
+    partitions,
+    stats,
+    subscriptions,
+    topic_policies,
+    topics,
+)
+from ackgate.broker.admin.call import Call, Reply, json_reply
+from ackgate.broker.admin.refusals import RefusedError, status_of
+from ackgate.broker.admin.router import Router
+from ackgate.errors import AckGateError, ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.broker.server import BrokerServer
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 64 * 1024
+"""No request of this interface is near it."""
+
+BODY_SECONDS_MAX: Final = 10.0
+SHUTDOWN_SECONDS: Final = 1.0
+"""How long requests under way may take when the broker stops."""
+
+QUERY_FIELDS_MAX: Final = 32
+
+ROUTER: Final = Router(
+    (
+        *brokers.ROUTES,
+        *lookup.ROUTES,
+        *metrics.ROUTES,
+        *namespaces.ROUTES,
+        *namespace_policies.ROUTES,
+        *topics.ROUTES,
+        *partitions.ROUTES,
+        *stats.ROUTES,
+        *subscriptions.ROUTES,
+        *cursor_moves.ROUTES,
+        *topic_policies.ROUTES,
+    )
+)
+
+
+async def serve_http(
+    broker: BrokerServer, host: str, port: int
+) -> tuple[int, Callable[[], Awaitable[None]]]:
+    """Listen. Returns the port and how to stop. Raises `ConfigurationError`."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        reply = await answer(broker, request)
+        return web.Response(
+            status=reply.status,
+            body=reply.body or None,
+            headers={"Content-Type": reply.content_type} if reply.body else None,
+        )
+
+    runner = web.ServerRunner(web.Server(handle, access_log=None))
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_SECONDS)
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}"
+        ) from error
+    return int(runner.addresses[0][1]), runner.cleanup
+
+
+async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:
+    """What a request is answered, whatever happens."""
+    try:
+        raw_path, _, raw_query = request.raw_path.partition("?")
+        found = ROUTER.find(request.method, raw_path)
+        call = Call(broker, found.parameters, _query(raw_query), await _body(request))
+        return await found.handler(call)
+    except AckGateError as error:
+        status = status_of(error)
+        if status >= 500:
+            log.warning("%s %s: %s", request.method, request.path, error)
+        return json_reply({"reason": str(error)}, status)
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception:
+        log.exception("%s %s failed", request.method, request.path)
+        return json_reply({"reason": "internal error; the broker's log has more"}, 500)
+
+
+def _query(raw_query: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(raw_query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
+    except ValueError as error:
+        raise RefusedError(400, f"the query cannot be read: {error}") from None
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise RefusedError(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    raise RefusedError(413, f"the body is larger than {BODY_BYTES_MAX} bytes")
+    except TimeoutError:
+        raise RefusedError(408, f"the body did not arrive in {BODY_SECONDS_MAX:.0f} s") from None
+    return bytes(body)

@@ -1,0 +1,145 @@
+"""Moving a subscription's cursor: skip, clear, reset to a time or a place, expire. Edge.
+
+Each answers when the new state is durable. Consumers of a subscription that is reset are sent away
+first; they come back by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.admin.call import DONE, CursorTarget, subscription_of
+from ackgate.broker.admin.refusals import RefusedError
+from ackgate.broker.admin.router import Route
+from ackgate.cursor.position import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.subscription import Subscription
+
+BATCH_MESSAGES_MAX: Final = 1_000_000
+"""Index of a message in its batch: what is larger is no index."""
+
+
+async def skip_messages(call: Call) -> Reply:
+    """Ack the next so many entries."""
+    entries = call.integer("entries")
+    if await call.partitions():
+        raise RefusedError(405, "Skip messages on a partitioned topic is not allowed")
+    await (await call.subscription()).skip(entries)
+    return DONE
+
+
+async def skip_all(call: Call) -> Reply:
+    """Ack everything that the topic holds."""
+    for subscription in await _subscriptions(call):
+        await subscription.clear_backlog()
+    return DONE
+
+
+async def reset_to_time(call: Call) -> Reply:
+    """Read next what was published at this time (ms since 1970) or later."""
+    publish_time_ms = call.integer("timestamp")
+    for subscription in await _subscriptions(call):
+        await subscription.reset_to_time(publish_time_ms)
+    return DONE
+
+
+async def reset_to_position(call: Call) -> Reply:
+    """Read next what lies at this position, or behind it."""
+    target = CursorTarget.read(call.json())
+    if await call.partitions():
+        raise RefusedError(405, "Reset-cursor at position is not allowed for partitioned-topic")
+    await _reset(await call.subscription(), target)
+    return DONE
+
+
+async def expire_messages(call: Call) -> Reply:
+    """Ack what was published longer ago than so many seconds."""
+    seconds = call.integer("seconds")
+    for subscription in await _subscriptions(call):
+        await _expire(subscription, seconds)
+    return DONE
+
+
+async def expire_to_position(call: Call) -> Reply:
+    """Ack everything up to a position."""
+    target = CursorTarget.read(call.json())
+    if await call.partitions():
+        raise RefusedError(405, "Expire message at position is not supported for partitioned-topic")
+    subscription = await call.subscription()
+    position = target.position
+    if target.is_excluded and position not in {EARLIEST, LATEST}:
+        position = subscription.topic.ledger.facts.previous(position)
+    await subscription.expire_through(position)
+    return DONE
+
+
+async def expire_all_subscriptions(call: Call) -> Reply:
+    """The same for every subscription of a topic; all are tried before a refusal is told."""
+    seconds = call.integer("seconds")
+    refusal: RefusedError | None = None
+    for topic in await call.parts():
+        for subscription in list(topic.subscriptions.values()):
+            try:
+                await _expire(subscription, seconds)
+            except RefusedError as error:
+                refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    return DONE
+
+
+async def _subscriptions(call: Call) -> list[Subscription]:
+    """The subscription in the path, on every partition if the topic has some."""
+    return [subscription_of(topic, call.subscription_name) for topic in await call.parts()]
+
+
+async def _expire(subscription: Subscription, seconds: int) -> None:
+    if not subscription.cursor.backlog_entries:
+        # Pulsar's words, twice a blank included.
+        raise RefusedError(
+            409,
+            f"Expire message by timestamp not issued on topic {subscription.topic.name} for "
+            f"subscription {subscription.name} due to ongoing message expiration not finished or "
+            "subscription almost catch  up. If it's performed on a partitioned topic operation "
+            "might succeeded on other partitions, please check stats of individual partition.",
+        )
+    await subscription.expire_older_than(seconds)
+
+
+async def _reset(subscription: Subscription, target: CursorTarget) -> None:
+    position, index = target.position, target.batch_index
+    ledger = subscription.topic.ledger
+    if position in {EARLIEST, LATEST} or not ledger.facts.exists(position):
+        await subscription.reset(position)
+        return
+    if index < 0:
+        following = ledger.facts.next_valid(position)
+        await subscription.reset(following if target.is_excluded else position)
+        return
+    index = min(index, BATCH_MESSAGES_MAX) + target.is_excluded
+    if index == 0:
+        await subscription.reset(position)
+        return
+    messages = (await ledger.reads.read_one(position)).metadata.num_messages_in_batch
+    if index >= messages:
+        await subscription.reset(ledger.facts.next_valid(position))
+    else:
+        await subscription.reset(position, (1 << messages) - (1 << index))
+
+
+_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION: Final = f"{_TOPIC}/subscription/{{subscription}}"
+
+ROUTES: Final = (
+    Route("POST", f"{_SUBSCRIPTION}/skip/{{entries}}", skip_messages),
+    Route("POST", f"{_SUBSCRIPTION}/skip_all", skip_all),
+    Route("POST", f"{_SUBSCRIPTION}/resetcursor", reset_to_position),
+    Route("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", reset_to_time),
+    Route("POST", f"{_SUBSCRIPTION}/expireMessages", expire_to_position),
+    Route("POST", f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", expire_messages),
+    Route(
+        "POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", expire_all_subscriptions
+    ),
+)

@@ -1,0 +1,105 @@
+"""Partitioned topics: how many partitions a topic has. Edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.admin.call import DONE, json_reply
+from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.refusals import RefusedError, topic_exists, topic_not_found
+from ackgate.broker.admin.router import Route
+from ackgate.broker.admin.topics import check_unused
+from ackgate.broker.errors import TopicNotFoundError
+from ackgate.broker.registry import TopicConflictError
+
+if TYPE_CHECKING:
+    from ackgate.broker.admin.call import Call, Reply
+
+
+async def list_partitioned(call: Call) -> Reply:
+    """The partitioned topics of a namespace."""
+    await check_namespace_exists(call)
+    return json_reply(await call.broker.registry.partitioned_topic_names(call.namespace_name))
+
+
+async def get_partitions(call: Call) -> Reply:
+    """How many partitions; 0 of a topic that has none."""
+    name = call.topic_name
+    try:
+        count = await call.broker.registry.partition_count(
+            name, create=call.is_asked("checkAllowAutoCreation")
+        )
+    except TopicNotFoundError:
+        raise topic_not_found(name) from None
+    return json_reply({"partitions": count, "deleted": False})
+
+
+async def create_partitions(call: Call) -> Reply:
+    """Make a partitioned topic."""
+    name, count = call.topic_name, _count(call)
+    if count < 1:
+        raise RefusedError(406, "Number of partitions should be more than 0")
+    try:
+        await call.broker.registry.create_partitioned(name, count)
+    except TopicConflictError:
+        raise topic_exists() from None
+    return DONE
+
+
+async def update_partitions(call: Call) -> Reply:
+    """Raise the number of partitions; the same number again is fine."""
+    name, count = call.topic_name, _count(call)
+    registry = call.broker.registry
+    present = await registry.stored_partition_count(name)
+    if not present:
+        raise RefusedError(409, f"Topic {name} is not the partitioned topic.")
+    if count < present:
+        raise RefusedError(
+            422, f"Desired partitions {count} can't be less than the current partitions {present}."
+        )
+    if count > present:
+        await registry.add_partitions(name, count)
+    return DONE
+
+
+async def delete_partitions(call: Call) -> Reply:
+    """Delete a partitioned topic with its partitions."""
+    name, is_forced = call.topic_name, call.is_asked("force")
+    registry = call.broker.registry
+    count = await registry.stored_partition_count(name)
+    if not count:
+        if await registry.exists(name):
+            raise RefusedError(
+                409,
+                f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic "
+                "please call delete.",
+            )
+        raise RefusedError(404, f"Topic {name} not found.")
+    if not is_forced:
+        for index in range(count):
+            topic = registry.loaded(name.partition(index))
+            if topic is not None:
+                check_unused(topic)
+    await registry.delete_partitioned(name, force=is_forced)
+    return DONE
+
+
+def _count(call: Call) -> int:
+    """The body: a number, or a partitioned topic's metadata with one in it."""
+    value = call.json()
+    count = value.get("partitions") if isinstance(value, dict) else value
+    if type(count) is not int:
+        raise RefusedError(400, "the body must be the number of partitions")
+    return count
+
+
+_NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
+_PARTITIONS: Final = f"{_NAMESPACE}/{{topic}}/partitions"
+
+ROUTES: Final = (
+    Route("GET", f"{_NAMESPACE}/partitioned", list_partitioned),
+    Route("GET", _PARTITIONS, get_partitions),
+    Route("PUT", _PARTITIONS, create_partitions),
+    Route("POST", _PARTITIONS, update_partitions),
+    Route("DELETE", _PARTITIONS, delete_partitions),
+)

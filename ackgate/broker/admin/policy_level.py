@@ -1,0 +1,106 @@
+"""The three policies that a namespace or a topic can have, whichever of the two it is.
+
+Edge. Read and changed at one place of the policy store (a *level*); the routes say which.
+
+=======================================  ======================  ==================================
+policy                                   set to                  not set
+=======================================  ======================  ==================================
+``dispatcherPauseOnAckStatePersistent``  ``true`` by any POST,   ``false`` is told
+                                         ``false`` by a POST
+                                         with that body (ours)
+``retention``                            minutes and megabytes   an empty answer
+``messageTTL``                           seconds                 an empty answer
+=======================================  ======================  ==================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.broker.admin.call import DONE, NOTHING, json_reply
+from ackgate.broker.admin.refusals import RefusedError
+from ackgate.broker.policies import (
+    MESSAGE_TTL_SECONDS,
+    PAUSE_ON_ACK_STATE,
+    RETENTION_MB,
+    RETENTION_MINUTES,
+)
+
+if TYPE_CHECKING:
+    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.policies import PolicyStore
+
+MINUTES_MAX: Final = 2**31 - 1
+_NO_RETENTION: Final = {RETENTION_MINUTES: None, RETENTION_MB: None}
+
+
+class PolicyLevel(NamedTuple):
+    """One namespace's or one topic's policies."""
+
+    store: PolicyStore
+    path: str
+
+    async def get_pause(self) -> Reply:
+        """Whether the gate is switched on here."""
+        return json_reply((await self.store.load(self.path)).get(PAUSE_ON_ACK_STATE, False))
+
+    async def set_pause(self, call: Call) -> Reply:
+        """Switch it on, or with the body ``false`` off, whatever the levels above say."""
+        value = call.json()
+        if value is not None and type(value) is not bool:
+            raise RefusedError(400, "the body must be true, false or nothing")
+        await self.store.change(self.path, {PAUSE_ON_ACK_STATE: value is not False})
+        return DONE
+
+    async def clear(self, *keys: str) -> Reply:
+        """Say nothing here, so that the level above holds."""
+        await self.store.change(self.path, dict.fromkeys(keys))
+        return DONE
+
+    async def get_retention(self) -> Reply:
+        """How long fully acked messages are kept."""
+        stored = await self.store.load(self.path)
+        if RETENTION_MINUTES not in stored:
+            return NOTHING
+        return json_reply({key: stored[key] for key in (RETENTION_MINUTES, RETENTION_MB)})
+
+    async def set_retention(self, call: Call) -> Reply:
+        """Change that."""
+        value = call.json()
+        limits = (
+            [value.get(key) for key in (RETENTION_MINUTES, RETENTION_MB)]
+            if isinstance(value, dict)
+            else []
+        )
+        if len(limits) != 2 or not all(
+            type(limit) is int and -1 <= limit <= MINUTES_MAX for limit in limits
+        ):
+            raise RefusedError(
+                400,
+                f"expected {RETENTION_MINUTES} and {RETENTION_MB}, integers from -1 (no limit)",
+            )
+        if (limits[0] == 0) != (limits[1] == 0):
+            raise RefusedError(
+                400,
+                "Invalid retention policy: Setting a single time or size limit to 0 is invalid "
+                "when one of the limits has a non-zero value. Use the value of -1 instead of 0 to "
+                "ignore a specific limit. To disable retention both limits must be set to 0.",
+            )
+        await self.store.change(
+            self.path, dict(zip((RETENTION_MINUTES, RETENTION_MB), limits, strict=True))
+        )
+        return DONE
+
+    async def get_ttl(self) -> Reply:
+        """After how many seconds a message counts as acked."""
+        stored = await self.store.load(self.path)
+        if MESSAGE_TTL_SECONDS not in stored:
+            return NOTHING
+        return json_reply(stored[MESSAGE_TTL_SECONDS])
+
+    async def set_ttl(self, seconds: int | None) -> Reply:
+        """Change that; None says nothing here."""
+        if seconds is not None and seconds > MINUTES_MAX:
+            raise RefusedError(412, f"message TTL is {seconds}, at most {MINUTES_MAX} is possible")
+        await self.store.change(self.path, {MESSAGE_TTL_SECONDS: seconds})
+        return DONE

@@ -1,0 +1,117 @@
+"""What topics and subscriptions are doing, in Pulsar's form. Edge."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.admin.brokers import broker_id
+from ackgate.broker.admin.call import json_reply
+from ackgate.broker.admin.pulsar_stats import topic_json
+from ackgate.broker.admin.refusals import RefusedError
+from ackgate.broker.admin.router import Route
+from ackgate.broker.stats.internal import internal_stats
+from ackgate.broker.stats.json_form import to_json
+from ackgate.broker.stats.ledger_acks import CELLS_MAX, ack_picture
+from ackgate.broker.stats.partitioned import add_up
+from ackgate.broker.stats.take import earliest_publish_times, subscription_stats, topic_stats
+
+if TYPE_CHECKING:
+    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.topic import Topic
+
+CELLS_DEFAULT: Final = 64
+
+BITMAP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bitmaps of one answer, before base64: half a percent of what Pulsar's text form would need."""
+
+
+async def get_stats(call: Call) -> Reply:
+    """One topic or partition."""
+    return json_reply(await _stats(call, await call.topic()))
+
+
+async def get_partitioned_stats(call: Call) -> Reply:
+    """All partitions added up, and each of them unless ``perPartition=false``."""
+    topics = await _partitions(call)
+    stats = {str(topic.name): await _stats(call, topic) for topic in topics}
+    told = add_up(stats.values())
+    told["metadata"] = {"partitions": len(topics), "deleted": False}
+    told["partitions"] = stats if call.is_asked("perPartition", default=True) else {}
+    return json_reply(told)
+
+
+async def get_internal_stats(call: Call) -> Reply:
+    """Ledgers and cursors of one topic or partition."""
+    return json_reply(internal_stats(await call.topic()))
+
+
+async def get_partitioned_internal_stats(call: Call) -> Reply:
+    """Ledgers and cursors of every partition."""
+    topics = await _partitions(call)
+    return json_reply(
+        {
+            "metadata": {"partitions": len(topics), "deleted": False},
+            "partitions": {str(topic.name): internal_stats(topic) for topic in topics},
+        }
+    )
+
+
+async def get_ack_state(call: Call) -> Reply:
+    """One subscription: its stats, and per ledger what is acked, in ``cells`` slices.
+
+    With ``bitmaps=true`` also the acked entry ids above the mark-delete: a portable Roaring bitmap
+    per ledger, in base64, as far as `BITMAP_BYTES_MAX` goes (``bitmapsOmitted`` says how many not).
+    """
+    cells = call.integer_asked("cells", CELLS_DEFAULT, least=1)
+    if cells > CELLS_MAX:
+        raise RefusedError(400, f"cells is {cells}, at most {CELLS_MAX} is possible")
+    subscription = await call.subscription()
+    facts, snapshot = subscription.topic.ledger.facts, subscription.cursor.snapshot()
+    counts = [(ledger_id, facts.entry_count(ledger_id) or 0) for ledger_id in facts.ledger_ids]
+    told: dict[str, Any] = {
+        "topic": str(subscription.topic.name),
+        "subscription": subscription.name,
+        "stats": to_json(subscription_stats(subscription, call.broker.sampler)),
+        "picture": to_json(ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells)),
+    }
+    if call.is_asked("bitmaps"):
+        bitmaps: dict[str, str] = {}
+        room = BITMAP_BYTES_MAX
+        for ledger_id, bitmap in sorted(snapshot.acked.items()):
+            bitmap.run_optimize()
+            portable = bitmap.serialize()
+            room -= len(portable)
+            if room < 0:
+                break
+            bitmaps[str(ledger_id)] = base64.b64encode(portable).decode()
+        told["bitmaps"] = bitmaps
+        told["bitmapsOmitted"] = len(snapshot.acked) - len(bitmaps)
+    return json_reply(told)
+
+
+async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
+    earliest = None
+    if call.is_asked("getEarliestTimeInBacklog"):
+        earliest = await earliest_publish_times(topic)
+    owner = broker_id(call)
+    return topic_json(topic_stats(topic, call.broker.sampler, owner=owner, earliest=earliest))
+
+
+async def _partitions(call: Call) -> list[Topic]:
+    name = call.topic_name
+    count = await call.broker.registry.stored_partition_count(name)
+    if not count:
+        raise RefusedError(404, f"Partitioned Topic {name} not found")
+    return [await call.loaded(name.partition(index)) for index in range(count)]
+
+
+_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+ROUTES: Final = (
+    Route("GET", f"{_TOPIC}/stats", get_stats),
+    Route("GET", f"{_TOPIC}/internalStats", get_internal_stats),
+    Route("GET", f"{_TOPIC}/partitioned-stats", get_partitioned_stats),
+    Route("GET", f"{_TOPIC}/partitioned-internalStats", get_partitioned_internal_stats),
+    Route("GET", f"{_TOPIC}/subscription/{{subscription}}/ackState", get_ack_state),
+)
