@@ -59,8 +59,9 @@ class AckRanges:
     # -- reading
 
     def __contains__(self, position: Position) -> bool:
-        ledger = self._ledgers.get(position[0])
-        return ledger is not None and position[1] >= 0 and position[1] in ledger.bitmap
+        ledger_id, entry_id = position
+        ledger = self._ledgers.get(ledger_id)
+        return ledger is not None and 0 <= entry_id <= ENTRY_ID_MAX and entry_id in ledger.bitmap
 
     @property
     def ledger_ids(self) -> list[int]:

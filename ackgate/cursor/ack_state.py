@@ -7,7 +7,7 @@ How the mark-delete moves (`M` the mark-delete, `#` acked, `.` not):
 
     ack the entry behind it      M . # # .   ->   # # # M .       it absorbs the run it now touches,
     cumulative                   M . # . # .  ->  # # # # M .     across ledger borders, and over
-                                     ^                            ledgers that are empty or gone
+                                       ^                          ledgers that are empty or gone
 
 Invariants (`check`): ranges and batch sets lie above the mark-delete, on existing entries; the
 entry behind the mark-delete is not acked; an entry is in a range or has a batch set, never both.

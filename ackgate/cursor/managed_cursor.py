@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 ARRAY_PATH_POSITIONS_MIN: Final = 64
 """From this many positions on a list is applied as arrays: their fixed cost has paid off then."""
 
+CONTAINER_BYTES: Final = 8192
+"""A Roaring container as a bitset; the last one of a ledger is rarely full."""
+
+OVERHEAD_BYTES: Final = 32
+"""What a record, a ledger in it or a batch set costs beside its bits, roughly."""
+
 
 class ManagedCursor:
     """One subscription's cursor. One owner calls it; nobody else holds its parts."""
@@ -148,13 +154,15 @@ class ManagedCursor:
     def byte_estimate(self) -> int:
         """Upper estimate of the encoded state before compression.
 
-        A bitmap takes the least of 4 bytes a range, 2 an entry and a bit for every entry spanned,
-        and the least of the sums over all ledgers is not below the sum of the least.
+        A Roaring container takes the least of 4 bytes a range, 2 an entry and 8 KB, which is a bit
+        for each of its 65,536 entries; the least of the sums is not below the sum of the least.
         """
-        ranges = self._state.ranges
+        ranges, unacked = self._state.ranges, self._state.batches.unacked
+        ledger_count = len(ranges.ledger_ids)
         spanned = self._ledgers.count_after(self._state.mark_delete)
-        bitmaps = min(4 * ranges.range_count, 2 * ranges.acked_count, spanned // 8)
-        return bitmaps + 32 * (1 + len(ranges.ledger_ids) + len(self._state.batches.unacked))
+        as_bits = spanned // 8 + CONTAINER_BYTES * ledger_count
+        bitmaps = min(4 * ranges.range_count, 2 * ranges.acked_count, as_bits)
+        return bitmaps + OVERHEAD_BYTES * (1 + ledger_count + len(unacked))
 
     @property
     def hole_count(self) -> int:
@@ -225,9 +233,10 @@ class ManagedCursor:
         if len(positions) >= ARRAY_PATH_POSITIONS_MIN:
             try:
                 pairs = np.fromiter(chain.from_iterable(positions), np.int64, 2 * len(positions))
-            except (OverflowError, ValueError) as error:
-                raise PositionError(f"not a list of positions: {error}") from None
-            return self.ack_many_pairs(pairs[0::2], pairs[1::2])
+            except OverflowError:
+                pass  # an id that no array holds: the loop below names it
+            else:
+                return self.ack_many_pairs(pairs[0::2], pairs[1::2])
         ledgers, mark_delete = self._ledgers, self._state.mark_delete
         known = [position for position in positions if is_known(position, ledgers, mark_delete)]
         return sum(map(self._state.ack_entry, known))

@@ -23,7 +23,9 @@ class TopicModel:
     newest_ever: int = 0
 
     def entries(self) -> list[Position]:
-        return [Position(id_, e) for id_, count in sorted(self.ledgers.items()) for e in range(count)]
+        return [
+            Position(id_, e) for id_, count in sorted(self.ledgers.items()) for e in range(count)
+        ]
 
     def trim(self, ledger_id: int) -> None:
         count = self.ledgers.pop(ledger_id)

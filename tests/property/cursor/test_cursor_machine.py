@@ -120,7 +120,7 @@ class CursorMachine(RuleBasedStateMachine):
         ledger_id = data.draw(st.sampled_from(sorted(self.topic.ledgers)))
         ids = data.draw(st.lists(st.integers(0, 9), max_size=9))
         positions = [Position(ledger_id, entry_id) for entry_id in ids]
-        array = np.array(ids, dtype=dtype)
+        array: np.ndarray = np.array(ids, dtype=dtype)
         if self.refuses(positions):
             with pytest.raises(PositionError):
                 self.cursor.ack_many(ledger_id, array)
@@ -157,7 +157,9 @@ class CursorMachine(RuleBasedStateMachine):
         properties: dict[str, int] | None,
     ) -> None:
         position = anywhere if is_odd else self.existing(data)
-        is_border = not mask and position.entry_id == -1 and position.ledger_id in self.topic.ledgers
+        is_border = (
+            not mask and position.entry_id == -1 and position.ledger_id in self.topic.ledgers
+        )
         is_fine = position == self.model.mark_delete or (
             position > self.model.mark_delete and (is_border or not self.refuses([position]))
         )
@@ -190,7 +192,7 @@ class CursorMachine(RuleBasedStateMachine):
         backlog = self.model.backlog()
         if backlog:
             self.model.is_pure = False
-            self.model.ack_through(backlog[-1])
+            self.model.ack_through(self.ledgers.last_confirmed)
         assert self.cursor.clear_backlog() == len(backlog)
 
     # -- moves

@@ -1,0 +1,220 @@
+"""The leaves below the cursor, each against the plainest thing that says the same."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import example, given
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pyroaring import BitMap
+
+from ackgate.cursor.ack_ranges import AckRanges
+from ackgate.cursor.bitmap_pack import pack
+from ackgate.cursor.bitmap_runs import (
+    lowest_runs,
+    members,
+    nth_absent,
+    run_bounds,
+    run_count,
+    run_count_change,
+    run_stop,
+)
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.position import EARLIEST, ENTRY_ID_MAX, LATEST, Position
+from tests.property.cursor.cursor_model import TopicModel, runs
+
+# Small ids, ids round the border of a Roaring container, and the very last ids.
+IDS = st.one_of(
+    st.integers(0, 40), st.integers(65_520, 65_560), st.integers(ENTRY_ID_MAX - 20, ENTRY_ID_MAX)
+)
+ID_SETS = st.sets(IDS, max_size=60)
+
+
+def plain_runs(ids: set[int]) -> list[tuple[int, int]]:
+    return [(start, stop) for _, start, stop in runs(Position(0, entry_id) for entry_id in ids)]
+
+
+@given(ID_SETS)
+def test_runs_are_those_of_a_walk(ids: set[int]) -> None:
+    bitmap = BitMap(ids)
+    starts, stops = run_bounds(bitmap)
+    assert list(zip(starts.tolist(), stops.tolist(), strict=True)) == plain_runs(ids)
+    assert run_count(bitmap) == len(plain_runs(ids))
+    assert members(bitmap).tolist() == sorted(ids)
+
+
+@given(ID_SETS, ID_SETS)
+def test_change_of_the_run_count_is_the_difference_of_two_counts(
+    ids: set[int], more: set[int]
+) -> None:
+    added = more - ids
+    change = run_count_change(BitMap(ids), BitMap(added))
+    assert run_count(BitMap(ids)) + change == run_count(BitMap(ids | added))
+
+
+@given(ID_SETS, st.integers(0, 60))
+def test_lowest_runs_are_the_first_of_all(ids: set[int], runs_max: int) -> None:
+    lowest = lowest_runs(BitMap(ids), runs_max)
+    assert plain_runs(set(lowest)) == plain_runs(ids)[:runs_max]
+
+
+@given(ID_SETS, IDS, IDS)
+def test_run_stop_is_the_first_absent_id(ids: set[int], start: int, stop_max: int) -> None:
+    expected = start
+    while expected in ids and expected < stop_max:
+        expected += 1
+    assert run_stop(BitMap(ids), start, stop_max) == expected
+
+
+@given(st.integers(0, 300_000), st.integers(1, 300_000), st.integers(0, 300_000))
+def test_run_stop_gallops_over_long_runs(start: int, length: int, skipped: int) -> None:
+    bitmap = BitMap(range(start, start + length))
+    inside = min(start + skipped, start + length - 1)
+    assert run_stop(bitmap, inside, ENTRY_ID_MAX + 1) == start + length
+
+
+@given(ID_SETS, st.integers(0, 70_000), st.integers(1, 100))
+def test_nth_absent_is_found_by_counting(ids: set[int], start: int, n: int) -> None:
+    absent = (entry_id for entry_id in range(start, start + n + len(ids)) if entry_id not in ids)
+    expected = [next(absent) for _ in range(n)][-1]
+    assert nth_absent(BitMap(ids), start, n) == expected
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([1, 2, 5, 4096, 4097, 40_000, 65_536])),
+        max_size=4,
+    ),
+    st.integers(0, 2**32 - 6 * 65_536),
+    st.sampled_from([np.int64, np.uint32, np.uint64]),
+    st.integers(0, 2**32 - 1),
+)
+@example([], 0, np.int64, 0)
+@example([(0, 65_536), (1, 65_536)], 2**32 - 2 * 65_536, np.uint32, 1)
+def test_packed_ids_are_the_ids(
+    blocks: list[tuple[int, int]], base: int, dtype: type, seed: int
+) -> None:
+    """Dense, sparse and full containers, side by side and at any place, in any order, repeated."""
+    random = np.random.default_rng(seed)
+    chunks = [
+        base + block * 65_536 + random.choice(65_536, size=count, replace=False)
+        for block, count in blocks
+    ]
+    ids: np.ndarray = np.concatenate([np.empty(0, np.int64), *chunks]).astype(dtype)
+    random.shuffle(ids)
+    bitmap = pack(np.concatenate([ids, ids[:10]]))
+    expected = np.unique(ids).tolist()
+    assert members(bitmap).tolist() == expected
+    assert bitmap == BitMap(expected)
+    assert BitMap.deserialize(bitmap.serialize()) == bitmap
+
+
+class RangesMachine(RuleBasedStateMachine):
+    """Ack ranges against a set of positions, counts and all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ranges = AckRanges()
+        self.model: set[Position] = set()
+
+    ledgers = st.integers(1, 3)
+
+    @rule(ledger_id=ledgers, entry_id=IDS)
+    def add(self, ledger_id: int, entry_id: int) -> None:
+        position = Position(ledger_id, entry_id)
+        assert self.ranges.add(ledger_id, entry_id) == (position not in self.model)
+        self.model.add(position)
+
+    @rule(ledger_id=ledgers, ids=ID_SETS)
+    def add_bitmap(self, ledger_id: int, ids: set[int]) -> None:
+        positions = {Position(ledger_id, entry_id) for entry_id in ids}
+        new = self.ranges.add_bitmap(ledger_id, BitMap(ids))
+        assert {Position(ledger_id, entry_id) for entry_id in new} == positions - self.model
+        self.model |= positions
+
+    @rule(ledger_id=ledgers, entry_id=IDS)
+    def drop_through(self, ledger_id: int, entry_id: int) -> None:
+        self.ranges.drop_through(Position(ledger_id, entry_id))
+        self.model = {position for position in self.model if position > (ledger_id, entry_id)}
+
+    @rule(ledger_id=ledgers)
+    def pop_lowest_run(self, ledger_id: int) -> None:
+        mine = [run for run in runs(self.model) if run[0] == ledger_id]
+        _, start, stop = mine[0] if mine else (ledger_id, 7, 7)
+        assert self.ranges.pop_run_at(ledger_id, start, ENTRY_ID_MAX + 1) == stop
+        self.model -= {Position(ledger_id, entry_id) for entry_id in range(start, stop)}
+
+    @rule(ledger_id=ledgers)
+    def drop_ledger(self, ledger_id: int) -> None:
+        mine = {position for position in self.model if position.ledger_id == ledger_id}
+        assert self.ranges.drop_ledger(ledger_id) == bool(mine)
+        self.model -= mine
+
+    @rule()
+    def clear(self) -> None:
+        self.ranges.clear()
+        self.model.clear()
+
+    @rule(ledger_id=ledgers, entry_id=IDS)
+    def look(self, ledger_id: int, entry_id: int) -> None:
+        position = Position(ledger_id, entry_id)
+        assert (position in self.ranges) == (position in self.model)
+        assert self.ranges.count_from(position) == sum(other >= position for other in self.model)
+
+    @invariant()
+    def agrees_with_model(self) -> None:
+        self.ranges.check()
+        assert self.ranges.range_count == len(runs(self.model))
+        assert self.ranges.acked_count == len(self.model)
+        assert self.ranges.last() == max(self.model, default=None)
+        found = {Position(id_, entry) for id_, bitmap in self.ranges.bitmaps() for entry in bitmap}
+        assert found == self.model
+
+
+TestRanges = RangesMachine.TestCase
+
+PLACES = st.builds(Position, st.integers(0, 8), st.integers(-1, 6)) | st.sampled_from(
+    [EARLIEST, LATEST]
+)
+
+
+@given(
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    gaps=st.lists(st.integers(1, 2), min_size=6, max_size=6),
+    trims=st.lists(st.integers(0, 8), max_size=3),
+    place=PLACES,
+    other=PLACES,
+    n=st.integers(0, 12),
+)
+def test_ledger_arithmetic_is_counting_entries(
+    counts: list[int], gaps: list[int], trims: list[int], place: Position, other: Position, n: int
+) -> None:
+    topic = TopicModel()
+    ledgers = MessageLedgers()
+    ledger_id = 0
+    for gap, count in zip(gaps, counts, strict=False):
+        ledger_id += gap
+        ledgers.open_ledger(ledger_id)
+        ledgers.close_ledger(ledger_id, count)
+        topic.ledgers[ledger_id] = count
+    for trimmed in trims:
+        if trimmed in topic.ledgers and len(topic.ledgers) > 1:
+            topic.trim(trimmed)
+            ledgers.trim_ledger(trimmed)
+    ledgers.check()
+    entries = topic.entries()
+    assert ledgers.total_entries == len(entries)
+    assert ledgers.first_position == Position(min(topic.ledgers), -1)
+    assert ledgers.exists(place) == (place in entries)
+    assert ledgers.next_valid(place) == topic.after(place)
+    assert ledgers.at_or_after(place) == topic.at_or_after(place)
+    assert ledgers.previous(place) == topic.before(place)
+    assert ledgers.count_after(place) == sum(entry > place for entry in entries)
+    assert ledgers.count_between(place, other) == sum(place < entry <= other for entry in entries)
+    later = [entry for entry in entries if entry > place]
+    if n == 0:
+        assert ledgers.position_after(place, n) == place
+    elif n <= len(later):
+        assert ledgers.position_after(place, n) == later[n - 1]
+    else:
+        assert ledgers.position_after(place, n) == max(place, ledgers.last_confirmed)
