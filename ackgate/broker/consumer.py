@@ -57,6 +57,8 @@ class Consumer:
         self.last_sent_ms = 0
         self.last_acked_ms = 0
         self.is_closed = False
+        self.knows_end = False
+        """Whether it was told that the topic is terminated and read to its end."""
         key_shared = request.key_shared
         self.spec = ConsumerSpec(
             name=self.name,

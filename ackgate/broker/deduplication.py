@@ -36,9 +36,11 @@ class Verdict(enum.Enum):
 class Deduplication:
     """Highest sequence ids of one topic's producers."""
 
-    def __init__(self, durable: Mapping[str, int]) -> None:
+    def __init__(self, durable: Mapping[str, int], producers_max: int) -> None:
+        self._producers_max = producers_max
         self._pushed: dict[str, int] = dict(durable)
         self._durable: dict[str, int] = dict(durable)
+        """Least recently confirmed first."""
 
     @property
     def sequence_ids(self) -> Mapping[str, int]:
@@ -62,8 +64,15 @@ class Deduplication:
     def confirmed(self, producer_name: str, sequence_id: int, highest_sequence_id: int) -> None:
         """A message became durable."""
         last = max(sequence_id, highest_sequence_id)
-        if last > self._durable.get(producer_name, -1):
-            self._durable[producer_name] = last
+        self._remember(producer_name, last)
+
+    def _remember(self, producer_name: str, last: int) -> None:
+        present = self._durable.pop(producer_name, -1)
+        self._durable[producer_name] = max(last, present)
+        while len(self._durable) > self._producers_max:
+            forgotten = next(iter(self._durable))
+            del self._durable[forgotten]
+            self._pushed.pop(forgotten, None)
 
     def failed(self, producer_name: str) -> None:
         """An add failed: what was pushed beyond the durable ids may be sent again."""
@@ -73,6 +82,5 @@ class Deduplication:
         """Learn from a stored entry at load."""
         metadata = entry.metadata
         last = max(metadata.sequence_id, metadata.highest_sequence_id)
-        if last > self._durable.get(metadata.producer_name, -1):
-            self._durable[metadata.producer_name] = last
-            self._pushed[metadata.producer_name] = last
+        self._remember(metadata.producer_name, last)
+        self._pushed[metadata.producer_name] = self._durable[metadata.producer_name]

@@ -36,7 +36,7 @@ class EntryCache:
     """Recently written entries by ledger."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._runs: dict[int, _Run] = {}
         self.size_bytes = 0
         self.hits = 0
@@ -53,7 +53,7 @@ class EntryCache:
         self.size_bytes += sum(len(entry.payload) for entry in entries) + (
             ENTRY_OVERHEAD_BYTES * len(entries)
         )
-        while self.size_bytes > self._bytes_max and self._runs:
+        while self.size_bytes > self.bytes_max and self._runs:
             self._evict_some()
 
     def get(self, ledger_id: int, start: int, stop: int) -> list[Entry] | None:

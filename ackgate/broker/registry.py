@@ -24,7 +24,7 @@ from ackgate.errors import CallerError, CorruptRecordError, NodeExistsError, NoS
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from ackgate.broker.names import NamespaceName
     from ackgate.broker.parts import BrokerParts
@@ -69,7 +69,8 @@ class TopicRegistry:
         if loading is None:
             may_create = create and self._parts.settings.broker.allow_auto_topic_creation
             if name.is_partition and not may_create:
-                may_create = name.partition_index < await self._stored_partitions(name.partitioned)
+                partitions = await self.stored_partition_count(name.partitioned)
+                may_create = name.partition_index < partitions
             loading = self._loading.get(key)
             if loading is None:
                 loading = asyncio.get_running_loop().create_task(
@@ -97,7 +98,7 @@ class TopicRegistry:
 
     async def create(self, name: TopicName) -> None:
         """Create a topic that is not partitioned. Raises `TopicConflictError`."""
-        if await self.exists(name) or await self._stored_partitions(name):
+        if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
         loading = asyncio.get_running_loop().create_task(self._load(name, create=True))
         self._loading[str(name)] = loading
@@ -112,7 +113,7 @@ class TopicRegistry:
         With `create`, a topic that does not exist is made a partitioned one if the configuration
         says that topics are created so. Raises `TopicNotFoundError`.
         """
-        count = await self._stored_partitions(name)
+        count = await self.stored_partition_count(name)
         if count or name.is_partition or await self.exists(name):
             return count
         broker = self._parts.settings.broker
@@ -123,7 +124,7 @@ class TopicRegistry:
         try:
             await self.create_partitioned(name, broker.default_num_partitions)
         except TopicConflictError:
-            return await self._stored_partitions(name)
+            return await self.stored_partition_count(name)
         return broker.default_num_partitions
 
     async def create_partitioned(self, name: TopicName, count: int) -> None:
@@ -142,7 +143,7 @@ class TopicRegistry:
 
     async def add_partitions(self, name: TopicName, count: int) -> None:
         """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
-        present = await self._stored_partitions(name)
+        present = await self.stored_partition_count(name)
         if not present:
             raise TopicNotFoundError(f"partitioned topic {name} does not exist")
         self._check_partition_count(name, count)
@@ -163,7 +164,8 @@ class TopicRegistry:
         if count < 1 or (most and count > most):
             raise CallerError(f"number of partitions is {count}, allowed is 1..{most or 'any'}")
 
-    async def _stored_partitions(self, name: TopicName) -> int:
+    async def stored_partition_count(self, name: TopicName) -> int:
+        """Partitions of a partitioned topic; 0 when there is none of this name."""
         path = _partitioned_path(name)
         stored = await self._parts.metadata.get(path)
         if stored is None:
@@ -175,7 +177,7 @@ class TopicRegistry:
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         """Delete a partitioned topic with its partitions. Raises `CallerError` if one is in use."""
-        count = await self._stored_partitions(name)
+        count = await self.stored_partition_count(name)
         if not count:
             raise TopicNotFoundError(f"partitioned topic {name} does not exist")
         for index in range(count):
@@ -260,15 +262,18 @@ class TopicRegistry:
 
     def configure(self) -> None:
         """Settings or policies have changed."""
+        self._parts.cache.bytes_max = (
+            self._parts.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
+        )
         for topic in self:
             topic.configure()
 
-    async def maintain(self) -> None:
-        """Periodic work of all topics."""
+    async def for_each(self, work: Callable[[Topic], Awaitable[None]]) -> None:
+        """Do periodic work on every loaded topic; where it fails, the others still get it."""
         for topic in self:
             if not topic.is_closing:
                 try:
-                    await topic.maintain()
+                    await work(topic)
                 except Exception:
                     log.exception("upkeep of topic %s failed", topic.name)
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.data_directory import DataDirectory
@@ -22,6 +23,8 @@ from ackgate.broker.policies import PolicyStore
 from ackgate.broker.protocol_server import ProtocolServer
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
+from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
@@ -29,7 +32,7 @@ from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from ackgate.config.settings import Settings
@@ -51,44 +54,38 @@ class BrokerServer:
         self.registry = TopicRegistry(parts)
         self.schemas = SchemaRegistry(parts.metadata)
         self.dynamic = DynamicConfiguration(parts, self.registry.configure)
+        self.sampler = StatsSampler(parts.clock_ms)
         self.started_at = time.time()
         self.protocol_port = 0
         self.http_port = 0
-        self._protocol: ProtocolServer | None = None
-        self._stop_http: Callable[[], Awaitable[None]] | None = None
+        self._protocol = ProtocolServer(parts, self.registry, self.schemas)
+        self._stack = AsyncExitStack()
         self._upkeep: list[asyncio.Task[None]] = []
 
     @classmethod
     async def start(cls, settings: Settings, data_directory: Path) -> Self:
         """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`."""
-        directory = DataDirectory.acquire(data_directory)
-        broker: Self | None = None
-        try:
+        async with AsyncExitStack() as stack:
+            directory = DataDirectory.acquire(data_directory)
+            stack.callback(directory.release)
             metadata = await _open_metadata(settings, directory)
-            try:
-                client = await _open_ledgers(settings, directory, metadata)
-                parts = await _make_parts(settings, metadata, client)
-                broker = cls(settings, directory, parts)
-                parts.forget_topic = broker.registry.forget
-                await broker.dynamic.load()
-                await broker._serve()
-            except BaseException:
-                if broker is None:
-                    await metadata.close()
-                raise
-        except BaseException:
-            if broker is not None:
-                await broker.stop()
-            else:
-                directory.release()
-            raise
+            stack.push_async_callback(metadata.close)
+            client = await _open_ledgers(settings, directory, metadata)
+            stack.push_async_callback(client.close)
+            broker = cls(settings, directory, await _make_parts(settings, metadata, client))
+            broker.parts.forget_topic = broker.registry.forget
+            await broker.dynamic.load()
+            await broker._serve(stack)
+            broker._stack = stack.pop_all()
         return broker
 
-    async def _serve(self) -> None:
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Begin serving; what must be undone goes on the stack, last done first undone."""
         broker = self.settings.broker
         host = broker.bind_address
         old_ledgers = await self.parts.ledger_client.ledger_ids()
-        self._protocol = ProtocolServer(self.parts, self.registry, self.schemas)
+        stack.push_async_callback(self._protocol.close)
+        stack.push_async_callback(self._close_topics)
         self.protocol_port = await _listening(
             self._protocol.listen(host, broker.broker_service_port),
             host,
@@ -97,27 +94,17 @@ class BrokerServer:
         self._protocol.advertise(self.service_url)
         from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
 
-        self.http_port, self._stop_http = await serve_http(self, host, broker.web_service_port)
+        self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
+        stack.push_async_callback(stop_http)
+        stack.callback(self._protocol.stop_accepting)
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
+        stack.push_async_callback(self._end_upkeep)
+        sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
         self._upkeep = [
-            asyncio.create_task(self._delete_orphans(old_ledgers)),
-            asyncio.create_task(
-                _every(
-                    self.registry.maintain,
-                    lambda: (
-                        self.parts.settings.persistence.managed_ledger_cursor_position_flush_seconds
-                    ),
-                )
-            ),
-            asyncio.create_task(
-                _every(
-                    self.registry.delete_inactive,
-                    lambda: (
-                        self.parts.settings.broker.broker_delete_inactive_topics_frequency_seconds
-                    ),
-                )
-            ),
+            asyncio.create_task(run_chore(chore))
+            for chore in (sampling, *chores(self.parts, self.registry))
         ]
+        self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 
     @property
     def service_url(self) -> str:
@@ -138,6 +125,14 @@ class BrokerServer:
             return socket.gethostname()
         return broker.bind_address
 
+    @property
+    def connection_count(self) -> int:
+        """Connections of the binary protocol."""
+        return len(self._protocol.sessions)
+
+    async def _sample(self) -> None:
+        self.sampler.sample(self.registry)
+
     async def _delete_orphans(self, candidates: list[int]) -> None:
         try:
             await delete_orphan_ledgers(self.parts, candidates)
@@ -146,22 +141,20 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Stop taking work, persist what is dirty, let go of the data directory. Twice is fine."""
+        await self._stack.aclose()
+
+    async def _close_topics(self) -> None:
+        timeout_ms = self.parts.settings.broker.broker_shutdown_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.registry.close()
+        except TimeoutError:
+            log.error("topics were not closed within %d ms (brokerShutdownTimeoutMs)", timeout_ms)  # noqa: TRY400
+
+    async def _end_upkeep(self) -> None:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
-        self._upkeep = []
-        if self._protocol is not None:
-            self._protocol.stop_accepting()
-        if self._stop_http is not None:
-            await self._stop_http()
-            self._stop_http = None
-        await self.registry.close()
-        if self._protocol is not None:
-            await self._protocol.close()
-            self._protocol = None
-            await self.parts.ledger_client.close()
-            await self.parts.metadata.close()
-            self.directory.release()
 
 
 async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:
@@ -225,12 +218,3 @@ async def _listening(listening: Awaitable[int], host: str, port: int) -> int:
         raise ConfigurationError(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
-
-
-async def _every(work: Callable[[], Awaitable[None]], seconds: Callable[[], float]) -> None:
-    while True:
-        await asyncio.sleep(seconds())
-        try:
-            await work()
-        except Exception:
-            log.exception("upkeep failed")

@@ -140,7 +140,7 @@ class Session(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self._outbox = Outbox(
-            transport,
+            self._transport,
             self._loop.call_soon,
             self.settings.connection_write_buffer_bytes_max,
             self._on_drained,

@@ -295,6 +295,8 @@ class Subscription:
             read = self._next_read()
             if read is None:
                 self._arm_timer()
+                if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:
+                    self._tell_end()
                 return
             pending = self._reader.begin(read)
             entries = self._reader.read_cached(pending)
@@ -303,6 +305,12 @@ class Subscription:
                 return
             self._deliver(read, entries)
         self.ask_round()
+
+    def _tell_end(self) -> None:
+        for consumer in self.consumers.values():
+            if not consumer.knows_end:
+                consumer.knows_end = True
+                consumer.session.send_reached_end_of_topic(consumer.consumer_id)
 
     def _next_read(self) -> Read | None:
         dispatcher, cursor = self.dispatcher, self.cursor

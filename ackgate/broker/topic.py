@@ -285,7 +285,10 @@ class Topic:
 
     async def _open_dedup(self) -> None:
         store = await self._open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
-        dedup = Deduplication(store.cursor.properties)
+        dedup = Deduplication(
+            store.cursor.properties,
+            self.parts.settings.broker.broker_deduplication_max_number_of_producers,
+        )
         facts = self.ledger.facts
         while store.cursor.read_position <= facts.last_confirmed:
             spans = store.cursor.unacked_spans(store.cursor.read_position, 1000)
@@ -498,17 +501,23 @@ class Topic:
             marks.append(self._dedup_store.cursor.mark_delete)
         return min(marks, default=self.ledger.facts.last_confirmed)
 
-    async def maintain(self) -> None:
-        """Periodic work: flush dirty cursors, expire by time to live, roll and trim ledgers."""
+    async def flush_cursors(self) -> None:
+        """Persist the dirty cursors."""
         await asyncio.gather(
             *(s.flush() for s in self.subscriptions.values()), return_exceptions=True
         )
+
+    async def expire_messages(self) -> None:
+        """Ack, for every subscription, what is older than the time to live."""
         ttl_seconds = self.policies.value(
             MESSAGE_TTL_SECONDS, self.parts.settings.broker.ttl_duration_default_in_seconds
         )
         if ttl_seconds > 0:
             for subscription in list(self.subscriptions.values()):
                 await subscription.expire_older_than(ttl_seconds)
+
+    async def keep_ledgers(self) -> None:
+        """Roll the current ledger over if its time has come; delete those that need not stay."""
         await self.ledger.roll_if_due()
         self.trim_soon()
 

@@ -268,14 +268,6 @@ class BrokerSettings(SettingsGroup):
         ge=1,
         le=INT_MAX,
     )
-    broker_deduplication_producer_inactivity_timeout_minutes: int = setting(
-        360,
-        "A producer that is gone for this long is forgotten.",
-        unit="min",
-        pulsar=360,
-        ge=1,
-        le=INT_MAX,
-    )
     is_allow_auto_update_schema_enabled: bool = setting(
         True,
         "Let producers register new versions of a topic's schema.",

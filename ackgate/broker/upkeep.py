@@ -1,0 +1,61 @@
+"""Periodic work of a broker: which, and how often. The intervals are read anew each time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.broker.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.broker.parts import BrokerParts
+    from ackgate.broker.registry import TopicRegistry
+
+log = logging.getLogger(__name__)
+
+SETTLED_SECONDS: Final = 60.0
+"""How often to look again whether work that was switched off is wanted now."""
+
+
+class Chore(NamedTuple):
+    """Work to be done every so often; 0 seconds: not now."""
+
+    work: Callable[[], Awaitable[None]]
+    interval_seconds: Callable[[], float]
+
+
+def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
+    """What every broker does."""
+    return [
+        Chore(
+            lambda: registry.for_each(Topic.flush_cursors),
+            lambda: parts.settings.persistence.managed_ledger_cursor_position_flush_seconds,
+        ),
+        Chore(
+            lambda: registry.for_each(Topic.keep_ledgers),
+            lambda: parts.settings.broker.retention_check_interval_in_seconds,
+        ),
+        Chore(
+            lambda: registry.for_each(Topic.expire_messages),
+            lambda: parts.settings.broker.message_expiry_check_interval_in_minutes * 60,
+        ),
+        Chore(
+            registry.delete_inactive,
+            lambda: parts.settings.broker.broker_delete_inactive_topics_frequency_seconds,
+        ),
+    ]
+
+
+async def run_chore(chore: Chore) -> None:
+    """Do it for ever; a failure is logged and the next time comes as usual."""
+    while True:
+        seconds = chore.interval_seconds()
+        await asyncio.sleep(seconds or SETTLED_SECONDS)
+        if seconds:
+            try:
+                await chore.work()
+            except Exception:
+                log.exception("upkeep failed")

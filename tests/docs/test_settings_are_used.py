@@ -1,0 +1,24 @@
+"""A documented setting that nothing reads would be a lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ackgate.config.settings import ROOMS
+
+PACKAGE = Path(__file__).parents[2] / "ackgate"
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    sources = "\n".join(
+        path.read_text()
+        for path in PACKAGE.rglob("*.py")
+        if PACKAGE / "config" not in path.parents
+    )
+    unread = [
+        attribute
+        for room in ROOMS.values()
+        for attribute in room.model_fields
+        if f".{attribute}" not in sources and attribute != "bookie_directories"  # bookie_paths()
+    ]
+    assert unread == []
