@@ -71,7 +71,7 @@ def test_nothing_that_was_confirmed_is_lost_and_nothing_acked_comes_again(
 
 
 def persisted_ranges(target: Target, topic: str) -> int:
-    return int(target.subscription_stats(topic, "s")["persistedRanges"])
+    return int(target.subscription_stats(topic, "s")["ackState"]["rangesPersisted"])
 
 
 def test_a_reader_goes_on(own_client, bring_back, ackgate_topic):

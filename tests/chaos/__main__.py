@@ -1,0 +1,69 @@
+"""``python -m tests.chaos --cycles N --seed S``: kill a broker over and over, check its promises.
+
+Exit code 0: every promise was kept. 1: one was broken; seed, cycle, positions and the data
+directory are printed. With ``--break-receipts`` the broker confirms acks that are not durable, and
+0 means that this was noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
+from tests.chaos.wire_load import Style
+
+
+def main() -> int:
+    """Run, print, tell."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None, help="default: by the clock")
+    parser.add_argument(
+        "--subscription-types",
+        default=",".join(style.value for style in Style),
+        help="of %(default)s",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of broker.conf; wins"
+    )
+    parser.add_argument("--break-receipts", action="store_true", help="must be noticed")
+    arguments = parser.parse_args()
+    seed = time.time_ns() // 1_000_000 % 1_000_000 if arguments.seed is None else arguments.seed
+    settings = dict(pair.split("=", 1) for pair in arguments.set)
+    if arguments.break_receipts:
+        settings = {**settings, **BROKEN}
+    directory = Path(tempfile.mkdtemp(prefix=f"ackgate-chaos-{seed}-"))
+    print(f"seed {seed}, {arguments.cycles} cycles, data in {directory}", flush=True)
+    run = ChaosRun(
+        directory,
+        seed,
+        styles=[Style(name) for name in arguments.subscription_types.split(",")],
+        settings=settings,
+        report=lambda line: print(line, flush=True),
+    )
+    began = time.monotonic()
+    try:
+        asyncio.run(run.run(arguments.cycles))
+    except ChaosFailedError as failure:
+        print(failure, file=sys.stderr)
+        if arguments.break_receipts:
+            print("noticed, as it should be")
+            shutil.rmtree(directory)
+            return 0
+        return 1
+    shutil.rmtree(directory)
+    if arguments.break_receipts:
+        print("receipts promised nothing, and nobody noticed", file=sys.stderr)
+        return 1
+    print(f"{arguments.cycles} cycles in {time.monotonic() - began:.0f} s: every promise kept")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

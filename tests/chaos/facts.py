@@ -1,0 +1,181 @@
+"""What is known for certain about messages and acks, whatever the broker has been through.
+
+Pure. The load tells what it has seen (a receipt, a delivery, an ack that was sent, an ack that was
+confirmed); after a restart the broker's deliveries and statistics are held against that. Messages
+are known by `MessageKey`, because a client that reconnects may publish a payload twice.
+
+For one subscription a message that exists is in exactly one of three sets::
+
+    open    no ack was ever sent:       must be delivered after a restart, must not count as acked
+    unsure  an ack was sent, unconfirmed: may be delivered or not; then it is settled
+    done    the ack is durable:         must never be delivered again
+
+    open --ack sent--> unsure --receipt, or old enough at the end--> done
+                         `--delivered after a restart--> open
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.cursor.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+SHOWN_MAX = 8
+"""Keys that a violation names."""
+
+
+class MessageKey(NamedTuple):
+    """One message: its entry, and its place in it (0 unless the entry is a batch)."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+
+    @property
+    def position(self) -> Position:
+        """Its entry."""
+        return Position(self.ledger_id, self.entry_id)
+
+
+class ViolationError(AssertionError):
+    """The broker has broken a promise."""
+
+
+class SubscriptionFacts:
+    """Acks of one subscription."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open: set[MessageKey] = set()
+        self.unsure: dict[MessageKey, float] = {}
+        """Since when the broker had applied the ack, by `time.monotonic`; infinity: not known."""
+        self.done: dict[MessageKey, int] = {}
+        """With the life of the broker in which that was established."""
+        self.life = 0
+        self.mark_delete = Position(-1, -1)
+        """The furthest that was ever durable."""
+        self.settled_comings_again = 0
+        """Unconfirmed acks that were lost, as they may be."""
+
+    def exists(self, key: MessageKey) -> None:
+        """The message is there."""
+        if key not in self.done and key not in self.unsure:
+            self.open.add(key)
+
+    def delivered(self, key: MessageKey, *, lives_ago: int = 0) -> None:
+        """The broker has delivered it while it ran. Raises `ViolationError` if it may not.
+
+        `lives_ago`: a client that queues may show what it got before the ack, in an earlier life.
+        """
+        if self.done.get(key, self.life + 1) <= self.life - lives_ago:
+            raise ViolationError(f"{self.name}: {key} was acked for good and has come again")
+        self.exists(key)
+
+    def ack_sent(self, keys: Iterable[MessageKey]) -> None:
+        """An ack is on its way."""
+        for key in keys:
+            if key not in self.done:
+                self.open.discard(key)
+                self.unsure.setdefault(key, math.inf)
+
+    def ack_applied(self, keys: Iterable[MessageKey], at: float) -> None:
+        """The broker has certainly applied the ack by `at`."""
+        for key in keys:
+            if key in self.unsure:
+                self.unsure[key] = min(self.unsure[key], at)
+
+    def ack_durable(self, keys: Iterable[MessageKey]) -> None:
+        """The ack's receipt has come."""
+        for key in keys:
+            self.open.discard(key)
+            self.unsure.pop(key, None)
+            self.done.setdefault(key, self.life)
+
+    def through(self, last: MessageKey) -> list[MessageKey]:
+        """What a cumulative ack of `last` acks."""
+        return [key for key in (*self.open, *self.unsure) if key <= last]
+
+    def broker_ended(self, at: float, grace_seconds: float) -> None:
+        """Acks that were applied longer ago than that had time to become durable."""
+        self.ack_durable([k for k, applied in self.unsure.items() if applied <= at - grace_seconds])
+        self.life += 1
+
+    def verify_deliveries(self, delivered: set[MessageKey], last: MessageKey) -> None:
+        """Hold what a new consumer was given, up to and with `last`, against the facts."""
+        again = delivered & self.done.keys()
+        if again:
+            raise ViolationError(
+                f"{self.name}: {len(again)} acked messages came again: {shown(again)}"
+            )
+        missing = {key for key in self.open if key <= last} - delivered
+        if missing:
+            raise ViolationError(
+                f"{self.name}: {len(missing)} unacked messages were skipped: {shown(missing)}"
+            )
+        for key in [key for key in self.unsure if key <= last]:
+            if key in delivered:
+                del self.unsure[key]
+                self.open.add(key)
+                self.settled_comings_again += 1
+            else:
+                self.ack_durable([key])
+        for key in delivered:
+            self.exists(key)
+
+    def verify_state(self, is_acked: Callable[[Position], bool]) -> None:
+        """Hold a cursor's state after a restart against the facts (topics without batches)."""
+        lost = {key for key in self.done if not is_acked(key.position)}
+        if lost:
+            raise ViolationError(f"{self.name}: {len(lost)} durable acks are gone: {shown(lost)}")
+        invented = {key for key in self.open if is_acked(key.position)}
+        if invented:
+            raise ViolationError(
+                f"{self.name}: {len(invented)} messages count as acked, and nobody has acked them:"
+                f" {shown(invented)}"
+            )
+        self.ack_durable([key for key in self.unsure if is_acked(key.position)])
+
+    def verify_mark_delete(self, mark_delete: Position) -> None:
+        """It never goes back."""
+        if mark_delete < self.mark_delete:
+            raise ViolationError(
+                f"{self.name}: mark-delete went back from {self.mark_delete} to {mark_delete}"
+            )
+        self.mark_delete = mark_delete
+
+
+class TopicFacts:
+    """Messages of one topic, and who is subscribed to it."""
+
+    def __init__(self, name: str, subscriptions: Sequence[SubscriptionFacts]) -> None:
+        self.name = name
+        self.subscriptions = subscriptions
+        self.contents: dict[MessageKey, bytes] = {}
+        self._payloads = 0
+
+    def new_payload(self) -> bytes:
+        """Something that was never sent before."""
+        self._payloads += 1
+        return b"%d" % self._payloads
+
+    def exists(self, key: MessageKey, payload: bytes) -> None:
+        """A receipt or a delivery has told of this message. Raises `ViolationError`."""
+        known = self.contents.setdefault(key, payload)
+        if known != payload:
+            raise ViolationError(f"{self.name}: {key} held {known!r} and now holds {payload!r}")
+        if not 0 < int(payload) <= self._payloads:
+            raise ViolationError(f"{self.name}: {key} holds {payload!r}, which was never sent")
+        for subscription in self.subscriptions:
+            subscription.exists(key)
+
+
+def shown(keys: Iterable[MessageKey]) -> str:
+    """The first few, in order."""
+    in_order = sorted(keys)
+    rest = len(in_order) - SHOWN_MAX
+    text = ", ".join(f"{k.ledger_id}:{k.entry_id}#{k.batch_index}" for k in in_order[:SHOWN_MAX])
+    return f"{text} and {rest} more" if rest > 0 else text

@@ -1,0 +1,270 @@
+"""A chaos run: one data directory, one broker after the other, clients that go on, and the facts.
+
+Edge::
+
+    start -> the stats tell what recovery found -> cursor states against the facts
+          -> new consumers are given everything there is, against the facts
+          -> everybody works -> kill -9 -> receipts that were still on their way are read -> again
+
+Nothing is random but what the seed says (`schedule.py`) and what the machine's clock and scheduler
+add to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing.wire_handles import DisconnectedError, RefusedError
+from tests.chaos import inspection
+from tests.chaos.client_load import ClientLoad
+from tests.chaos.facts import SubscriptionFacts, TopicFacts, ViolationError
+from tests.chaos.schedule import plan_cycle
+from tests.chaos.wire_load import Publisher, Style, Subscriber
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from tests.chaos.schedule import Cycle
+
+DURABLE_SECONDS: Final = 0.25
+"""The longest linger (20 ms) and one sync, on a busy machine."""
+
+DRAIN_SECONDS: Final = 30.0
+CLIENT_MESSAGES_PER_CYCLE: Final = 150
+
+_ON_BATCHES: Final = frozenset({Style.BATCH_INDEX, Style.FAILOVER})
+
+BROKEN: Final[Mapping[str, Any]] = {
+    "ackReceiptDurability": "applied",
+    "ackPersistLingerMs": 1_000,
+}
+"""Settings under which a receipt promises nothing: a run with them has to fail."""
+
+
+class ChaosFailedError(Exception):
+    """A promise was broken, or the broker did not start. Says how to repeat it."""
+
+
+class _Side:
+    """One topic with those who publish to it and consume it."""
+
+    def __init__(self, name: str, styles: Sequence[Style], seed: int, *, batches: bool) -> None:
+        facts = {style: SubscriptionFacts(style.value) for style in styles}
+        self.client_facts = SubscriptionFacts("pulsar-client")
+        self.batches = batches
+        self.topic = TopicFacts(name, [*facts.values(), self.client_facts])
+        self.publisher = Publisher(self.topic, random.Random(f"{seed}/{name}"), batches=batches)
+        self.subscribers = [
+            Subscriber(self.topic, each, style, random.Random(f"{seed}/{name}/{style.value}"))
+            for style, each in facts.items()
+        ]
+        self.client: ClientLoad | None = None
+
+
+class ChaosRun:
+    """See the module."""
+
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        styles: Sequence[Style] = tuple(Style),
+        settings: Mapping[str, Any] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.seed = seed
+        self._directory = directory
+        self._extra = dict(settings or {})
+        self._report = report
+        self._broker = BrokerProcess(directory)
+        self._sides = [
+            _Side(
+                f"persistent://public/default/{name}",
+                [style for style in styles if (style in _ON_BATCHES) is batches],
+                seed,
+                batches=batches,
+            )
+            for name, batches in (("single", False), ("batches", True))
+        ]
+
+    async def run(self, cycles: int) -> None:
+        """Raises `ChaosFailedError`."""
+        number = 0
+        try:
+            for number in range(cycles):
+                await self._cycle(plan_cycle(self.seed, number, self._extra))
+            await self._finish(plan_cycle(self.seed, cycles, self._extra))
+        except (ViolationError, BrokerFailedError, DisconnectedError, TimeoutError) as error:
+            raise ChaosFailedError(
+                f"seed {self.seed}, cycle {number}: {type(error).__name__}: {error}\n"
+                f"data directory kept: {self._directory}\n"
+                f"the end of the broker's log:\n{self._broker.log[-3000:]}"
+            ) from error
+        finally:
+            for side in self._sides:
+                if side.client is not None:
+                    await asyncio.to_thread(side.client.close)
+            self._broker.kill()
+
+    # ---------------------------------------------------------------- one life of the broker
+
+    async def _cycle(self, cycle: Cycle) -> None:
+        began = time.monotonic()
+        await self._start(cycle)
+        delivered = await self._verify(cycle)
+        ready = time.monotonic()
+        work = self._set_to_work(random.Random(f"{self.seed}/{cycle.number}/look"), cycle)
+        done, _ = await asyncio.wait(
+            work, timeout=cycle.work_seconds, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for task in done:
+            task.result()
+        await self._end(cycle, work)
+        self._report(
+            f"{cycle}; {delivered} messages verified, start and checks"
+            f" {(ready - began) * 1000:.0f} ms, {self._story()}"
+        )
+
+    async def _start(self, cycle: Cycle) -> None:
+        self._broker.settings = dict(cycle.settings)
+        for seconds in cycle.startup_kill_seconds:
+            self._broker.launch()
+            await asyncio.sleep(seconds)
+            self._broker.kill()
+        await asyncio.to_thread(self._broker.start)
+
+    async def _verify(self, cycle: Cycle) -> int:
+        port = self._broker.port
+        delivered = 0
+        for side in self._sides:
+            for subscriber in side.subscribers:
+                await subscriber.attach(port, cycle.number)
+            if side.client is None:
+                loop = asyncio.get_running_loop()
+                side.client = await asyncio.to_thread(self._make_client, side, loop)
+            await side.publisher.attach(port)
+            await self._verify_states(side, is_new=cycle.number == 0)
+            marker = await side.publisher.publish(1)
+            for subscriber in side.subscribers:
+                delivered += await subscriber.verify(marker)
+        return delivered
+
+    def _make_client(self, side: _Side, loop: asyncio.AbstractEventLoop) -> ClientLoad:
+        return ClientLoad(
+            self._broker.service_url,
+            side.topic,
+            side.client_facts,
+            f"{self.seed}/{side.topic.name}/client",
+            loop,
+            batches=side.batches,
+        )
+
+    async def _verify_states(self, side: _Side, *, is_new: bool) -> None:
+        admin_url, name = self._broker.admin_url, side.topic.name
+        await inspection.check_recovery(admin_url, name, is_new=is_new)
+        states = await inspection.cursor_states(admin_url, name)
+        for facts in side.topic.subscriptions:
+            state = states.get(facts.name)
+            if state is None:
+                raise ViolationError(f"{name}: subscription {facts.name} is gone")
+            facts.verify_mark_delete(state.mark_delete)
+            if not side.batches:
+                facts.verify_state(state.is_acked)
+
+    # ---------------------------------------------------------------- work
+
+    def _set_to_work(self, rng: random.Random, cycle: Cycle) -> list[asyncio.Task[None]]:
+        jobs: list[Coroutine[Any, Any, None]] = []
+        for side in self._sides:
+            jobs.append(side.publisher.work())
+            jobs += [subscriber.work() for subscriber in side.subscribers]
+            if side.client is not None:
+                side.client.check()
+                side.client.allow(CLIENT_MESSAGES_PER_CYCLE)
+        jobs.append(self._look(rng.uniform(0, cycle.work_seconds)))
+        return [asyncio.create_task(job) for job in jobs]
+
+    async def _look(self, after_seconds: float) -> None:
+        """Find out which acks of the real client have arrived."""
+        await asyncio.sleep(after_seconds)
+        side = self._sides[0]
+        states = await inspection.cursor_states(self._broker.admin_url, side.topic.name)
+        state, facts = states[side.client_facts.name], side.client_facts
+        applied = [key for key in facts.unsure if state.is_acked(key.position)]
+        facts.ack_applied(applied, time.monotonic())
+
+    async def _end(self, cycle: Cycle, work: list[asyncio.Task[None]]) -> None:
+        ended_at = time.monotonic()
+        if cycle.is_graceful:
+            code = await asyncio.to_thread(self._broker.stop)
+            if code != 0:
+                raise ViolationError(f"exit code {code} after SIGTERM")
+        else:
+            self._broker.kill()
+        # What the broker had said before it died is still in the sockets, and counts.
+        for side in self._sides:
+            for client in (side.publisher.client, *(s.client for s in side.subscribers)):
+                await client.wait_closed()
+        for task in work:
+            task.cancel()
+        for result in await asyncio.gather(*work, return_exceptions=True):
+            self._check_end(result, cycle)
+        for side in self._sides:
+            for subscriber in side.subscribers:
+                await subscriber.settle(may_be_refused=cycle.is_graceful)
+            if side.client is not None:
+                side.client.check()
+            for facts in side.topic.subscriptions:
+                facts.broker_ended(ended_at, 0.0 if cycle.is_graceful else DURABLE_SECONDS)
+
+    @staticmethod
+    def _check_end(result: BaseException | None, cycle: Cycle) -> None:
+        """Connections end in the midst of everything; that is all that may have gone wrong."""
+        if isinstance(result, DisconnectedError | asyncio.CancelledError | OSError | None):
+            return
+        if isinstance(result, RefusedError) and cycle.is_graceful:
+            return
+        raise result
+
+    # ---------------------------------------------------------------- the end
+
+    async def _finish(self, cycle: Cycle) -> None:
+        """Everything is acked, nothing is left, and the broker goes in good order."""
+        await self._start(cycle)
+        await self._verify(cycle)
+        for side in self._sides:
+            if side.client is not None:
+                side.client.drain()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            left = {}
+            for side in self._sides:
+                for subscriber in side.subscribers:
+                    await subscriber.ack_everything()
+                if side.client is not None:
+                    side.client.check()
+                found = await inspection.backlogs(self._broker.admin_url, side.topic.name)
+                left.update({f"{side.topic.name} {name}": n for name, n in found.items() if n})
+            if not left:
+                break
+            if time.monotonic() > deadline:
+                raise ViolationError(f"not everything could be acked: {left}")
+            await asyncio.sleep(0.02)
+        self._report(f"everything acked; {self._story()}")
+        code = await asyncio.to_thread(self._broker.stop)
+        if code != 0:
+            raise ViolationError(f"exit code {code} after SIGTERM")
+
+    def _story(self) -> str:
+        subscriptions = [facts for side in self._sides for facts in side.topic.subscriptions]
+        return (
+            f"so far {sum(len(side.topic.contents) for side in self._sides)} messages,"
+            f" {sum(len(facts.done) for facts in subscriptions)} durable acks,"
+            f" {sum(facts.settled_comings_again for facts in subscriptions)} unconfirmed ones lost"
+        )

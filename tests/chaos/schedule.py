@@ -1,0 +1,70 @@
+"""What happens in which cycle: everything random about a chaos run, from its seed alone.
+
+Pure. A cycle starts the broker (perhaps killing it a few times before it listens), holds it against
+the facts, lets clients work, and ends it at a random moment. Settings change from cycle to cycle,
+within what an operator may do between two starts: small ledgers roll over and are trimmed, small
+records are cut into chunks, small journals are replaced, in every order.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WORK_SECONDS_MAX: Final = 0.6
+STARTUP_SECONDS_MAX: Final = 0.5
+
+_ALWAYS: Final[Mapping[str, Any]] = {
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "brokerDeleteInactiveTopicsEnabled": False,
+    "activeConsumerFailoverDelayTimeMillis": 10,
+}
+
+_CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "ackPersistLingerMs": (0, 2, 2, 20),
+    "managedLedgerMaxEntriesPerLedger": (150, 1_000, 50_000),
+    "managedLedgerCursorMaxEntriesPerLedger": (20, 200, 50_000),
+    "cursorDeltasPerSnapshotMax": (1, 10, 1_000),
+    "cursorRecordChunkBytes": (1_024, 1_048_576),
+    "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+    "bookieJournalBytesMax": (1_048_576, 67_108_864),
+    "bookieWriteCacheBytesMax": (1_048_576, 67_108_864),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One life of the broker."""
+
+    number: int
+    settings: Mapping[str, Any]
+    startup_kill_seconds: tuple[float, ...]
+    """The broker is launched and killed after these times before it is started for real."""
+    work_seconds: float
+    is_graceful: bool
+    """SIGTERM instead of `kill -9`."""
+
+    def __str__(self) -> str:
+        ending = "SIGTERM" if self.is_graceful else "kill -9"
+        startups = "".join(
+            f"kill -9 after {s * 1000:.0f} ms of start; " for s in self.startup_kill_seconds
+        )
+        return f"cycle {self.number}: {startups}work {self.work_seconds * 1000:.0f} ms, {ending}"
+
+
+def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
+    """The cycle of this number. `extra` settings win."""
+    rng = random.Random(f"{seed}/{number}")
+    settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
+    kills = rng.choices((0, 1, 2), (80, 15, 5))[0]
+    return Cycle(
+        number,
+        {**_ALWAYS, **settings, **extra},
+        tuple(rng.uniform(0.0, STARTUP_SECONDS_MAX) for _ in range(kills)),
+        rng.uniform(0.02, WORK_SECONDS_MAX),
+        rng.random() < 0.1,
+    )

@@ -1,0 +1,279 @@
+"""Producers and consumers that speak the protocol themselves, so that every receipt is seen.
+
+Edge: each has one connection per life of the broker. How a subscription acks is its `Style`; what
+it does next is chosen by its own generator. A round trip on the connection paces the work, and
+proves that the acks before it were applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+import time
+from typing import TYPE_CHECKING
+
+from ackgate.broker.wire_types import SubscriptionType
+from ackgate.testing.wire_client import EARLIEST, WireClient
+from ackgate.testing.wire_handles import RefusedError
+from tests.chaos.batches import pack, unpack
+from tests.chaos.facts import MessageKey, ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.cursor.position import Position
+    from ackgate.testing.wire_handles import WireConsumer, WireProducer
+    from tests.chaos.facts import SubscriptionFacts, TopicFacts
+
+PERMITS = 1_000_000
+ACKS_UNDER_WAY_MAX = 20
+MESSAGES_PER_CYCLE_MAX = 1_500
+MESSAGES_PER_BATCH = 8
+
+
+class Style(enum.Enum):
+    """How a subscription is consumed and acked."""
+
+    SHARED = "shared"
+    KEY_SHARED = "key_shared"
+    EXCLUSIVE = "exclusive"
+    FAILOVER = "failover"
+    BATCH_INDEX = "batch_index"
+
+    @property
+    def subscription_type(self) -> SubscriptionType:
+        """The protocol's type."""
+        return _TYPES[self]
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether it acks cumulatively, most of the time."""
+        return self in {Style.EXCLUSIVE, Style.FAILOVER}
+
+
+_TYPES = {
+    Style.SHARED: SubscriptionType.SHARED,
+    Style.KEY_SHARED: SubscriptionType.KEY_SHARED,
+    Style.EXCLUSIVE: SubscriptionType.EXCLUSIVE,
+    Style.FAILOVER: SubscriptionType.FAILOVER,
+    Style.BATCH_INDEX: SubscriptionType.SHARED,
+}
+
+
+class Publisher:
+    """Publishes to one topic, batches among single messages where the topic has them."""
+
+    def __init__(self, topic: TopicFacts, rng: random.Random, *, batches: bool) -> None:
+        self.topic = topic
+        self._rng = rng
+        self._has_batches = batches
+        self._producer: WireProducer
+        self.client: WireClient
+
+    async def attach(self, port: int) -> None:
+        """Connect to the broker that has just started."""
+        self.client = await WireClient.connect("127.0.0.1", port)
+        self._producer = await self.client.producer(self.topic.name)
+
+    async def publish(self, count: int) -> Position:
+        """One entry of `count` messages, confirmed."""
+        payloads = [self.topic.new_payload() for _ in range(count)]
+        if count == 1:
+            position = await self._producer.send(
+                payloads[0], partition_key=f"k{self._rng.randrange(50)}"
+            )
+        else:
+            position = await self._producer.send(pack(payloads), num_messages_in_batch=count)
+        for index, payload in enumerate(payloads):
+            self.topic.exists(MessageKey(*position, index), payload)
+        return position
+
+    async def work(self) -> None:
+        """Publish in bursts, each confirmed before the next."""
+        published = 0
+        while published < MESSAGES_PER_CYCLE_MAX:
+            burst = [
+                self._rng.randrange(1, MESSAGES_PER_BATCH + 1) if self._has_batches else 1
+                for _ in range(self._rng.choice((1, 5, 30)))
+            ]
+            await asyncio.gather(*map(self.publish, burst))
+            published += sum(burst)
+
+
+class Subscriber:
+    """One subscription: consumes, acks in its style, sends back, and can say what it was given."""
+
+    def __init__(
+        self, topic: TopicFacts, facts: SubscriptionFacts, style: Style, rng: random.Random
+    ) -> None:
+        self.topic = topic
+        self.facts = facts
+        self.style = style
+        self._rng = rng
+        self._cycle = 0
+        self._consumer: WireConsumer
+        self._seen = 0
+        self._held: dict[Position, list[MessageKey]] = {}
+        """What this consumer has been given and has not acked, by entry."""
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._refusals: list[BaseException | None] = []
+        self.client: WireClient
+
+    # ---------------------------------------------------------------- a new life of the broker
+
+    async def attach(self, port: int, cycle: int) -> None:
+        """Connect as the only consumer, and take whatever there is."""
+        self._cycle, self._seen = cycle, 0
+        self._held.clear()
+        self.client = await WireClient.connect("127.0.0.1", port)
+        self._consumer = await self.client.subscribe(
+            self.topic.name, self.facts.name, self.style.subscription_type, EARLIEST
+        )
+        self._consumer.flow(PERMITS)
+
+    async def verify(self, last: Position) -> int:
+        """Hold everything up to the entry at `last` against the facts; return how much it was."""
+        received = self._consumer.received
+        await self.client.until(lambda: bool(received) and received[-1].position >= last)
+        delivered: set[MessageKey] = set()
+        for message in received:
+            if message.position <= last:
+                delivered.update(key for key, _ in unpack(message))
+        self.facts.verify_deliveries(delivered, MessageKey(*last, 2**31))
+        self._take_new()
+        return len(delivered)
+
+    # ---------------------------------------------------------------- work
+
+    async def work(self) -> None:
+        """Until the connection ends."""
+        while True:
+            self._take_new()
+            if not self._held:
+                seen = self._seen
+                await self.client.until(lambda: len(self._consumer.received) > seen)  # noqa: B023
+            elif self._rng.random() < 0.1:
+                await self._send_back()
+            elif self.style.is_cumulative and self._rng.random() < 0.8:
+                await self._ack_cumulatively()
+            elif self.style is Style.BATCH_INDEX:
+                await self._ack_parts()
+            else:
+                await self._ack_some()
+
+    async def ack_everything(self) -> None:
+        """The end of the run: with receipts, whatever is left."""
+        self._take_new()
+        positions = list(self._held)
+        keys = [key for keys in self._held.values() for key in keys]
+        self.facts.ack_sent(keys)
+        if positions:
+            await self._consumer.ack(*positions)
+        self.facts.ack_durable(keys)
+        self._held.clear()
+
+    async def settle(self, *, may_be_refused: bool) -> None:
+        """The connection is closed: every receipt has come, or never will."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        if may_be_refused:
+            self._refusals.clear()
+        if self._refusals:
+            raise ViolationError(f"{self.facts.name}: acks were refused: {self._refusals}")
+
+    def _take_new(self) -> None:
+        received = self._consumer.received
+        for message in received[self._seen :]:
+            keys = []
+            for key, payload in unpack(message):
+                self.topic.exists(key, payload)
+                self.facts.delivered(key)
+                keys.append(key)
+            self._held[message.position] = keys
+        self._seen = len(received)
+
+    def _pick(self) -> list[Position]:
+        """Some entries in random order. A few are left alone for some cycles: they make holes."""
+        spared = self._cycle // 3 % 5
+        willing = [position for position in self._held if position.entry_id % 5 != spared]
+        count = min(len(willing), self._rng.choice((1, 3, 10, 50)))
+        return self._rng.sample(willing, count)
+
+    async def _ack_some(self) -> None:
+        positions = self._pick()
+        keys = [key for position in positions for key in self._held.pop(position)]
+        if positions:
+            await self._ack(positions, keys)
+        else:
+            await self._round_trip()
+
+    async def _ack_parts(self) -> None:
+        for position in self._pick()[:10]:
+            keys = self._held.pop(position)
+            acked = [key for key in keys if self._rng.random() < 0.6]
+            rest = [key for key in keys if key not in acked]
+            if rest:
+                self._held[position] = rest
+            if acked:
+                mask = sum(1 << key.batch_index for key in rest)
+                await self._ack([position], acked, unacked_mask=mask or None)
+        await self._round_trip()
+
+    async def _ack_cumulatively(self) -> None:
+        in_order = sorted(self._held)
+        last = in_order[self._rng.randrange(max(1, len(in_order) // 2))]
+        for position in in_order:
+            if position <= last:
+                del self._held[position]
+        keys = self.facts.through(MessageKey(*last, 2**31))
+        await self._ack([last], keys, is_cumulative=True)
+
+    async def _ack(
+        self,
+        positions: Sequence[Position],
+        keys: list[MessageKey],
+        *,
+        is_cumulative: bool = False,
+        unacked_mask: int | None = None,
+    ) -> None:
+        self.facts.ack_sent(keys)
+        if self._rng.random() < 0.3:
+            self._consumer.ack_without_receipt(
+                *positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask
+            )
+            await self._round_trip()
+            self.facts.ack_applied(keys, time.monotonic())
+            return
+
+        async def with_receipt() -> None:
+            await self._consumer.ack(
+                *positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask
+            )
+            self.facts.ack_durable(keys)
+
+        task = asyncio.create_task(with_receipt())
+        self._under_way.add(task)
+        task.add_done_callback(self._on_answered)
+        if len(self._under_way) >= ACKS_UNDER_WAY_MAX:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(0)
+
+    def _on_answered(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), RefusedError):
+            self._refusals.append(task.exception())
+
+    async def _send_back(self) -> None:
+        if self.style.is_cumulative:
+            await self._round_trip()
+            return
+        positions = self._pick()[:5]
+        for position in positions:
+            del self._held[position]
+        if positions:
+            self._consumer.redeliver(*positions)
+        await self._round_trip()
+
+    async def _round_trip(self) -> None:
+        await self._consumer.stats()
