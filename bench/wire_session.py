@@ -1,4 +1,4 @@
-"""How fast is the wire alone: SEND frames in, MESSAGE frames out, ACKs with receipts, one connection.
+"""How fast is the wire alone: SENDs in, MESSAGEs out, ACKs with receipts, on one connection.
 
 A protocol server with topics in memory runs in this process, a client with prepared frames in
 another. Rates are given by the clock and by the processor time of the server (what one core carries
@@ -14,7 +14,7 @@ import asyncio
 import multiprocessing
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
 
@@ -42,7 +42,7 @@ class Phase:
         self.name, self.count = name, count
         self.clock = self.processor = 0.0
 
-    def __enter__(self) -> Phase:
+    def __enter__(self) -> Self:
         self.clock, self.processor = time.perf_counter(), time.process_time()
         return self
 
