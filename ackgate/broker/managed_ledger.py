@@ -33,6 +33,7 @@ from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.cursor.position import Position, run_of_positions
 from ackgate.errors import (
     AckGateError,
+    CallerError,
     ClosedHandleError,
     InternalError,
     NoSuchLedgerError,
@@ -265,6 +266,10 @@ class ManagedLedger:
             ticket = writer.append(batch.payloads)
         except (StorageError, OwnershipError, ClosedHandleError) as error:
             self._on_write_failed(writer, error)
+            return
+        except CallerError as error:  # too large for an entry: the ledger is unharmed
+            self._in_flight.pop()
+            self._sink.on_failed(batch.contexts, error)
             return
         self._writer_entries += len(batch.payloads)
         batch_bytes = sum(map(len, batch.payloads))

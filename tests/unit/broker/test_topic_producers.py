@@ -50,7 +50,7 @@ def producers(epochs: Epochs) -> TopicProducers:
     return TopicProducers("t", None, epochs)
 
 
-def producer(  # noqa: PLR0913 - what PRODUCER says
+def producer(
     name: str,
     mode: AccessMode = AccessMode.SHARED,
     *,
