@@ -1,4 +1,4 @@
-"""Shared and Key_Shared against a dumb broker's books: nothing twice, nothing lost, counts exact."""
+"""Shared and Key_Shared against a dumb broker: nothing twice, nothing lost, counts exact."""
 
 from __future__ import annotations
 

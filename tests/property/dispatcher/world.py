@@ -154,9 +154,11 @@ class World:
             has_unread=bool(unread),
             gate_open=self.gate_open,
             holes_up_to=holes_up_to,
-            is_acked=lambda position: position.entry_id < 0
-            or number_of(position) >= len(self.remaining)
-            or not self.remaining[number_of(position)],
+            is_acked=lambda position: (
+                position.entry_id < 0
+                or number_of(position) >= len(self.remaining)
+                or not self.remaining[number_of(position)]
+            ),
         )
         if read is None:
             return False
