@@ -8,7 +8,6 @@ a topic of its own.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
@@ -19,8 +18,14 @@ from ackgate.broker.errors import (
     TopicNotFoundError,
 )
 from ackgate.broker.names import TopicName
+from ackgate.broker.partition_counts import (
+    encode_partition_count,
+    partitioned_topic_path,
+    partitioned_topics_path,
+    read_partition_count,
+)
 from ackgate.broker.topic import Topic
-from ackgate.errors import CallerError, CorruptRecordError, NodeExistsError, NoSuchNodeError
+from ackgate.errors import CallerError, NodeExistsError, NoSuchNodeError
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
 
 if TYPE_CHECKING:
@@ -31,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 CLOSES_AT_ONCE_MAX: Final = 200
 """Topics that are closed at the same time when the broker stops."""
 
@@ -134,7 +138,7 @@ class TopicRegistry:
             raise TopicConflictError(f"topic {name} exists already")
         try:
             await self._parts.metadata.create(
-                _partitioned_path(name), json.dumps({"partitions": count}).encode()
+                partitioned_topic_path(name), encode_partition_count(count)
             )
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
@@ -150,8 +154,8 @@ class TopicRegistry:
         if count <= present:
             raise CallerError(f"topic {name} has {present} partitions, cannot make it {count}")
         await self._parts.metadata.put(
-            _partitioned_path(name),
-            json.dumps({"partitions": count}).encode(),
+            partitioned_topic_path(name),
+            encode_partition_count(count),
             expected_version=None,
         )
         for index in range(present, count):
@@ -166,14 +170,7 @@ class TopicRegistry:
 
     async def stored_partition_count(self, name: TopicName) -> int:
         """Partitions of a partitioned topic; 0 when there is none of this name."""
-        path = _partitioned_path(name)
-        stored = await self._parts.metadata.get(path)
-        if stored is None:
-            return 0
-        try:
-            return int(json.loads(stored.value)["partitions"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
+        return await read_partition_count(self._parts.metadata, name)
 
     async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
         """Delete a partitioned topic with its partitions. Raises `CallerError` if one is in use."""
@@ -184,7 +181,7 @@ class TopicRegistry:
             partition = name.partition(index)
             if await self.exists(partition):
                 await self.delete(partition, force=force)
-        await self._parts.metadata.delete(_partitioned_path(name))
+        await self._parts.metadata.delete(partitioned_topic_path(name))
 
     # ---------------------------------------------------------------- listing
 
@@ -203,11 +200,7 @@ class TopicRegistry:
 
     async def partitioned_topic_names(self, namespace: NamespaceName) -> list[str]:
         """Full names of the partitioned topics of a namespace."""
-        path = (
-            f"{PARTITIONED_TOPICS}/{node_of_name(namespace.tenant)}"
-            f"/{node_of_name(namespace.namespace)}/persistent"
-        )
-        nodes = await self._parts.metadata.children(path)
+        nodes = await self._parts.metadata.children(partitioned_topics_path(namespace))
         return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
 
     # ---------------------------------------------------------------- ending
@@ -298,8 +291,3 @@ class TopicRegistry:
 
 def _node_path(name: TopicName) -> str:
     return topic_path(name.tenant, name.namespace, name.local_name)
-
-
-def _partitioned_path(name: TopicName) -> str:
-    names = (name.tenant, name.namespace, "persistent", name.local_name)
-    return f"{PARTITIONED_TOPICS}/" + "/".join(map(node_of_name, names))

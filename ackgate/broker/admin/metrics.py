@@ -119,13 +119,13 @@ def _gate(exposition: Exposition, labels: Mapping[str, str], state: AckState) ->
     add, gate = exposition.add, state.gate
     add("ackgate_ack_ranges", state.ranges_live, labels)
     add("ackgate_ack_ranges_persisted", state.ranges_persisted, labels)
-    add("ackgate_ack_ranges_max", state.ranges_max, labels)
     add("ackgate_ack_holes", state.cursor.hole_count, labels)
     add("ackgate_entries_dropped", state.entries_dropped, labels)
     add("ackgate_batches_partly_acked", state.cursor.partly_acked_count, labels)
     add("ackgate_batch_indexes_dropped", state.batch_indexes_dropped, labels)
     if gate is None:
         return
+    add("ackgate_ack_ranges_max", gate.ranges_max, labels)
     add("ackgate_gate_open", gate.is_open, labels)
     add("ackgate_gate_shut_total", gate.shut_count, labels)
     for reason in PauseReason:

@@ -13,6 +13,7 @@ from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.broker.names import NamespaceName
+from ackgate.broker.partition_counts import PARTITIONED_TOPICS
 from ackgate.broker.policies import (
     MESSAGE_TTL_SECONDS,
     NAMESPACE_POLICIES,
@@ -21,7 +22,6 @@ from ackgate.broker.policies import (
     RETENTION_MINUTES,
     namespace_policy_path,
 )
-from ackgate.broker.registry import PARTITIONED_TOPICS
 from ackgate.errors import CallerError, NodeExistsError
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name
 

@@ -41,11 +41,11 @@ class AckState:
     """The ack state of one subscription."""
 
     ranges_live: int
-    """Ack ranges in memory now."""
+    """Ack ranges in memory now; read from files: when the newest record was written."""
     ranges_persisted: int
     """Ack ranges that the last durable write (or recovery) holds. 0 of a reader."""
-    ranges_max: int
-    """The most that are persisted (`managedLedgerMaxUnackedRangesToPersist`)."""
+    ranges_max: int | None
+    """The most that are persisted (`managedLedgerMaxUnackedRangesToPersist`). None: not known."""
     entries_dropped: int
     """Acked entries that the last write left out: they would come again after a crash."""
     batch_indexes_dropped: int

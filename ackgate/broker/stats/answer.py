@@ -1,0 +1,43 @@
+"""What ``ackgate stats`` and the Python calls behind it answer.
+
+Pure, frozen. One form for a broker that was asked and for files that were read; of files everything
+that lives in memory only is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.ledger_acks import AckPicture
+    from ackgate.broker.stats.values import SubscriptionStats
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionAnswer:
+    """One subscription of a topic, or of one partition."""
+
+    topic: str
+    subscription: str
+    ack_state: AckState
+    picture: AckPicture
+    """What is acked, per message ledger."""
+    stats: SubscriptionStats | None
+    """None: read from files."""
+    written_ms: int | None
+    """Files: when the newest record was written, in ms since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsAnswer:
+    """The subscriptions of a topic."""
+
+    topic: str
+    source: str
+    """Address of the broker, or the data directory."""
+    is_live: bool
+    """True: told by a broker. False: as persisted; a running broker may know more."""
+    taken_ms: int
+    subscriptions: tuple[SubscriptionAnswer, ...]

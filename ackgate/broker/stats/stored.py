@@ -1,0 +1,214 @@
+"""The statistics of a topic's subscriptions, read from a data directory, broker or not.
+
+Edge. Everything is opened read-only: no lock is taken, nothing is fenced, and a running broker does
+not notice. What is told is what a broker that starts now would find; acks that a running one has in
+memory only are not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.broker.data_directory import metadata_path
+from ackgate.broker.deduplication import DEDUP_CURSOR
+from ackgate.broker.names import TopicName
+from ackgate.broker.partition_counts import read_partition_count
+from ackgate.broker.stats.ack_state import AckState
+from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
+from ackgate.broker.stats.ledger_acks import ack_picture
+from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.persistence.offline import read_cursor
+from ackgate.persistence.outcome import RecoveryReport
+from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
+from ackgate.persistence.topic_node import decode_topic_node
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from ackgate.persistence.offline import StoredCursorView
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
+    from ackgate.persistence.topic_node import TopicNode
+
+
+def stored_stats(
+    topic: str, *, data_directory: Path, subscription: str | None = None, cells: int = 64
+) -> StatsAnswer:
+    """Read the subscriptions of a topic, or one; from Python as from the command line.
+
+    Raises `CallerError` (no such directory, topic or subscription), `StorageError`,
+    `CorruptRecordError`.
+    """
+    return asyncio.run(
+        read_stored_stats(
+            topic, data_directory=data_directory, subscription=subscription, cells=cells
+        )
+    )
+
+
+async def read_stored_stats(
+    topic: str, *, data_directory: Path, subscription: str | None = None, cells: int = 64
+) -> StatsAnswer:
+    """The same where a loop runs already."""
+    name = TopicName.parse(topic).require_persistent()
+    async with _opened(data_directory) as storage:
+        answers = [
+            answer
+            for part in await storage.parts(name)
+            for answer in await storage.subscriptions(part, subscription, cells)
+        ]
+    return StatsAnswer(
+        topic=str(name),
+        source=str(data_directory),
+        is_live=False,
+        taken_ms=time.time_ns() // 1_000_000,
+        subscriptions=tuple(answers),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _opened(data_directory: Path) -> AsyncIterator[_Storage]:
+    database = metadata_path(data_directory)
+    if not database.is_file():
+        raise CallerError(f"no broker has kept anything in {data_directory}: no {database.name}")
+    metadata = await open_metadata_store(f"sqlite:{database}", read_only=True)
+    try:
+        bookies = await open_bookies(
+            sorted((data_directory / "bookies").glob("*")), is_read_only=True
+        )
+        client = BookieLedgerClient(bookies, metadata)
+        try:
+            yield _Storage(metadata, client)
+        finally:
+            await client.close()
+    finally:
+        await metadata.close()
+
+
+class _Read(NamedTuple):
+    """A cursor as it is stored, and how long reading it took."""
+
+    view: StoredCursorView
+    duration_ms: float
+
+
+class _Storage:
+    """Metadata and ledgers, open for reading."""
+
+    def __init__(self, metadata: MetadataStore, client: LedgerClient) -> None:
+        self._metadata = metadata
+        self._client = client
+
+    async def parts(self, name: TopicName) -> list[TopicName]:
+        """The topic, or its partitions."""
+        count = await read_partition_count(self._metadata, name)
+        return [name.partition(index) for index in range(count)] or [name]
+
+    async def subscriptions(
+        self, name: TopicName, wanted: str | None, cells: int
+    ) -> list[SubscriptionAnswer]:
+        """Subscriptions of one topic or partition."""
+        path = topic_path(name.tenant, name.namespace, name.local_name)
+        stored = await self._metadata.get(path)
+        if stored is None:
+            raise CallerError(f"Topic {name} not found")
+        present = map(name_of_node, await self._metadata.children(path))
+        names = [wanted] if wanted is not None else [s for s in present if s != DEDUP_CURSOR]
+        reads = [await self._read(name, path, subscription) for subscription in names]
+        # After the cursors: what they have acked was written before.
+        node = decode_topic_node(stored.value, path=path)
+        ledgers = await self._message_ledgers(node, [read.view for read in reads])
+        return [
+            _answer(name, subscription, read, ledgers, cells)
+            for subscription, read in zip(names, reads, strict=True)
+        ]
+
+    async def _read(self, topic: TopicName, path: str, subscription: str) -> _Read:
+        began = time.perf_counter()
+        try:
+            view = await read_cursor(
+                cursor_path(path, subscription), ledger_client=self._client, metadata=self._metadata
+            )
+        except NoSuchNodeError:
+            raise CallerError(f"Subscription {subscription} not found for topic {topic}") from None
+        return _Read(view, (time.perf_counter() - began) * 1000)
+
+    async def _message_ledgers(
+        self, node: TopicNode, views: list[StoredCursorView]
+    ) -> MessageLedgers:
+        """The topic's ledgers; of the open one at least what a cursor has acked."""
+        ledgers = MessageLedgers()
+        for record in node.ledgers:
+            ledgers.open_ledger(record.ledger_id)
+            entries = record.entry_count
+            if entries is None:
+                entries = await self._confirmed_entries(record.ledger_id)
+                entries = max([entries, *(_entries_acked(v, record.ledger_id) for v in views)])
+            ledgers.close_ledger(record.ledger_id, entries)
+        return ledgers
+
+    async def _confirmed_entries(self, ledger_id: int) -> int:
+        try:
+            reader = await self._client.open_without_recovery(ledger_id)
+        except NoSuchLedgerError:
+            return 0
+        last_confirmed = await reader.read_last_add_confirmed()
+        await reader.close()
+        return last_confirmed + 1
+
+
+def _entries_acked(view: StoredCursorView, ledger_id: int) -> int:
+    """Entries that the ledger must have, since the last of them is acked."""
+    mark_delete, bitmap = view.snapshot.mark_delete, view.snapshot.acked.get(ledger_id)
+    passed = mark_delete.entry_id + 1 if mark_delete.ledger_id == ledger_id else 0
+    return max(passed, bitmap.max() + 1 if bitmap else 0)
+
+
+def _answer(
+    topic: TopicName, subscription: str, read: _Read, ledgers: MessageLedgers, cells: int
+) -> SubscriptionAnswer:
+    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    snapshot = read.view.snapshot
+    return SubscriptionAnswer(
+        topic=str(topic),
+        subscription=subscription,
+        ack_state=_ack_state(read, ledgers),
+        picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
+        stats=None,
+        written_ms=read.view.written_ms,
+    )
+
+
+def _ack_state(read: _Read, ledgers: MessageLedgers) -> AckState:
+    view, snapshot = read.view, read.view.snapshot
+    cursor, dropped = ManagedCursor.from_snapshot(ledgers, snapshot)
+    return AckState(
+        ranges_live=view.ranges_in_memory,
+        ranges_persisted=snapshot.range_count,
+        ranges_max=None,
+        entries_dropped=view.entries_dropped,
+        batch_indexes_dropped=view.batch_indexes_in_memory - len(snapshot.unacked_indexes),
+        cursor=cursor.statistics(),
+        gate=None,
+        store=None,
+        recovery=RecoveryReport(
+            source=view.source,
+            version=snapshot.version,
+            mark_delete=snapshot.mark_delete,
+            ranges=snapshot.range_count,
+            records_applied=view.records_applied,
+            cursor_ledger_id=view.cursor_ledger_id,
+            torn_records=view.torn_records,
+            lost=view.lost,
+            dropped=dropped,
+            duration_ms=round(read.duration_ms, 3),
+        ),
+        forecast=None,
+    )
