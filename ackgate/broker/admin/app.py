@@ -78,9 +78,11 @@ async def serve_http(
             headers={"Content-Type": reply.content_type} if reply.body else None,
         )
 
-    runner = web.ServerRunner(web.Server(handle, access_log=None))
+    runner = web.ServerRunner(
+        web.Server(handle, access_log=None), shutdown_timeout=SHUTDOWN_SECONDS
+    )
     await runner.setup()
-    site = web.TCPSite(runner, host, port, shutdown_timeout=SHUTDOWN_SECONDS)
+    site = web.TCPSite(runner, host, port)
     try:
         await site.start()
     except OSError as error:
