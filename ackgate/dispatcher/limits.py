@@ -30,7 +30,7 @@ class DispatchLimits:
     """While the gate is shut, replays that merge ack ranges go before older ones
     (``dispatcherHoleClosingRedeliveryFirst``, own)."""
 
-    hole_scan_entries_max: int = 2_000
+    hole_scan_entries_max: int = 1_000
     """How many of the oldest replays are looked at for that; keeps one read below a millisecond."""
 
     failover_delay_ms: int = 1_000

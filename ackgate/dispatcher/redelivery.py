@@ -162,9 +162,11 @@ def holes_first(
     """
     closing: list[tuple[int, int, int]] = []  # length, start, stop (places in `waiting`)
     others: list[Position] = []
+    singles = 0
     start = 0
     total = len(waiting)
-    while start < total:
+    # Holes of one entry cannot be beaten: with enough of them the rest need not be looked at.
+    while start < total and singles < entries_max:
         ledger_id, entry_id = waiting[start]
         stop = start + 1
         while stop < total and waiting[stop] == (ledger_id, entry_id + stop - start):
@@ -176,6 +178,7 @@ def holes_first(
             and is_acked(Position(ledger_id, entry_id + stop - start))
         ):
             closing.append((stop - start, start, stop))
+            singles += stop - start == 1
         else:
             others.extend(waiting[start:stop])
         start = stop

@@ -143,6 +143,11 @@ class IndividualAcks(RuleBasedStateMachine):
     def complete(self) -> None:
         self.world.complete()
 
+    @precondition(lambda self: self.world.late)
+    @rule()
+    def complete_late(self) -> None:
+        self.world.complete_late()
+
     @precondition(lambda self: self.world.read is not None)
     @rule()
     def fail(self) -> None:

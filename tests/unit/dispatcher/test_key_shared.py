@@ -105,6 +105,34 @@ def test_a_key_that_came_back_to_its_first_owner_goes_on() -> None:
     assert host.pump() == [(1, [1])]
 
 
+def test_an_entry_given_back_during_a_read_goes_before_the_new_ones_of_its_key() -> None:
+    host = sticky(2)
+    host.hashes = {0: LOW, 1: LOW}
+    host.entries = 1
+    host.dispatcher.add_permits(1, 10)
+    host.pump()
+    host.entries = 2
+    read = host.next_read() or pytest.fail("no read")
+    host.dispatcher.redeliver(1, [at(0)])
+    assert host.answer(read) == []
+    assert host.pump() == [(1, [0, 1])]
+
+
+def test_a_key_that_moves_during_a_replay_read_waits() -> None:
+    dispatcher = KeySharedDispatcher(DispatchLimits(), KeySharedPolicy())
+    host = Host(dispatcher, 2)
+    host.join(1, permits=10, name="old")
+    moved = next(h for h in range(1, 65_536) if owner_after_joining("new", h) == 2)
+    host.hashes = {0: moved, 1: moved}
+    host.pump()
+    dispatcher.redeliver(1, [at(0)])
+    read = host.next_read() or pytest.fail("no read")
+    host.join(2, permits=10, name="new")
+    assert host.answer(read) == [], "entry 1 is still in flight with the old owner"
+    assert host.ack(1, 1)
+    assert host.pump() == [(2, [0])]
+
+
 def test_out_of_order_delivery_waits_for_nobody() -> None:
     policy = KeySharedPolicy(allow_out_of_order=True)
     host = Host(KeySharedDispatcher(DispatchLimits(), policy), 1)

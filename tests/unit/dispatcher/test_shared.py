@@ -361,6 +361,18 @@ def test_a_reset_forgets_what_was_and_makes_the_read_stale() -> None:
     assert host.pump() == [(1, [0, 1, 2, 3])]
 
 
+def test_the_late_answer_of_a_stale_read_does_not_end_the_one_under_way() -> None:
+    host = make(4)
+    host.join(1, permits=10)
+    stale = host.next_read() or pytest.fail("no read")
+    host.dispatcher.reset()
+    read = host.next_read() or pytest.fail("no read")
+    assert host.dispatcher.assign(stale, EntriesRead([at(0)])) == []
+    assert host.dispatcher.read_failed(stale, [at(0)]) == ()
+    assert host.next_read() is None, "one is under way"
+    assert len(host.dispatcher.assign(read, EntriesRead([at(0)]))) == 1
+
+
 # -- the gate ----------------------------------------------------------------------------------
 
 
