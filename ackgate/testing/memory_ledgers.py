@@ -94,7 +94,9 @@ class MemoryLedgerReader:
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
         """Entries first..last."""
         self._check_open()
-        return _read(self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed)
+        return _read(
+            self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed
+        )
 
     async def read_last_add_confirmed(self) -> int:
         """Look again."""
@@ -200,7 +202,9 @@ class MemoryLedgerWriter:
         """Entries first..last."""
         if self._is_closed:
             raise ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
-        return _read(self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed)
+        return _read(
+            self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed
+        )
 
     async def read_last_add_confirmed(self) -> int:
         """Highest entry confirmed."""

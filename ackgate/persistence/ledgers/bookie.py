@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
 from ackgate.persistence.ledgers.group_commit import GroupCommit
 from ackgate.persistence.ledgers.journal import Journal, remove_journals
-from ackgate.persistence.ledgers.write_cache import WriteCache
+from ackgate.persistence.ledgers.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.entry_codec import StoredEntry
     from ackgate.persistence.ledgers.io_lane import IoLane
     from ackgate.persistence.ledgers.settings import BookieSettings
-    from ackgate.persistence.ledgers.write_cache import CacheHalf
+    from ackgate.persistence.ledgers.write_cache import CacheBlock, CacheHalf
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Bookie:
         self._storage_lane = storage_lane
         self._storage = opened.storage
         self._others = opened.others
-        self._cache = WriteCache(settings.write_cache_bytes_max)
+        self._cache = WriteCache(settings.write_cache_bytes_max, settings.block_bytes)
         self._commit: GroupCommit | None = None
         self._journal: Journal | None = None
         if opened.writer is not None:
@@ -170,7 +170,7 @@ class Bookie:
 
     async def last_entries(self, ledger_id: int) -> list[StoredEntry]:
         """The newest entries of a ledger from every place that may hold them."""
-        cached = self._cache.last_batch(ledger_id)
+        cached = self._cache.last_block(ledger_id)
 
         def stored() -> list[StoredEntry]:
             self._others.refresh()
@@ -270,7 +270,7 @@ class Bookie:
         for at in range(0, len(waiting), step):
             # Some may have been deleted meanwhile, and so are not there any more.
             chunk = [(i, half.ledgers[i]) for i in waiting[at : at + step] if i in half.ledgers]
-            await self._on_storage(partial(self._storage.write, writer.name, chunk))
+            await self._on_storage(partial(self._write_chunk, writer.name, chunk))
             # Reads find these in the files now; should a later chunk fail, they are not written again.
             for ledger_id, _ in chunk:
                 half.drop(ledger_id)
@@ -284,6 +284,9 @@ class Bookie:
         await self._on_storage(finish)
         self._cache.release()
         self._unwritten = None
+
+    def _write_chunk(self, writer: str, chunk: list[tuple[int, list[CacheBlock]]]) -> None:
+        self._storage.write(writer, [(i, batches_of(i, blocks)) for i, blocks in chunk])
 
     def _committed(self) -> None:
         """After each group commit."""

@@ -48,21 +48,6 @@ class AddSink(Protocol):
         """The ledger was fenced there; nothing more is confirmed."""
 
 
-def join_batches(batches: Sequence[EntryBatch]) -> EntryBatch:
-    """One batch out of several of the same ledger and fragment, in order."""
-    if len(batches) == 1:
-        return batches[0]
-    first = batches[0]
-    return EntryBatch(
-        first.ledger_id,
-        first.fragment_id,
-        first.first_entry_id,
-        batches[-1].last_entry_id,
-        sum(batch.entry_count for batch in batches),
-        b"".join([batch.encoded for batch in batches]),
-    )
-
-
 def batch_of(entries: Sequence[StoredEntry], fragment_id: int) -> EntryBatch:
     """A batch of entries that were read, byte for byte as they were. All of one ledger, ascending."""
     return EntryBatch(

@@ -44,9 +44,11 @@ _COPY_FREE_BYTES: Final = 4096
 
 _LOW_BITS: Final = 13
 _LOW_COUNT: Final = 1 << _LOW_BITS
+_SMALL: Final = [encode_long(entry_id) for entry_id in range(_LOW_COUNT)]
+"""Entry ids of one or two bytes."""
+
 _LOWS: Final = [bytes((e << 1 & 127 | 128, e >> 6 | 128)) for e in range(_LOW_COUNT)]
-"""The two low bytes of every entry id's zigzag form, "more follows" set in both. Only for ids whose
-form has three bytes or more; smaller ids are encoded one by one."""
+"""The two low bytes of entry ids of three bytes or more."""
 
 _LENGTHS: Final = [encode_long(length) for length in range(2048)]
 
@@ -150,11 +152,13 @@ def verify_crc(entry: StoredEntry) -> bool:
 class EntryEncoder:
     """Encodes the entries of one ledger."""
 
-    __slots__ = ("_digest", "_ledger")
+    __slots__ = ("_confirmed", "_digest", "_ledger", "_tail")
 
     def __init__(self, ledger_id: int, digest: Digest) -> None:
         self._ledger = encode_long(ledger_id)
         self._digest = digest
+        self._confirmed = (-1, 0)
+        self._tail = encode_long(-1) + encode_long(0)
 
     def encode(
         self,
@@ -165,23 +169,26 @@ class EntryEncoder:
         lengths: Sequence[int],
     ) -> list[bytes]:
         """Pieces which, joined, are the records of `payloads`. `lengths` are the payloads' lengths."""
-        tail = encode_long(last_add_confirmed) + encode_long(confirmed_bytes)
-        numbers = self._numbers(first_entry_id, first_entry_id + len(payloads), tail)
+        confirmed = (last_add_confirmed, confirmed_bytes)
+        if confirmed != self._confirmed:
+            self._confirmed = confirmed
+            self._tail = encode_long(last_add_confirmed) + encode_long(confirmed_bytes)
+        numbers = self._numbers(first_entry_id, first_entry_id + len(lengths))
         return self._digest.parts(numbers, payloads, lengths)
 
-    def _numbers(self, start: int, stop: int, tail: bytes) -> list[bytes]:
-        ledger = self._ledger
+    def _numbers(self, start: int, stop: int) -> list[bytes]:
+        """The four numbers of each entry, encoded."""
+        ledger, tail = self._ledger, self._tail
         numbers: list[bytes] = []
         while start < stop:
-            if start < _LOW_COUNT or stop - start == 1:
-                numbers.append(ledger + encode_long(start) + tail)
-                start += 1
-                continue
             low = start & _LOW_COUNT - 1
             run = min(_LOW_COUNT - low, stop - start)
-            # Within the run only the low two bytes of the entry id differ.
-            high_and_tail = encode_varint(start >> _LOW_BITS) + tail
-            numbers += [ledger + two + high_and_tail for two in _LOWS[low : low + run]]
+            # Within a run only the low two bytes of the entry id differ.
+            if start < _LOW_COUNT:
+                numbers += [ledger + two + tail for two in _SMALL[low : low + run]]
+            else:
+                rest = encode_varint(start >> _LOW_BITS) + tail
+                numbers += [ledger + two + rest for two in _LOWS[low : low + run]]
             start += run
         return numbers
 

@@ -16,7 +16,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
-from ackgate.persistence.ledgers.entry_batch import join_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +40,6 @@ class GroupCommit:
         "_dropped",
         "_fences",
         "_is_closed",
-        "_join_bytes",
         "_journal",
         "_lane",
         "_on_committed",
@@ -76,7 +74,6 @@ class GroupCommit:
         self._lane = lane
         self._cache = cache
         self._commit_bytes_max = settings.commit_bytes_max
-        self._join_bytes = settings.block_bytes
         self._request_checkpoint = request_checkpoint
         self._on_committed = on_committed
         self._progress = asyncio.Event()
@@ -201,7 +198,7 @@ class GroupCommit:
 
     async def _commit(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
         try:
-            merged, newly_fenced = await self._lane.run(lambda: self._write(taken))
+            newly_fenced = await self._lane.run(lambda: self._write(taken))
         except OSError as error:
             self.last_error = self._storage_error(error)
             self._fail(taken, self.last_error)
@@ -214,33 +211,20 @@ class GroupCommit:
         self.last_error = None
         self.fenced |= newly_fenced
         self.commit_count += 1
-        for batch in merged:
-            if batch.ledger_id not in self._dropped:
-                self._cache.add(batch)
+        dropped, cache = self._dropped, self._cache
+        for batch, _ in taken:
+            if batch.ledger_id not in dropped:
+                cache.add(batch)
             self.committed_entries += batch.entry_count
             self.committed_bytes += len(batch.encoded)
         self._tell(taken)
         self._on_committed()
 
-    def _write(self, taken: list[tuple[EntryBatch, AddSink]]) -> tuple[list[EntryBatch], set[int]]:
-        """In the journal lane."""
-        merged: list[EntryBatch] = []
-        # Two handles may add to one ledger (the fenced writer, and whoever recovers it); their batches
-        # do not follow on each other, hence the sink in the key.
-        joinable: dict[tuple[AddSink, int], list[EntryBatch]] = {}
-        sizes: dict[tuple[AddSink, int], int] = {}
-        for batch, sink in taken:
-            key = (sink, batch.fragment_id)
-            size = sizes.get(key, 0) + len(batch.encoded)
-            if size > self._join_bytes and key in joinable:
-                merged.append(join_batches(joinable.pop(key)))
-                size = len(batch.encoded)
-            sizes[key] = size
-            joinable.setdefault(key, []).append(batch)
-        merged += map(join_batches, joinable.values())
-        self._journal.commit(merged)
+    def _write(self, taken: list[tuple[EntryBatch, AddSink]]) -> set[int]:
+        """In the journal lane. Returns the ledgers that were fenced meanwhile."""
+        self._journal.commit([batch for batch, _ in taken])
         # Only now: see `fences`.
-        return merged, self._fences.poll()
+        return self._fences.poll()
 
     def _tell(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
         last_entry_ids = {sink: batch.last_entry_id for batch, sink in taken}

@@ -2,7 +2,9 @@
 
 Pure: a structure in memory, touched by the event loop only. Reads look here first. The cache has two
 halves: *active* takes what was just synced, *sealed* is being written to fragment files and does not
-change any more. Entries stay encoded, one batch per ledger and group commit.
+change any more. Entries stay encoded, joined to blocks of the size that fragment files have: a
+million tiny adds make a few thousand objects, which matters to the garbage collector more than to
+memory.
 """
 
 from __future__ import annotations
@@ -10,70 +12,118 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, Final
 
+from ackgate.persistence.ledgers.entry_batch import EntryBatch
 from ackgate.persistence.ledgers.entry_codec import decode_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ackgate.persistence.ledgers.entry_batch import EntryBatch
     from ackgate.persistence.ledgers.entry_codec import StoredEntry
 
-BATCH_OVERHEAD_BYTES: Final = 320
-"""What a batch costs in memory beside its bytes: a tuple, its numbers, a place in a list. Counted,
-so that a million tiny adds do not take three times the memory that the bound speaks of."""
+BLOCK_OVERHEAD_BYTES: Final = 400
+"""What a block costs in memory beside its bytes. Counted, so that a hundred thousand ledgers with an
+entry each do not take several times what the bound speaks of."""
+
+
+class CacheBlock:
+    """Entries of one ledger and fragment, ascending, encoded one after another."""
+
+    __slots__ = ("encoded", "entry_count", "first_entry_id", "fragment_id", "last_entry_id")
+
+    def __init__(self, batch: EntryBatch) -> None:
+        self.fragment_id = batch.fragment_id
+        self.first_entry_id = batch.first_entry_id
+        self.last_entry_id = batch.last_entry_id
+        self.entry_count = batch.entry_count
+        self.encoded = bytearray(batch.encoded)
+
+    def takes(self, batch: EntryBatch, block_bytes: int) -> bool:
+        """Whether the batch follows on what is here, and there is room for it."""
+        return (
+            batch.first_entry_id > self.last_entry_id
+            and batch.fragment_id == self.fragment_id
+            and len(self.encoded) + len(batch.encoded) <= block_bytes
+        )
+
+    def extend(self, batch: EntryBatch) -> None:
+        """Add the batch behind what is here."""
+        self.encoded += batch.encoded
+        self.last_entry_id = batch.last_entry_id
+        self.entry_count += batch.entry_count
+
+    def entries(self) -> list[StoredEntry]:
+        """What is here, decoded."""
+        return decode_entries(bytes(self.encoded), self.entry_count)[0]
 
 
 class CacheHalf:
-    """Batches by ledger."""
+    """Blocks by ledger."""
 
-    __slots__ = ("bytes", "closed", "ledgers")
+    __slots__ = ("_block_bytes", "_overlapping", "bytes", "closed", "ledgers")
 
-    def __init__(self) -> None:
-        self.ledgers: dict[int, list[EntryBatch]] = {}
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self.ledgers: dict[int, list[CacheBlock]] = {}
         """Per ledger ascending by first entry id."""
+        self._overlapping: set[int] = set()
+        """Ledgers in which entries were written again: their blocks reach into one another."""
         self.bytes = 0
         self.closed: set[int] = set()
         """Ledgers of this bookie that take no more entries."""
 
     def add(self, batch: EntryBatch) -> None:
-        batches = self.ledgers.setdefault(batch.ledger_id, [])
-        if not batches or batches[-1].first_entry_id <= batch.first_entry_id:
-            batches.append(batch)
+        """Take a batch."""
+        blocks = self.ledgers.get(batch.ledger_id)
+        if blocks is None:
+            blocks = self.ledgers[batch.ledger_id] = []
+        self.bytes += len(batch.encoded)
+        if blocks and blocks[-1].takes(batch, self._block_bytes):
+            blocks[-1].extend(batch)
+            return
+        self.bytes += BLOCK_OVERHEAD_BYTES
+        if blocks and blocks[-1].last_entry_id >= batch.first_entry_id:
+            self._overlapping.add(batch.ledger_id)
+            bisect.insort(blocks, CacheBlock(batch), key=_first)
         else:
-            # Recovery writes again what is missing in the middle.
-            bisect.insort(batches, batch, key=_first)
-        self.bytes += len(batch.encoded) + BATCH_OVERHEAD_BYTES
+            blocks.append(CacheBlock(batch))
 
     def drop(self, ledger_id: int) -> None:
-        for batch in self.ledgers.pop(ledger_id, ()):
-            self.bytes -= len(batch.encoded) + BATCH_OVERHEAD_BYTES
+        """Forget a ledger."""
+        for block in self.ledgers.pop(ledger_id, ()):
+            self.bytes -= len(block.encoded) + BLOCK_OVERHEAD_BYTES
 
-    def overlapping(self, ledger_id: int, first: int, last: int) -> Iterable[EntryBatch]:
-        batches = self.ledgers.get(ledger_id)
-        if batches is None:
-            return ()
-        start = bisect.bisect_right(batches, first, key=_first)
-        # Batches overlap only where something was written again; two steps back is past any of that
-        # which still matters, since a reader that misses an entry here goes on to the files.
-        return [
-            batch
-            for batch in batches[max(start - 2, 0) : bisect.bisect_right(batches, last, key=_first)]
-            if batch.last_entry_id >= first
-        ]
+    def read(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
+        """Entries first..last as far as they are here, ascending."""
+        blocks = self.ledgers.get(ledger_id)
+        if blocks is None:
+            return []
+        start, stop = 0, len(blocks)
+        if ledger_id not in self._overlapping:
+            start = max(bisect.bisect_right(blocks, first, key=_first) - 1, 0)
+            stop = bisect.bisect_right(blocks, last, key=_first)
+        entries: list[StoredEntry] = []
+        for block in blocks[start:stop]:
+            if block.last_entry_id < first or block.first_entry_id > last:
+                continue
+            decoded = block.entries()
+            if first <= block.first_entry_id and block.last_entry_id <= last:
+                entries += decoded
+            else:
+                entries += [entry for entry in decoded if first <= entry.entry_id <= last]
+        return entries
 
 
-def _first(batch: EntryBatch) -> int:
-    return batch.first_entry_id
+def _first(block: CacheBlock) -> int:
+    return block.first_entry_id
 
 
 class WriteCache:
     """Both halves."""
 
-    __slots__ = ("_bytes_max", "active", "sealed")
+    __slots__ = ("_block_bytes", "_bytes_max", "active", "sealed")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, block_bytes: int) -> None:
         self._bytes_max = bytes_max
-        self.active = CacheHalf()
+        self._block_bytes = block_bytes
+        self.active = CacheHalf(block_bytes)
         self.sealed: CacheHalf | None = None
 
     @property
@@ -93,7 +143,7 @@ class WriteCache:
     def seal(self) -> CacheHalf:
         """Begin a new active half. While a sealed one is there, returns that one again."""
         if self.sealed is None:
-            self.sealed, self.active = self.active, CacheHalf()
+            self.sealed, self.active = self.active, CacheHalf(self._block_bytes)
         return self.sealed
 
     def release(self) -> None:
@@ -110,24 +160,33 @@ class WriteCache:
         return {ledger_id for half in self._halves() for ledger_id in half.ledgers}
 
     def read(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
-        """Entries first..last as far as they are here, ascending."""
-        entries: list[StoredEntry] = []
-        for half in self._halves():
-            for batch in half.overlapping(ledger_id, first, last):
-                decoded = decode_entries(batch.encoded, batch.entry_count)[0]
-                if first <= batch.first_entry_id and batch.last_entry_id <= last:
-                    entries += decoded
-                else:
-                    entries += [entry for entry in decoded if first <= entry.entry_id <= last]
-        return entries
+        """Entries first..last as far as they are here."""
+        if self.sealed is None:
+            return self.active.read(ledger_id, first, last)
+        return self.sealed.read(ledger_id, first, last) + self.active.read(ledger_id, first, last)
 
-    def last_batch(self, ledger_id: int) -> list[StoredEntry]:
-        """Entries of the newest batch of a ledger."""
+    def last_block(self, ledger_id: int) -> list[StoredEntry]:
+        """Entries of the newest block of a ledger."""
         for half in reversed(self._halves()):
-            batches = half.ledgers.get(ledger_id)
-            if batches:
-                return decode_entries(batches[-1].encoded, batches[-1].entry_count)[0]
+            blocks = half.ledgers.get(ledger_id)
+            if blocks:
+                return blocks[-1].entries()
         return []
 
     def _halves(self) -> list[CacheHalf]:
         return [self.active] if self.sealed is None else [self.sealed, self.active]
+
+
+def batches_of(ledger_id: int, blocks: list[CacheBlock]) -> list[EntryBatch]:
+    """Blocks of a sealed half as they go to a fragment file."""
+    return [
+        EntryBatch(
+            ledger_id,
+            block.fragment_id,
+            block.first_entry_id,
+            block.last_entry_id,
+            block.entry_count,
+            bytes(block.encoded),
+        )
+        for block in blocks
+    ]

@@ -1,15 +1,17 @@
 """The one writer of an open ledger.
 
-Edge. `append` gives ids, encodes once, hands the bytes to the bookies, returns; everything else
-happens when bookies report what they have synced. Nothing is kept per entry: an append is one or a
-few batches, and confirmation goes by whole batches, in order.
+Edge. `append` gives ids and returns; everything else happens once a turn of the loop, when what was
+gathered is encoded and handed to the bookies, and when they report what they have synced. Nothing is
+kept per entry.
 
-             append                 border (ack quorum) passes the batch
-    payloads ------> in flight ----------------------------------------> confirmed, ticket done
-                        |  bookie fails, a spare exists: new fragment from the last add confirmed on,
-                        |  metadata by compare-and-set, what is in flight goes to the spare; until
-                        |  then nothing is confirmed
-                        +--> fenced | below ack quorum | closed: tickets fail, and nothing more is taken
+             append              once a turn             ack quorum has synced it
+    payloads ------> gathered ----------------> in flight -----------------------> confirmed
+                        |                          |
+                        |                          |  a bookie failed: see `ensemble_change`; until
+                        |                          |  that is through nothing is confirmed
+                        +-----------+--------------+
+                                    v
+                fenced | below ack quorum | closed: tickets fail, and nothing more is taken
 
 A handle ends once, with one reason, and stays ended.
 """
@@ -18,9 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
     AckGateError,
@@ -31,10 +32,12 @@ from ackgate.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
+from ackgate.persistence.ledgers.ensemble_change import change_ensemble
 from ackgate.persistence.ledgers.entry_batch import EntryBatch
 from ackgate.persistence.ledgers.entry_codec import EntryEncoder, parts_of_place
+from ackgate.persistence.ledgers.in_flight import AddsInFlight, Flight
 from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count
-from ackgate.persistence.ports import AppendTicket, Fragment, LedgerState
+from ackgate.persistence.ports import AppendTicket, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,33 +45,39 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.entry_reads import EntryReads
+    from ackgate.persistence.ledgers.in_flight import Ticket
     from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.settings import LedgerClientSettings
-    from ackgate.persistence.ports import LedgerEntry, LedgerMetadata
+    from ackgate.persistence.ports import LedgerEntry
 
 logger = logging.getLogger(__name__)
 
+_GATHER_MAX: Final = 1000
+"""Entries gathered in one turn that are sent on at once, so that a bookie's disk and our encoder work
+at the same time."""
 
-class _InFlight(NamedTuple):
-    """A batch on its way."""
-
-    last_entry_id: int
-    entry_count: int
-    payload_bytes: int
-    batches: tuple[EntryBatch | None, ...]
-    """Per place of the ensemble; None where none of its entries belongs."""
-    durable: asyncio.Future[None] | None
-    """The ticket's, on the last batch of an append."""
+_BYTES_ONLY: Final = frozenset({bytes})
 
 
 class BookieLedgerWriter:
-    """Implements `LedgerWriter`. A few hundred bytes while nothing is in flight."""
+    """Implements `LedgerWriter`. About a kilobyte while nothing is in flight."""
 
     __slots__ = (
-        "_bookies", "_border", "_catalog", "_change", "_confirmed_bytes", "_encoder", "_end", "_entry",
-        "_fragment_id", "_in_flight", "_in_flight_adds", "_is_released", "_last_add_confirmed", "_lost",
-        "_next_entry_id", "_pool", "_reads", "_room", "_settings",
-    )  # fmt: skip
+        "_adds",
+        "_bookies",
+        "_border",
+        "_catalog",
+        "_change",
+        "_encoder",
+        "_end",
+        "_entry",
+        "_is_released",
+        "_lost",
+        "_pool",
+        "_reads",
+        "_room",
+        "_settings",
+    )
 
     def __init__(
         self,
@@ -84,18 +93,13 @@ class BookieLedgerWriter:
         self._pool = pool
         self._reads = reads
         self._settings = settings
+        self._adds = AddsInFlight()
         self._encoder = EntryEncoder(metadata.ledger_id, reads.digest)
         self._border = ConfirmedBorder(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )
         self._bookies: list[Bookie | None] = [pool.get(b) for b in metadata.fragments[-1].ensemble]
         """By place of the ensemble; None: failed, and not replaced (yet)."""
-        self._fragment_id = 0
-        self._next_entry_id = 0
-        self._last_add_confirmed = -1
-        self._confirmed_bytes = 0
-        self._in_flight: deque[_InFlight] | None = None
-        self._in_flight_adds = 0
         self._lost: set[int] = set()
         """Places whose bookie failed and was not replaced."""
         self._change: asyncio.Task[None] | None = None
@@ -104,101 +108,47 @@ class BookieLedgerWriter:
         """Why no more adds are taken."""
         self._is_released = False
 
-    # -------------------------------------------------------------------------------------- adding
-
     @property
     def ledger_id(self) -> int:
+        """The ledger's id."""
         return self._entry.metadata.ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        return self._last_add_confirmed
+        """Highest entry confirmed."""
+        return self._adds.last_add_confirmed
 
     @property
     def length_bytes(self) -> int:
-        return self._confirmed_bytes
+        """Payload bytes up to the last add confirmed."""
+        return self._adds.confirmed_bytes
 
-    @property
-    def is_recovery(self) -> bool:
-        return False
+    # -------------------------------------------------------------------------------------- adding
 
     def append(self, payloads: Sequence[bytes]) -> AppendTicket:
+        """Add entries. See the port."""
         if self._end is not None:
-            raise _again(self._end)
-        lengths = list(map(len, payloads))
-        if not lengths:
-            raise CallerError(f"ledger {self.ledger_id}: nothing to append")
-        if max(lengths) > self._settings.entry_bytes_max:
+            raise self._refusal(self._end)
+        if not payloads or not _BYTES_ONLY.issuperset(map(type, payloads)):
+            raise CallerError(f"ledger {self.ledger_id}: an append takes one `bytes` or more")
+        largest = max(map(len, payloads))
+        if largest > self._settings.entry_bytes_max:
             raise CallerError(
-                f"ledger {self.ledger_id}: an entry of {max(lengths)} bytes; at most "
+                f"ledger {self.ledger_id}: an entry of {largest} bytes; at most "
                 f"{self._settings.entry_bytes_max} are taken"
             )
-        first = self._next_entry_id
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        total, batch_bytes_max = sum(lengths), self._settings.batch_bytes_max
-        if total <= batch_bytes_max:
-            sent = [self._encode(first, payloads, lengths, total, durable)]
-        else:
-            # Encode all before anything is sent: a payload that is no bytes must leave no trace.
-            sent = []
-            step = max(len(lengths) * batch_bytes_max // total, 1)
-            for at in range(0, len(lengths), step):
-                some = lengths[at : at + step]
-                is_last = at + step >= len(lengths)
-                part = payloads[at : at + step]
-                sent.append(
-                    self._encode(first + at, part, some, sum(some), durable if is_last else None)
-                )
-        if self._in_flight is None:
-            self._in_flight = deque()
-        self._next_entry_id = first + len(lengths)
-        self._in_flight_adds += len(lengths)
-        self._in_flight += sent
-        for flying in sent:
-            for place, batch in enumerate(flying.batches):
-                bookie = self._bookies[place]
-                if batch is not None and bookie is not None:
-                    bookie.add(batch, self)
+        loop = asyncio.get_running_loop()
+        durable: asyncio.Future[None] = loop.create_future()
+        first = self._adds.next_entry_id
+        waiting = self._adds.gather(payloads, durable)
+        if waiting == len(payloads):
+            loop.call_soon(self._send_gathered)
+        if waiting >= _GATHER_MAX:
+            self._send_gathered()
         return AppendTicket(first, durable)
 
-    def _encode(
-        self,
-        first: int,
-        payloads: Sequence[bytes],
-        lengths: Sequence[int],
-        payload_bytes: int,
-        durable: asyncio.Future[None] | None,
-    ) -> _InFlight:
-        parts = self._encoder.encode(
-            first, self._last_add_confirmed, self._confirmed_bytes, payloads, lengths
-        )
-        count = len(lengths)
-        last = first + count - 1
-        metadata = self._entry.metadata
-        size, quorum = metadata.ensemble_size, metadata.write_quorum
-        batches: tuple[EntryBatch | None, ...]
-        if quorum == size:
-            batch = EntryBatch(
-                metadata.ledger_id, self._fragment_id, first, last, count, b"".join(parts)
-            )
-            batches = (batch,) * size
-        else:
-            batches = tuple(
-                EntryBatch(
-                    metadata.ledger_id,
-                    self._fragment_id,
-                    first,
-                    last,
-                    held,
-                    parts_of_place(parts, first, place, size, quorum),
-                )
-                if (held := held_count(place, first, last, size, quorum))
-                else None
-                for place in range(size)
-            )
-        return _InFlight(last, count, payload_bytes, batches, durable)
-
     async def add_entry(self, payload: bytes) -> int:
+        """BookKeeper's addEntry: wait for room, add, wait for durability."""
         if not self.has_room:
             await self.wait_for_room()
         ticket = self.append((payload,))
@@ -207,28 +157,96 @@ class BookieLedgerWriter:
 
     @property
     def has_room(self) -> bool:
-        return self._in_flight_adds < self._settings.in_flight_adds_max
+        """Whether adds in flight are below the bound."""
+        return self._adds.count < self._settings.in_flight_adds_max
 
     async def wait_for_room(self) -> None:
+        """Return when adds in flight are below the bound."""
         while not self.has_room:
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._room)
 
-    # ------------------------------------------------------------------------- what bookies report
+    def _send_gathered(self) -> None:
+        gathered = self._adds.take_gathered()
+        if gathered is None:
+            return
+        first, payloads, tickets = gathered
+        lengths = list(map(len, payloads))
+        total, batch_bytes_max = sum(lengths), self._settings.batch_bytes_max
+        if total <= batch_bytes_max:
+            self._send(first, payloads, lengths, total, tickets)
+            return
+        step = max(len(lengths) * batch_bytes_max // total, 1)
+        told = 0
+        for at in range(0, len(lengths), step):
+            part, part_lengths = payloads[at : at + step], lengths[at : at + step]
+            start = told
+            while told < len(tickets) and tickets[told][0] < first + at + len(part):
+                told += 1
+            self._send(first + at, part, part_lengths, sum(part_lengths), tickets[start:told])
+
+    def _send(
+        self,
+        first: int,
+        payloads: Sequence[bytes],
+        lengths: Sequence[int],
+        payload_bytes: int,
+        tickets: list[Ticket],
+    ) -> None:
+        batches = self._encode(first, payloads, lengths)
+        self._adds.put(Flight(first + len(lengths) - 1, payload_bytes, batches, tickets))
+        for place, batch in enumerate(batches):
+            bookie = self._bookies[place]
+            if batch is not None and bookie is not None:
+                bookie.add(batch, self)
+
+    def _encode(
+        self, first: int, payloads: Sequence[bytes], lengths: Sequence[int]
+    ) -> tuple[EntryBatch | None, ...]:
+        """Per place of the ensemble what goes there."""
+        adds, metadata = self._adds, self._entry.metadata
+        parts = self._encoder.encode(
+            first, adds.last_add_confirmed, adds.confirmed_bytes, payloads, lengths
+        )
+        ledger_id, fragment_id = metadata.ledger_id, metadata.fragments[-1].first_entry_id
+        count, size, quorum = len(lengths), metadata.ensemble_size, metadata.write_quorum
+        last = first + count - 1
+        if quorum == size:
+            whole = EntryBatch(ledger_id, fragment_id, first, last, count, b"".join(parts))
+            return (whole,) * size
+        batches: list[EntryBatch | None] = []
+        for place in range(size):
+            held = held_count(place, first, last, size, quorum)
+            if held:
+                encoded = parts_of_place(parts, first, place, size, quorum)
+                batches.append(EntryBatch(ledger_id, fragment_id, first, last, held, encoded))
+            else:
+                batches.append(None)
+        return tuple(batches)
+
+    # -------------------------------------------------------------- what bookies report (`AddSink`)
+
+    @property
+    def is_recovery(self) -> bool:
+        """Fencing means us."""
+        return False
 
     def synced(self, bookie_id: str, last_entry_id: int) -> None:
+        """A bookie has synced what it was given up to this entry."""
         place = self._place_of(bookie_id)
         if place is not None:
             self._border.synced(place, last_entry_id)
             self._confirm()
 
     def fenced(self, bookie_id: str) -> None:
+        """Somebody else recovers the ledger."""
         self._finish(
             LedgerFencedError(f"ledger {self.ledger_id} was fenced (bookie {bookie_id} says)")
         )
 
     def failed(self, bookie_id: str, error: AckGateError) -> None:
+        """A bookie did not write what it was given."""
         place = self._place_of(bookie_id)
         if place is None or self._end is not None:
             return
@@ -236,7 +254,7 @@ class BookieLedgerWriter:
         self._bookies[place] = None
         self._lost.add(place)
         if self._change is None:
-            self._change = asyncio.get_running_loop().create_task(self._change_ensemble(error))
+            self._change = asyncio.get_running_loop().create_task(self._replace_lost(error))
 
     def _place_of(self, bookie_id: str) -> int | None:
         for place, bookie in enumerate(self._bookies):
@@ -245,22 +263,9 @@ class BookieLedgerWriter:
         return None
 
     def _confirm(self) -> None:
-        """Confirm what has its ack quorum now."""
-        flying = self._in_flight
-        if self._change is not None or not flying:
-            return
-        border = self._border.border()
-        while flying and flying[0].last_entry_id <= border:
-            batch = flying.popleft()
-            self._last_add_confirmed = batch.last_entry_id
-            self._confirmed_bytes += batch.payload_bytes
-            self._in_flight_adds -= batch.entry_count
-            if batch.durable is not None and not batch.durable.done():
-                batch.durable.set_result(None)
-        if not flying:
-            # An empty deque is 600 bytes, and most ledgers are idle.
-            self._in_flight = None
-        self._give_room()
+        if self._change is None and self._adds.count:
+            self._adds.confirm(self._border.border())
+            self._give_room()
 
     def _give_room(self) -> None:
         if self._room is not None and self.has_room:
@@ -269,34 +274,19 @@ class BookieLedgerWriter:
 
     def _finish(self, error: AckGateError) -> None:
         """Take no more adds; those in flight have failed."""
-        if self._end is None or not isinstance(self._end, LedgerFencedError):
+        if not isinstance(self._end, LedgerFencedError):
             self._end = error
-        flying, self._in_flight = self._in_flight, None
-        self._in_flight_adds = 0
-        for batch in flying or ():
-            if batch.durable is not None and not batch.durable.done():
-                batch.durable.set_exception(_again(error))
-                # The handle says the same at the next append; a ticket that nobody awaits is no
-                # reason for asyncio to complain.
-                batch.durable.exception()
+        self._adds.fail(error)
         self._give_room()
 
     # ------------------------------------------------------------------------------ ensemble change
 
-    async def _change_ensemble(self, error: AckGateError) -> None:
+    async def _replace_lost(self, error: AckGateError) -> None:
+        """Bring spares to where bookies failed, or go on without, or end."""
         try:
             while self._lost and self._end is None:
-                if not await self._replace_lost():
-                    if not self._border.reaches_ack_quorum(self._lost):
-                        raise LedgerWriteError(  # noqa: TRY301
-                            f"ledger {self.ledger_id}: below the ack quorum, and no bookie to go to: {error}"
-                        )
-                    logger.warning(
-                        "ledger %d goes on with %d of %d bookies",
-                        self.ledger_id,
-                        len(self._bookies) - len(self._lost),
-                        len(self._bookies),
-                    )
+                if not await self._replace_some():
+                    self._check_quorum(error)
                     break
         except (MetadataConflictError, NoSuchLedgerError) as conflict:
             self._finish(LedgerFencedError(f"ledger {self.ledger_id}: {conflict}"))
@@ -308,51 +298,49 @@ class BookieLedgerWriter:
             self._change = None
             self._confirm()
 
-    async def _replace_lost(self) -> bool:
-        """Put spares in the places of lost bookies. False when there are not enough."""
-        metadata = self._entry.metadata
-        ensemble = list(metadata.fragments[-1].ensemble)
-        replaced: dict[int, Bookie] = {}
-        for place in sorted(self._lost):
-            spare = await self._pool.spare(ensemble)
-            if spare is None:
-                break
-            ensemble[place] = spare.bookie_id
-            replaced[place] = spare
-        if not replaced:
-            return False
-        first = self._last_add_confirmed + 1
-        fragments = metadata.fragments
-        if fragments[-1].first_entry_id == first:
-            fragments = fragments[:-1]
-        changed = replace(metadata, fragments=(*fragments, Fragment(first, tuple(ensemble))))
-        self._entry = await self._catalog.replace(self._entry, changed)
-        logger.warning(
-            "ledger %d: from entry %d on: %s", self.ledger_id, first, ", ".join(ensemble)
+    async def _replace_some(self) -> bool:
+        change = await change_ensemble(
+            self._entry, self._catalog, self._pool, self._lost, self.last_add_confirmed
         )
-        self._fragment_id = first
-        for place, spare in replaced.items():
+        if change is None:
+            return False
+        self._entry = change.entry
+        first = self.last_add_confirmed + 1
+        for place, spare in change.spares.items():
             self._bookies[place] = spare
             self._lost.discard(place)
-            self._border.replaced(place, self._last_add_confirmed)
-            for flying in tuple(self._in_flight or ()):
-                batch = flying.batches[place]
+            self._border.replaced(place, self.last_add_confirmed)
+            for flight in self._adds.flights():
+                batch = flight.batches[place]
                 if batch is not None:
                     spare.add(batch._replace(fragment_id=first), self)
         return True
 
+    def _check_quorum(self, error: AckGateError) -> None:
+        """Raise `LedgerWriteError` when what is left makes no ack quorum."""
+        left = len(self._bookies) - len(self._lost)
+        if not self._border.reaches_ack_quorum(self._lost):
+            raise LedgerWriteError(
+                f"ledger {self.ledger_id}: {left} of {len(self._bookies)} bookies left, below the ack "
+                f"quorum, and none to take a place: {error}"
+            )
+        logger.warning(
+            "ledger %d goes on with %d of %d bookies", self.ledger_id, left, len(self._bookies)
+        )
+
     # ----------------------------------------------------------------------------- reading, the end
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
+        """Entries first..last. See the port."""
         self._check_open()
-        metadata: LedgerMetadata = self._entry.metadata
         return await self._reads.read(
-            metadata, first_entry_id, last_entry_id, self._last_add_confirmed
+            self._entry.metadata, first_entry_id, last_entry_id, self.last_add_confirmed
         )
 
     async def read_last_add_confirmed(self) -> int:
+        """The writer knows it best."""
         self._check_open()
-        return self._last_add_confirmed
+        return self.last_add_confirmed
 
     async def close(self) -> None:
         """Wait for adds in flight, then close the ledger for good. Twice is fine.
@@ -364,14 +352,12 @@ class BookieLedgerWriter:
             return
         if self._end is None:
             self._end = ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
-        if self._change is not None:
-            await asyncio.wait([self._change])
-        while self._in_flight:
-            last = self._in_flight[-1].durable
-            assert last is not None
-            await asyncio.wait([last])
+        self._send_gathered()
+        while self._change is not None or self._adds.count:
             if self._change is not None:
                 await asyncio.wait([self._change])
+            elif (ticket := self._adds.last_ticket()) is not None:
+                await asyncio.wait([ticket[1]])
         if not isinstance(self._end, LedgerFencedError):
             await self._close_metadata()
         self._is_released = True
@@ -383,8 +369,8 @@ class BookieLedgerWriter:
         closed = replace(
             self._entry.metadata,
             state=LedgerState.CLOSED,
-            last_entry_id=self._last_add_confirmed,
-            length_bytes=self._confirmed_bytes,
+            last_entry_id=self.last_add_confirmed,
+            length_bytes=self.length_bytes,
         )
         try:
             self._entry = await self._catalog.replace(self._entry, closed)
@@ -396,7 +382,6 @@ class BookieLedgerWriter:
         if self._is_released:
             raise ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
 
-
-def _again(error: AckGateError) -> AckGateError:
-    """A fresh exception of the same kind: one raised twice drags its tracebacks along."""
-    return type(error)(*error.args)
+    def _refusal(self, end: AckGateError) -> AckGateError:
+        # A fresh one each time: an exception raised twice drags its tracebacks along.
+        return type(end)(*end.args)
