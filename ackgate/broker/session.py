@@ -54,9 +54,9 @@ transactions (19), which are refused one by one."""
 PROTOCOL_VERSION_MIN: Final = 6
 """Entries carry checksums from v6 on; older clients (before 2017) could not read them."""
 
-REQUESTS_IN_FLIGHT_MAX: Final = 1_000
+REQUESTS_IN_FLIGHT_MAX: Final = 200
 """Requests of one connection that are being answered at a time. Above it nothing more is read: a
-client with more partitions than that waits in its socket instead of in our memory."""
+client that opens ten thousand topics waits in its socket, and its answers not in our memory."""
 
 CLOSE_GRACE_SECONDS: Final = 5.0
 """How long a peer may take to read its last words before the connection is cut."""
@@ -120,6 +120,8 @@ class Session(asyncio.Protocol):
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._liveness = Liveness()
         self._holds: set[ReadHold] = set()
+        self._waiting: list[Frame] = []
+        """Frames that had arrived when reading was held."""
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -157,19 +159,11 @@ class Session(asyncio.Protocol):
     def data_received(self, chunk: bytes) -> None:
         """Handle every frame that is complete now."""
         self._liveness.heard = True
-        decoder = self._decoder
-        try:
-            self._handle(decoder.feed(chunk))
-        except ProtocolError as error:
-            self._end(error)
-        except DecodeError:
-            self._end(ProtocolError("a command is not valid protobuf"))
-        except Exception:
-            log.exception("a bug ended the connection of %s", self.peer)
-            self._end(ProtocolError("internal error"))
-        if decoder.error is not None:
-            self._end(decoder.error)
-        self.producers.hold_if_full()
+        frames = self._decoder.feed(chunk)
+        if self._waiting:
+            self._waiting += frames
+        else:
+            self._take(frames)
 
     def eof_received(self) -> bool:
         """The client sends nothing more: nothing can be asked, so nothing is answered."""
@@ -180,6 +174,7 @@ class Session(asyncio.Protocol):
         if self.is_open and self._is_connected:
             log.info("connection of %s closed%s", self.peer, f": {exc}" if exc else "")
         self.is_open = False
+        self._waiting = []
         self._outbox.discard()
         self._cancel_timer()
         self._loop.create_task(self._detach())
@@ -223,10 +218,27 @@ class Session(asyncio.Protocol):
 
     # ---- frames in
 
-    def _handle(self, frames: list[Frame]) -> None:
-        acks: dict[int, list[pb.CommandAck]] = {}
+    def _take(self, frames: list[Frame]) -> None:
+        """Handle frames, as far as no hold comes in between."""
         try:
-            for command, payload in frames:
+            self._waiting = self._handle(frames)
+        except ProtocolError as error:
+            self._end(error)
+        except DecodeError:
+            self._end(ProtocolError("a command is not valid protobuf"))
+        except Exception:
+            log.exception("a bug ended the connection of %s", self.peer)
+            self._end(ProtocolError("internal error"))
+        if self._decoder.error is not None and not self._waiting:
+            self._end(self._decoder.error)
+        self.producers.hold_if_full()
+
+    def _handle(self, frames: list[Frame]) -> list[Frame]:
+        """Handle frames; returns those that have to wait."""
+        acks: dict[int, list[pb.CommandAck]] = {}
+        remaining = iter(frames)
+        try:
+            for command, payload in remaining:
                 head = command[:2]
                 if not self._is_connected:
                     self._handle_command(command)
@@ -253,9 +265,13 @@ class Session(asyncio.Protocol):
                         gathered_acks, acks = acks, {}
                         self.consumers.acks(gathered_acks)
                     self._handle_command(command)
+                    # One chunk may hold thousands of requests with large answers.
+                    if self._holds:
+                        return list(remaining)
         finally:
             if acks:
                 self.consumers.acks(acks)
+        return []
 
     def _handle_command(self, serialized: bytes) -> None:
         envelope = _parse(serialized)
@@ -356,8 +372,17 @@ class Session(asyncio.Protocol):
         """Read again, unless there is another reason not to."""
         if hold in self._holds:
             self._holds.discard(hold)
-            if not self._holds and not self._transport.is_closing():
-                self._transport.resume_reading()
+            if not self._holds:
+                # Not here: whoever calls may be in the middle of handling a frame.
+                self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._holds or not self.is_open:
+            return
+        if self._waiting:
+            self._take(self._waiting)
+        if not self._holds and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _on_drained(self) -> None:
         self.release_reading("output")

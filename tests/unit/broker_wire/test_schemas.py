@@ -1,0 +1,208 @@
+"""Schemas are versioned, kept, and compared by the strategy of the settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ackgate.broker.errors import IncompatibleSchemaError
+from ackgate.broker.names import TopicName
+from ackgate.broker.schema_compatibility import check_compatible, check_reader, is_same
+from ackgate.broker.schemas import DEFINITION_BYTES_MAX, SchemaRegistry, version_bytes
+from ackgate.broker.wire_types import ProducerRequest, Schema, SchemaType
+from ackgate.config.broker import BrokerSettings
+from ackgate.errors import CorruptRecordError, NodeExistsError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
+
+TOPIC = TopicName.parse("orders")
+SETTINGS = BrokerSettings()
+ALL = ["ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL"]
+
+
+def avro(*fields: dict[str, Any], schema_type: SchemaType = SchemaType.AVRO) -> Schema:
+    definition = {"type": "record", "name": "Order", "fields": list(fields)}
+    return Schema("Order", schema_type, json.dumps(definition).encode())
+
+
+A = {"name": "a", "type": "int"}
+B = {"name": "b", "type": "int"}
+B_OPTIONAL = {"name": "b", "type": "int", "default": 0}
+
+
+def key_value(key: Schema, value: Schema) -> Schema:
+    definition = b"".join(
+        len(part.definition).to_bytes(4, "big") + part.definition for part in (key, value)
+    )
+    properties = {"key.schema.type": key.type.name, "value.schema.type": value.type.name}
+    return Schema("kv", SchemaType.KEY_VALUE, definition, properties)
+
+
+@pytest.mark.parametrize(
+    ("new", "allowed_by"),
+    [
+        (avro(A, B_OPTIONAL), ALL),
+        (avro(A, B), ["ALWAYS_COMPATIBLE", "FORWARD"]),
+        (avro(), ["ALWAYS_COMPATIBLE", "BACKWARD"]),
+        (avro({"name": "a", "type": "string"}), ["ALWAYS_COMPATIBLE"]),
+        (Schema("s", SchemaType.STRING, b""), ["ALWAYS_COMPATIBLE"]),
+        (avro(A, B_OPTIONAL, schema_type=SchemaType.JSON), ["ALWAYS_COMPATIBLE"]),
+    ],
+)
+def test_strategies(new: Schema, allowed_by: list[str]) -> None:
+    for strategy in [*ALL, "ALWAYS_INCOMPATIBLE"]:
+        if strategy in allowed_by:
+            check_compatible(new, [avro(A)], strategy)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(IncompatibleSchemaError):
+                check_compatible(new, [avro(A)], strategy)  # type: ignore[arg-type]
+
+
+def test_transitive_strategies_look_at_every_version() -> None:
+    versions = [avro(A, B), avro(A, B_OPTIONAL)]
+    new = avro(A)
+    check_compatible(new, versions, "FULL")
+    with pytest.raises(IncompatibleSchemaError, match="b: has no default"):
+        check_compatible(new, versions, "FULL_TRANSITIVE")
+
+
+def test_the_first_schema_is_compatible_with_nothing_to_compare() -> None:
+    check_compatible(avro(A), [], "ALWAYS_INCOMPATIBLE")
+
+
+def test_key_value_schemas_are_compared_part_by_part() -> None:
+    key = Schema("k", SchemaType.STRING, b"")
+    old = key_value(key, avro(A))
+    check_compatible(key_value(key, avro(A, B_OPTIONAL)), [old], "FULL")
+    with pytest.raises(IncompatibleSchemaError):
+        check_compatible(key_value(key, avro(A, B)), [old], "FULL")
+    with pytest.raises(IncompatibleSchemaError, match="cannot be read as"):
+        check_compatible(
+            key_value(Schema("k", SchemaType.INT32, b""), avro(A)), [old], "BACKWARD"
+        )
+
+
+@pytest.mark.parametrize("definition", [b"", b"\x00\x00\x00\x09abc", b"\x00\x00\x00\x00\x00"])
+def test_a_torn_key_value_schema_is_refused(definition: bytes) -> None:
+    torn = Schema("kv", SchemaType.KEY_VALUE, definition)
+    with pytest.raises(IncompatibleSchemaError, match="does not hold two"):
+        check_compatible(torn, [torn], "FULL")
+
+
+def test_a_consumer_must_be_able_to_read_what_is_there() -> None:
+    check_reader(avro(A, B_OPTIONAL), [avro(A)], "FULL")
+    check_reader(avro(A, B), [avro(A)], "FORWARD")
+    with pytest.raises(IncompatibleSchemaError):
+        check_reader(avro(A, B), [avro(A)], "BACKWARD")
+    with pytest.raises(IncompatibleSchemaError):
+        check_reader(Schema("s", SchemaType.STRING, b""), [avro(A)], "FORWARD")
+
+
+def test_the_same_json_in_other_words_is_the_same_schema() -> None:
+    one = Schema("x", SchemaType.JSON, b'{"type":"record","name":"R","fields":[]}')
+    other = Schema("y", SchemaType.JSON, b'{ "name": "R", "fields": [], "type": "record" }')
+    assert is_same(one, other)
+    assert not is_same(one, Schema("x", SchemaType.AVRO, one.definition))
+    assert not is_same(
+        Schema("x", SchemaType.STRING, b"1"), Schema("x", SchemaType.STRING, b"1.0")
+    )
+
+
+async def test_the_same_schema_has_the_same_version() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    assert await registry.get(TOPIC) is None
+    first = await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    second = await registry.get_or_create(TOPIC, avro(A, B_OPTIONAL), SETTINGS)
+    assert (first, second) == (version_bytes(0), version_bytes(1))
+    assert await registry.get_or_create(TOPIC, avro(A), SETTINGS) == first
+    found = await registry.get(TOPIC)
+    assert found is not None
+    assert found.version == second
+    assert found.schema.definition == avro(A, B_OPTIONAL).definition
+    assert found.schema.name == "public/default/orders"
+    assert await registry.get(TOPIC, first) is not None
+    assert await registry.get(TOPIC, version_bytes(2)) is None
+    assert await registry.get(TOPIC, b"short") is None
+
+
+async def test_schemas_outlive_the_registry_and_partitions_share_them() -> None:
+    metadata = MemoryMetadataStore()
+    await SchemaRegistry(metadata).get_or_create(TOPIC.partition(3), avro(A), SETTINGS)
+    again = SchemaRegistry(metadata)
+    assert (await again.get(TOPIC.partition(1))) == (await again.get(TOPIC))
+    assert await again.get(TopicName.parse("other")) is None
+
+
+async def test_an_incompatible_schema_is_refused_and_changes_nothing() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    with pytest.raises(IncompatibleSchemaError):
+        await registry.get_or_create(TOPIC, avro(A, B), SETTINGS)
+    with pytest.raises(IncompatibleSchemaError, match="not a schema"):
+        await registry.get_or_create(TOPIC, Schema("x", SchemaType.AVRO, b"{"), SETTINGS)
+    with pytest.raises(IncompatibleSchemaError, match="above the limit"):
+        large = Schema("x", SchemaType.STRING, bytes(DEFINITION_BYTES_MAX + 1))
+        await registry.get_or_create(TOPIC, large, SETTINGS)
+    assert len(await registry.all(TOPIC)) == 1
+
+
+async def test_updates_can_be_switched_off() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    fixed = BrokerSettings(is_allow_auto_update_schema_enabled=False)
+    with pytest.raises(IncompatibleSchemaError, match="auto updating is disabled"):
+        await registry.get_or_create(TOPIC, avro(A), fixed)
+    version = await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    assert await registry.get_or_create(TOPIC, avro(A), fixed) == version
+
+
+async def test_producers_without_a_schema_are_refused_only_when_that_is_enforced() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    enforced = BrokerSettings(is_schema_validation_enforced=True)
+    bare = ProducerRequest(TOPIC, 1, None)
+    assert (await registry.for_producer(bare, enforced)).schema_version == b""
+    described = ProducerRequest(TOPIC, 1, None, schema=avro(A))
+    assert (await registry.for_producer(described, enforced)).schema_version == version_bytes(0)
+    assert (await registry.for_producer(bare, SETTINGS)).schema_version == b""
+    with pytest.raises(IncompatibleSchemaError, match="without one"):
+        await registry.for_producer(bare, enforced)
+
+
+async def test_a_version_that_somebody_else_took_is_not_overwritten() -> None:
+    class Racing(MemoryMetadataStore):
+        """Somebody else creates version 0 between our look and our create."""
+
+        async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
+            if path.endswith("/0") and not await self.children(path.rpartition("/")[0]):
+                other = await _encoded(avro(A, B_OPTIONAL))
+                await super().create(path, other)
+                raise NodeExistsError(path)
+            await super().create(path, value, ephemeral=ephemeral)
+
+    registry = SchemaRegistry(Racing())
+    assert await registry.get_or_create(TOPIC, avro(A), SETTINGS) == version_bytes(1)
+
+
+async def _encoded(schema: Schema) -> bytes:
+    metadata = MemoryMetadataStore()
+    await SchemaRegistry(metadata).get_or_create(TOPIC, schema, SETTINGS)
+    node = await metadata.get("/schemas/public/default/orders/0")
+    assert node is not None
+    return node.value
+
+
+async def test_a_deleted_topic_forgets_its_schemas() -> None:
+    registry = SchemaRegistry(MemoryMetadataStore())
+    await registry.delete(TOPIC)
+    await registry.get_or_create(TOPIC, avro(A), SETTINGS)
+    await registry.delete(TOPIC)
+    assert await registry.get(TOPIC) is None
+    assert await registry.get_or_create(TOPIC, avro(B), SETTINGS) == version_bytes(0)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b'{"format": 2}', b'{"format": 1}', b"[]"])
+async def test_a_node_that_is_no_schema_is_corrupt(value: bytes) -> None:
+    metadata = MemoryMetadataStore()
+    await metadata.create("/schemas/public/default/orders/0", value)
+    with pytest.raises(CorruptRecordError, match="/schemas/public/default/orders/0"):
+        await SchemaRegistry(metadata).get(TOPIC)

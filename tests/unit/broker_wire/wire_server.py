@@ -1,0 +1,53 @@
+"""A protocol server on a free port, with topics in memory behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ackgate.broker.protocol_server import ProtocolServer
+from ackgate.broker.schemas import SchemaRegistry
+from ackgate.config.broker import BrokerSettings
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.testing.memory_topics import MemoryRegistry
+from ackgate.testing.wire_client import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+class WireServer:
+    """What a test needs of it."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.registry = MemoryRegistry()
+        self.metadata = MemoryMetadataStore()
+        parts: Any = SimpleNamespace(settings=SimpleNamespace(broker=settings))
+        self.protocol = ProtocolServer(parts, self.registry, SchemaRegistry(self.metadata))
+        self.port = 0
+
+    async def open(self) -> WireClient:
+        return await WireClient.open("127.0.0.1", self.port)
+
+    async def connect(self, **how: Any) -> WireClient:
+        return await WireClient.connect("127.0.0.1", self.port, **how)
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[WireServer]:
+    server = WireServer(BrokerSettings(**settings))
+    server.port = await server.protocol.listen("127.0.0.1", 0)
+    server.protocol.advertise(f"pulsar://127.0.0.1:{server.port}")
+    try:
+        yield server
+    finally:
+        await server.protocol.close()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition holds; a test that waits in vain fails."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
