@@ -1,0 +1,281 @@
+"""A `StatsAnswer` for people: a block of lines per subscription, and a picture per message ledger.
+
+Pure: text in, text out; the terminal's width and whether it shows colours are told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.broker.stats.hole_picture import BLOCKS, hole_picture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
+    from ackgate.broker.stats.hole_picture import Glyphs
+    from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
+    from ackgate.dispatcher.gate import GateStatistics
+    from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
+
+LABEL_COLUMNS: Final = 14
+FIGURES_COLUMNS: Final = 44
+"""Room for the words behind a picture."""
+
+CELLS_MIN: Final = 16
+CONSUMERS_MAX: Final = 20
+"""Consumers of one subscription that are listed."""
+
+_SECONDS_OF: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+class Look(NamedTuple):
+    """How to show it."""
+
+    columns: int = 100
+    has_colours: bool = False
+    glyphs: Glyphs = BLOCKS
+
+    @property
+    def cells(self) -> int:
+        """Cells of a ledger's picture."""
+        return max(CELLS_MIN, self.columns - LABEL_COLUMNS - FIGURES_COLUMNS)
+
+    def bold(self, text: str) -> str:
+        """What it is about."""
+        return self._in("1", text)
+
+    def dim(self, text: str) -> str:
+        """What is of less interest."""
+        return self._in("2", text)
+
+    def good(self, text: str) -> str:
+        """All is well."""
+        return self._in("32", text)
+
+    def bad(self, text: str) -> str:
+        """Something wants attention."""
+        return self._in("31;1", text)
+
+    def warning(self, text: str) -> str:
+        """Something may want attention."""
+        return self._in("33", text)
+
+    def _in(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.has_colours and text else text
+
+
+def render(answer: StatsAnswer, look: Look) -> str:
+    """The whole answer."""
+    told = (
+        f"as told by {answer.source}"
+        if answer.is_live
+        else f"as persisted in {answer.source}; a running broker may know more"
+    )
+    lines = [f"{look.bold(answer.topic)}  {look.dim(told)}"]
+    for subscription in answer.subscriptions:
+        lines += ("", *_subscription(answer, subscription, look))
+    if not answer.subscriptions:
+        lines.append("no subscriptions")
+    return "\n".join(lines)
+
+
+def _subscription(answer: StatsAnswer, told: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    where = "" if told.topic == answer.topic else f"  {told.topic}"
+    kind = "" if told.stats is None else f"  {_kind(told.stats)}"
+    yield look.bold(told.subscription) + kind + look.dim(where)
+    state = told.ack_state
+    if told.stats is not None:
+        yield _line("delivery", _delivery(told.stats, look))
+    if state.gate is not None:
+        yield _line("gate", _gate(state.gate, answer.taken_ms, look))
+    yield _line("ack state", _acked(state))
+    yield _line("durable", _durable(told, answer.taken_ms, look))
+    if state.store is not None and state.store.outcome is not None:
+        yield _line("last write", _last_write(state.store.outcome, answer.taken_ms, look))
+    if state.recovery is not None:
+        yield _line("recovered" if answer.is_live else "stored", _recovery(state.recovery, look))
+    if state.forecast is not None:
+        yield _line("forecast", _forecast(state, look))
+    if told.stats is not None:
+        yield from _consumers(told.stats.consumers, look)
+    yield from _picture(told, look)
+
+
+def _kind(stats: SubscriptionStats) -> str:
+    kind = "no consumer yet" if stats.type == "None" else stats.type
+    return kind if stats.is_durable else f"{kind}, of a reader"
+
+
+def _delivery(stats: SubscriptionStats, look: Look) -> str:
+    blocked = "  " + look.warning("blocked on unacked messages")
+    return (
+        f"backlog {stats.msg_backlog:,}  unacked {stats.unacked_messages:,}  "
+        f"to replay {stats.msg_in_replay:,}  out {stats.msg_rate_out:,.1f}/s  "
+        f"acked {stats.message_ack_rate:,.1f}/s  again {stats.msg_rate_redeliver:,.1f}/s"
+        + (blocked if stats.blocked_subscription_on_unacked_msgs else "")
+    )
+
+
+def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
+    if not gate.is_enabled:
+        return look.dim("off") + f"  limit {gate.ranges_max:,} ranges"
+    mode = "strict" if gate.is_strict else "pulsar"
+    limits = f"  mode {mode}, limit {gate.ranges_max:,} ranges"
+    if gate.resume_mark != gate.ranges_max:
+        limits += f", resumes at {gate.resume_mark:,}"
+    if gate.budget_entries is not None:
+        limits += f", budget {gate.budget_entries:,} entries"
+    if gate.is_open:
+        return look.good("open") + limits
+    reasons = ", ".join(
+        f"{reason.value} for {_span(now_ms - since_ms)}"
+        for reason, since_ms in gate.reasons.items()
+    )
+    return look.bad("SHUT") + f" ({reasons})" + limits
+
+
+def _acked(state: AckState) -> str:
+    cursor = state.cursor
+    partly = f", {_count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
+    return (
+        f"{_count(cursor.range_count, 'range')}, {_count(cursor.hole_count, 'hole')}, "
+        f"{cursor.acked_count:,} acked above mark-delete {cursor.mark_delete}, "
+        f"reading at {cursor.read_position}" + (partly if cursor.partly_acked_count else "")
+    )
+
+
+def _durable(told: SubscriptionAnswer, now_ms: int, look: Look) -> str:
+    state = told.ack_state
+    if state.recovery is None:
+        return look.dim("nothing: a reader's state is not kept")
+    ranges = f"{_count(state.ranges_persisted, 'range')} of {state.ranges_live:,}"
+    dropped = state.entries_dropped
+    again = (
+        look.bad(
+            f"{_count(dropped, 'acked entry', 'acked entries')} would come again after a crash"
+        )
+        if dropped
+        else look.good("complete")
+    )
+    store = state.store
+    if store is None:
+        written = (
+            "" if told.written_ms is None else f", written {_span(now_ms - told.written_ms)} ago"
+        )
+        return f"{ranges}, {again}{written}"
+    waiting = (
+        f", {_count(store.dirty_versions, 'change')} not written yet"
+        if store.dirty_versions
+        else ""
+    )
+    trouble = ""
+    if store.failing_since_ms is not None:
+        failing = f"nothing can be written for {_span(now_ms - store.failing_since_ms)}"
+        trouble = "  " + look.bad(f"{failing}: {store.last_failure}")
+    elif store.is_on_fallback:
+        trouble = "  " + look.warning("on the metadata store: the ledger cannot be written")
+    return f"{ranges}, {again}{waiting}{trouble}"
+
+
+def _last_write(outcome: PersistOutcome, now_ms: int, look: Look) -> str:
+    kind = "delta" if outcome.is_delta else "snapshot"
+    cut = "  " + look.bad("cut by the size guard") if outcome.size_guard_hit else ""
+    return (
+        f"{_span(now_ms - outcome.at_ms)} ago: {kind}, {outcome.bytes_written:,} bytes to the "
+        f"{outcome.where.value} in {outcome.duration_ms:,.1f} ms{cut}"
+    )
+
+
+def _recovery(report: RecoveryReport, look: Look) -> str:
+    if report.source.value == "new":
+        return look.dim("nothing: it was made then")
+    told = (
+        f"from {report.source.value}: {_count(report.ranges, 'range')} above {report.mark_delete}, "
+        f"version {report.version:,}, {_count(report.records_applied, 'record')}"
+    )
+    if report.torn_records:
+        told += "  " + look.warning(f"{_count(len(report.torn_records), 'record')} torn")
+    if report.lost is not None:
+        told += "  " + look.bad(f"lost: {report.lost}")
+    if report.dropped is not None and not report.dropped.is_clean:
+        told += "  " + look.warning(f"did not fit: {report.dropped}")
+    return told
+
+
+def _forecast(state: AckState, look: Look) -> str:
+    forecast, gate = state.forecast, state.gate
+    if forecast is None or gate is None:
+        return ""
+    if gate.is_enabled:
+        seconds = forecast.gate_shuts_in_seconds
+        if seconds is None:
+            return look.dim("the gate stays open at the rate of the last minute")
+        return f"the gate shuts in {_span(seconds * 1000)}" if seconds else "the gate is shut"
+    seconds = forecast.limit_reached_in_seconds
+    if seconds is None:
+        return look.dim("the limit is not reached at the rate of the last minute")
+    return look.warning(
+        f"more ranges than are kept in {_span(seconds * 1000)}"
+        if seconds
+        else "more ranges than are kept"
+    )
+
+
+def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str]:
+    rows = [("consumer", "address", "permits", "unacked", "out/s", "acked/s", "again/s", "")]
+    rows += [
+        (
+            consumer.consumer_name or "-",
+            consumer.address.removeprefix("/"),
+            f"{consumer.available_permits:,}",
+            f"{consumer.unacked_messages:,}",
+            f"{consumer.msg_rate_out:,.1f}",
+            f"{consumer.message_ack_rate:,.1f}",
+            f"{consumer.msg_rate_redeliver:,.1f}",
+            "blocked" if consumer.blocked_consumer_on_unacked_msgs else "",
+        )
+        for consumer in consumers[:CONSUMERS_MAX]
+    ]
+    if len(rows) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        text = "  ".join(cells).rstrip()
+        yield _line("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
+    if len(consumers) > CONSUMERS_MAX:
+        yield _line("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
+
+
+def _picture(told: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    cursor = told.ack_state.cursor
+    for acks in told.picture.ledgers:
+        passed, behind = hole_picture(acks, cursor.mark_delete, cursor.read_position, look.glyphs)
+        drawn = look.dim(passed.text) + look.good(behind.text)
+        padding = " " * (look.cells - len(acks.cells))
+        figures = f"{acks.acked:,} of {acks.entries:,} acked, {_count(acks.ranges, 'range')}"
+        yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
+    if told.picture.ledgers_omitted:
+        yield _line("", look.dim(f"and {_count(told.picture.ledgers_omitted, 'later ledger')}"))
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _span(milliseconds: float) -> str:
+    """A length of time in its largest unit."""
+    seconds = max(0.0, milliseconds / 1000)
+    for length, unit in _SECONDS_OF:
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:,.1f} s"
