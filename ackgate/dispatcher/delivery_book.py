@@ -9,7 +9,7 @@ subscription at its own gets no *normal* reads until it owes less than half; rep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ackgate.dispatcher.permits import ReadyConsumers, Recipient
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import ConsumerSpec
     from ackgate.dispatcher.limits import DispatchLimits
+
+READ_MESSAGES_MAX: Final = 10_000
+"""Room beyond this is not looked for when a read is measured: with a thousand consumers that would
+cost more than the read. Above what a read of 100 entries holds in batches of usual size."""
 
 
 class DeliveryBook:
@@ -69,8 +73,13 @@ class DeliveryBook:
             self.ready.refresh(recipient)
 
     def room(self) -> int:
-        """Messages that all consumers together may be given now."""
-        return sum(recipient.room() for recipient in self.ready)
+        """Messages that all consumers together may be given now; enough of them for one read."""
+        room = 0
+        for recipient in self.ready:
+            room += recipient.room()
+            if room >= READ_MESSAGES_MAX:
+                break
+        return room
 
     def configure(self, limits: DispatchLimits) -> None:
         """Judge by other limits."""
