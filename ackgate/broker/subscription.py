@@ -18,9 +18,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ackgate import errors
 from ackgate.broker.consumer import Consumer
 from ackgate.broker.dispatchers import dispatch_limits, gate_settings, make_dispatcher
 from ackgate.broker.errors import (
+    ConsumerAssignError,
     ConsumerBusyError,
     NotAllowedError,
     PersistenceFailedError,
@@ -154,7 +156,12 @@ class Subscription:
         key = self._next_key
         self._next_key += 1
         consumer = Consumer(self, session, request, key)
-        effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
+        try:
+            effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
+        except errors.ConsumerBusyError as error:
+            raise ConsumerBusyError(str(error)) from error
+        except errors.ConsumerAssignError as error:
+            raise ConsumerAssignError(str(error)) from error
         self.consumers[key] = consumer
         self._carry_out(effects)
         self.ask_round()

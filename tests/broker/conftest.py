@@ -19,6 +19,7 @@ import pytest
 from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
     ackgate_broker,
     ackgate_settings,
+    ackgate_topic,
     fresh_ackgate_topic,
 )
 from tests.broker.target import Target

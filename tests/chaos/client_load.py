@@ -48,7 +48,7 @@ class ClientLoad:
         self._drains = threading.Event()
         self._may_send = threading.Semaphore(0)
         self._client = pulsar.Client(
-            service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+            service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         self._consumer = self._client.subscribe(
             topic.name,

@@ -170,7 +170,7 @@ def test_tricks_with_admin_paths_find_nothing(bystander, abused, path):
 @pytest.mark.parametrize("topic", ["persistent://public/default/..", "persistent://a b/c/d", "a/b"])
 def test_the_real_client_hears_of_it(bystander, abused, topic):
     client = pulsar.Client(
-        abused.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal)
+        abused.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     )
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)
