@@ -13,8 +13,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.stats.answer import answer_json
 from ackgate.broker.stats.hole_picture import ASCII, BLOCKS
-from ackgate.broker.stats.json_form import to_json
 from ackgate.broker.stats.ledger_acks import CELLS_MAX
 from ackgate.broker.stats.view import Look, render
 from ackgate.errors import CallerError, StorageError
@@ -85,7 +85,7 @@ def _look() -> Look:
 
 
 def _as_json(answer: StatsAnswer, *, is_watched: bool) -> str:
-    return json.dumps(to_json(answer), indent=None if is_watched else 2)
+    return json.dumps(answer_json(answer), indent=None if is_watched else 2)
 
 
 def _say(text: str) -> None:

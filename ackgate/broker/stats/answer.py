@@ -7,7 +7,9 @@ that lives in memory only is None.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ackgate.broker.stats.json_form import fields_json
 
 if TYPE_CHECKING:
     from ackgate.broker.stats.ack_state import AckState
@@ -25,7 +27,7 @@ class SubscriptionAnswer:
     picture: AckPicture
     """What is acked, per message ledger."""
     stats: SubscriptionStats | None
-    """None: read from files."""
+    """As Pulsar tells it. None: read from files."""
     written_ms: int | None
     """Files: when the newest record was written, in ms since 1970."""
 
@@ -41,3 +43,16 @@ class StatsAnswer:
     """True: told by a broker. False: as persisted; a running broker may know more."""
     taken_ms: int
     subscriptions: tuple[SubscriptionAnswer, ...]
+
+
+def answer_json(answer: StatsAnswer) -> dict[str, Any]:
+    """For programs. The ack state stands once, beside the other statistics."""
+    return {
+        **fields_json(answer, without={"subscriptions"}),
+        "subscriptions": [_subscription_json(told) for told in answer.subscriptions],
+    }
+
+
+def _subscription_json(told: SubscriptionAnswer) -> dict[str, Any]:
+    stats = None if told.stats is None else fields_json(told.stats, without={"ack_state"})
+    return {**fields_json(told, without={"stats"}), "stats": stats}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.stats.hole_picture import BLOCKS, hole_picture
+from ackgate.cursor.position import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ def _subscription(answer: StatsAnswer, told: SubscriptionAnswer, look: Look) -> 
         yield _line("delivery", _delivery(told.stats, look))
     if state.gate is not None:
         yield _line("gate", _gate(state.gate, answer.taken_ms, look))
-    yield _line("ack state", _acked(state))
+    yield _line("ack state", _acked(told))
     yield _line("durable", _durable(told, answer.taken_ms, look))
     if state.store is not None and state.store.outcome is not None:
         yield _line("last write", _last_write(state.store.outcome, answer.taken_ms, look))
@@ -136,13 +137,14 @@ def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
     return look.bad("SHUT") + f" ({reasons})" + limits
 
 
-def _acked(state: AckState) -> str:
-    cursor = state.cursor
+def _acked(told: SubscriptionAnswer) -> str:
+    cursor = told.ack_state.cursor
+    reading = "" if told.stats is None else f", reading at {cursor.read_position}"
     partly = f", {_count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
     return (
         f"{_count(cursor.range_count, 'range')}, {_count(cursor.hole_count, 'hole')}, "
-        f"{cursor.acked_count:,} acked above mark-delete {cursor.mark_delete}, "
-        f"reading at {cursor.read_position}" + (partly if cursor.partly_acked_count else "")
+        f"{cursor.acked_count:,} acked above mark-delete {cursor.mark_delete}{reading}"
+        + (partly if cursor.partly_acked_count else "")
     )
 
 
@@ -254,8 +256,10 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
 
 def _picture(told: SubscriptionAnswer, look: Look) -> Iterator[str]:
     cursor = told.ack_state.cursor
+    # Files do not say how far has been read.
+    read_position = LATEST if told.stats is None else cursor.read_position
     for acks in told.picture.ledgers:
-        passed, behind = hole_picture(acks, cursor.mark_delete, cursor.read_position, look.glyphs)
+        passed, behind = hole_picture(acks, cursor.mark_delete, read_position, look.glyphs)
         drawn = look.dim(passed.text) + look.good(behind.text)
         padding = " " * (look.cells - len(acks.cells))
         figures = f"{acks.acked:,} of {acks.entries:,} acked, {_count(acks.ranges, 'range')}"
