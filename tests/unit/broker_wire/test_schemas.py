@@ -78,9 +78,7 @@ def test_key_value_schemas_are_compared_part_by_part() -> None:
     with pytest.raises(IncompatibleSchemaError):
         check_compatible(key_value(key, avro(A, B)), [old], "FULL")
     with pytest.raises(IncompatibleSchemaError, match="cannot be read as"):
-        check_compatible(
-            key_value(Schema("k", SchemaType.INT32, b""), avro(A)), [old], "BACKWARD"
-        )
+        check_compatible(key_value(Schema("k", SchemaType.INT32, b""), avro(A)), [old], "BACKWARD")
 
 
 @pytest.mark.parametrize("definition", [b"", b"\x00\x00\x00\x09abc", b"\x00\x00\x00\x00\x00"])
@@ -104,9 +102,7 @@ def test_the_same_json_in_other_words_is_the_same_schema() -> None:
     other = Schema("y", SchemaType.JSON, b'{ "name": "R", "fields": [], "type": "record" }')
     assert is_same(one, other)
     assert not is_same(one, Schema("x", SchemaType.AVRO, one.definition))
-    assert not is_same(
-        Schema("x", SchemaType.STRING, b"1"), Schema("x", SchemaType.STRING, b"1.0")
-    )
+    assert not is_same(Schema("x", SchemaType.STRING, b"1"), Schema("x", SchemaType.STRING, b"1.0"))
 
 
 async def test_the_same_schema_has_the_same_version() -> None:

@@ -1,4 +1,4 @@
-"""Connections: handshake, rules of the protocol, bounds, silence. Real sockets, topics in memory."""
+"""Connections: handshake, rules of the protocol, bounds, silence. Real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ackgate.broker import protocol_server, session
 from ackgate.broker.errors import ServerError
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.replies import NO_REQUEST_ID, PING, encode
-from ackgate.testing.wire_client import EARLIEST, RefusedError, WireClient
+from ackgate.testing.wire_client import EARLIEST, WireClient
+from ackgate.testing.wire_handles import RefusedError
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 
 Type = pb.BaseCommand.Type
@@ -229,7 +230,7 @@ async def send_all(client: WireClient, frames: list[bytes]) -> None:
 
 
 async def test_publishes_that_are_not_durable_stop_the_reading() -> None:
-    async with serving(max_pending_publish_requests_per_connection=10) as server:
+    async with serving(max_pending_publish_requests_per_connection=10) as server:  # noqa: SIM117
         async with await server.connect() as client:
             producer = await client.producer("t")
             topic = server.registry.topics["persistent://public/default/t"]
@@ -281,7 +282,7 @@ async def test_too_many_requests_wait_in_the_socket(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_slow_consumer_does_not_grow_memory() -> None:
-    async with serving(connection_write_buffer_bytes_max=100_000) as server:
+    async with serving(connection_write_buffer_bytes_max=100_000) as server:  # noqa: SIM117
         async with await server.connect() as fast, await server.connect() as slow:
             producer = await fast.producer("t")
             consumer = await slow.subscribe("t", "s")
@@ -317,9 +318,7 @@ async def test_a_client_that_asks_without_listening_is_not_listened_to(
         client.pause_reading()
         held = next(iter(server.protocol.sessions))
         asking = pb.CommandGetTopicsOfNamespace(request_id=999, namespace="public/default")
-        question = pb.BaseCommand(
-            type=Type.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=asking
-        )
+        question = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=asking)
         for _ in range(300):
             client.send(question)
         await eventually(lambda: "output" in held._holds)
