@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from ackgate.broker.wire_types import KeySharedMode, SubscriptionType
@@ -26,6 +27,8 @@ PAUSING_TYPES = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED}
 def make_dispatcher(topic: Topic, request: SubscribeRequest) -> Dispatcher:
     """The dispatcher for a subscription whose first consumer is this one."""
     limits = dispatch_limits(topic.parts.settings.dispatcher)
+    if not request.is_durable:  # as Pulsar: a reader is not held back by what it owes
+        limits = replace(limits, unacked_messages_per_consumer_max=0)
     match request.subscription_type:
         case SubscriptionType.SHARED:
             return SharedDispatcher(limits)

@@ -10,7 +10,14 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from ackgate.errors import AckGateError, CorruptRecordError, MetadataStoreError, StorageError
+from ackgate.errors import (
+    AckGateError,
+    ConsumerAssignError,
+    ConsumerBusyError,
+    CorruptRecordError,
+    MetadataStoreError,
+    StorageError,
+)
 
 
 class ServerError(enum.IntEnum):
@@ -97,18 +104,6 @@ class ConsumerNotFoundError(BrokerError, LookupError):
     code = ServerError.CONSUMER_NOT_FOUND
 
 
-class ConsumerBusyError(BrokerError):
-    """An exclusive subscription is taken, or consumers of another type are connected."""
-
-    code = ServerError.CONSUMER_BUSY
-
-
-class ConsumerAssignError(BrokerError):
-    """The dispatcher refuses the consumer (overlapping sticky hash ranges and the like)."""
-
-    code = ServerError.CONSUMER_ASSIGN
-
-
 class ProducerBusyError(BrokerError):
     """Another producer holds the name or, exclusively, the topic."""
 
@@ -161,6 +156,10 @@ def server_error(error: BaseException) -> ServerError:
     """The code under which a client hears of any exception."""
     if isinstance(error, BrokerError):
         return error.code
+    if isinstance(error, ConsumerBusyError):
+        return ServerError.CONSUMER_BUSY
+    if isinstance(error, ConsumerAssignError):
+        return ServerError.CONSUMER_ASSIGN
     if isinstance(error, MetadataStoreError):
         return ServerError.METADATA
     if isinstance(error, StorageError | CorruptRecordError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.ack_sets import mask_of_words
-from ackgate.broker.errors import ConsumerAssignError, MetadataFailedError
+from ackgate.broker.errors import MetadataFailedError
 from ackgate.broker.names import (
     TopicName,
     check_consumer_name,
@@ -28,6 +28,8 @@ from ackgate.broker.wire_types import (
     SubscriptionType,
 )
 from ackgate.cursor.position import EARLIEST, LATEST, LEDGER_ID_MAX, Position
+from ackgate.errors import ConsumerAssignError
+from ackgate.errors import ConsumerAssignError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,12 +18,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ackgate import errors
 from ackgate.broker.consumer import Consumer
 from ackgate.broker.dispatchers import dispatch_limits, gate_settings, make_dispatcher
 from ackgate.broker.errors import (
-    ConsumerAssignError,
-    ConsumerBusyError,
     NotAllowedError,
     PersistenceFailedError,
     ServiceNotReadyError,
@@ -34,7 +31,7 @@ from ackgate.broker.wire_types import MessageOut, SubscriptionType
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
-from ackgate.errors import AckGateError, CallerError
+from ackgate.errors import AckGateError, CallerError, ConsumerBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,12 +153,7 @@ class Subscription:
         key = self._next_key
         self._next_key += 1
         consumer = Consumer(self, session, request, key)
-        try:
-            effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
-        except errors.ConsumerBusyError as error:
-            raise ConsumerBusyError(str(error)) from error
-        except errors.ConsumerAssignError as error:
-            raise ConsumerAssignError(str(error)) from error
+        effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
         self.consumers[key] = consumer
         self._carry_out(effects)
         self.ask_round()

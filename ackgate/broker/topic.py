@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.deduplication import DEDUP_CURSOR, Deduplication, Verdict
 from ackgate.broker.errors import (
-    ConsumerBusyError,
     NotAllowedError,
     ProducerBusyError,
     ServerError,
@@ -32,7 +31,7 @@ from ackgate.broker.subscription_start import first_read_position
 from ackgate.broker.topic_producers import TopicProducers
 from ackgate.broker.wire_types import InitialPosition, SubscriptionType
 from ackgate.cursor.position import LATEST, Position
-from ackgate.errors import AckGateError, CallerError
+from ackgate.errors import AckGateError, CallerError, ConsumerBusyError
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 
