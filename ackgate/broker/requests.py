@@ -29,7 +29,6 @@ from ackgate.broker.wire_types import (
 )
 from ackgate.cursor.position import EARLIEST, LATEST, LEDGER_ID_MAX, Position
 from ackgate.errors import ConsumerAssignError
-from ackgate.errors import ConsumerAssignError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

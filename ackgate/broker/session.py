@@ -33,6 +33,7 @@ from ackgate.broker.frames import COMMAND_BYTES_EXTRA, HANDSHAKE_FRAME_BYTES_MAX
 from ackgate.broker.liveness import Liveness, Verdict
 from ackgate.broker.outbox import Outbox
 from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -226,6 +227,8 @@ class Session(asyncio.Protocol):
             self._end(error)
         except DecodeError:
             self._end(ProtocolError("a command is not valid protobuf"))
+        except CallerError as error:  # of an ACK, SEND or FLOW: those have nobody to answer
+            self._end(ProtocolError(str(error)))
         except Exception:
             log.exception("a bug ended the connection of %s", self.peer)
             self._end(ProtocolError("internal error"))
@@ -291,7 +294,7 @@ class Session(asyncio.Protocol):
             route.handle(self, command)
         except ProtocolError:
             raise
-        except BrokerError as error:
+        except (BrokerError, CallerError) as error:
             self._refuse(getattr(command, "request_id", replies.NO_REQUEST_ID), error, route.fail)
 
     def connect(self, command: pb.CommandConnect) -> None:
@@ -351,7 +354,7 @@ class Session(asyncio.Protocol):
 
     def _refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
         code = server_error(error)
-        if isinstance(error, BrokerError):
+        if isinstance(error, BrokerError | CallerError):
             log.info("request of %s refused: %s", self.peer, error)
             message = str(error)
         else:

@@ -185,6 +185,14 @@ async def test_a_seek_to_nowhere_is_refused() -> None:
             await client.request(command, 900)
 
 
+async def test_an_endless_ack_set_is_refused() -> None:
+    async with serving() as server, await server.connect() as client:
+        consumer = await client.subscribe("t", "s")
+        with pytest.raises(RefusedError, match="longer than"):
+            await consumer.seek(Position(1, 1), (1 << 70_000) - 1)
+        assert await client.partitions("still connected") == 0
+
+
 async def test_the_end_of_a_topic() -> None:
     async with serving() as server, await server.connect() as client:
         consumer = await client.subscribe("t-partition-2", "s")
@@ -251,7 +259,7 @@ async def test_closing_before_it_was_attached_leaves_nothing_behind() -> None:
 async def test_a_refused_subscription_frees_the_id() -> None:
     async with serving() as server, await server.connect() as client:
         server.registry.failure = ConsumerBusyError("Exclusive consumer is already connected")
-        with pytest.raises(RefusedError, match="CONSUMER_BUSY"):
+        with pytest.raises(RefusedError, match="CONSUMER_BUSY: Exclusive consumer is already"):
             await client.request(subscribe_command(5, 900), 900)
         server.registry.failure = None
         await client.request(subscribe_command(5, 901), 901)

@@ -9,7 +9,6 @@ import pytest
 from ackgate.broker import requests
 from ackgate.broker.errors import (
     BrokerError,
-    ConsumerAssignError,
     InvalidTopicNameError,
     MetadataFailedError,
     NotAllowedError,
@@ -24,7 +23,7 @@ from ackgate.broker.wire_types import (
     SubscriptionType,
 )
 from ackgate.cursor.position import EARLIEST, LATEST, Position
-from ackgate.errors import AckGateError
+from ackgate.errors import AckGateError, ConsumerAssignError
 
 
 def subscribe(**fields: Any) -> pb.CommandSubscribe:
