@@ -150,7 +150,7 @@ class AckRanges:
             stop = start + len(bitmap)
             self._remove(ledger_id)
             return stop
-        if start + 1 == stop_max or start + 1 not in bitmap:
+        if start + 1 not in bitmap:
             # A run of one: by far the most frequent, and a remove_range costs a microsecond.
             stop = start + 1
             bitmap.remove(start)

@@ -97,6 +97,16 @@ def test_an_entry_below_the_mark_delete_is_acked_even_if_its_ledger_is_gone():
     assert cursor.ack_many(1, [0, 1, 77]) == 0
 
 
+def test_entries_of_the_mark_deletes_own_trimmed_ledger_are_acked_up_to_it():
+    ledgers = ledgers_of(4, 4)
+    cursor = ManagedCursor(ledgers, Position(1, 3))
+    ledgers.trim_ledger(1)
+    cursor.ledger_trimmed(1)
+    assert cursor.ack_many(1, [0, 3]) == 0
+    with pytest.raises(PositionError, match="entry id 4 is unknown"):
+        cursor.ack_many(1, [0, 4])
+
+
 def test_absorbing_goes_over_borders_and_over_empty_and_trimmed_ledgers():
     ledgers = ledgers_of(2, 0, 2, 2, 3)
     cursor = ManagedCursor(ledgers, Position(1, -1))
@@ -164,6 +174,19 @@ def test_the_very_last_entry_id_can_be_acked():
     cursor.check()
 
 
+def test_a_run_of_one_at_the_very_last_entry_is_absorbed():
+    ledgers = MessageLedgers()
+    ledgers.open_ledger(1)
+    ledgers.close_ledger(1, ENTRIES_PER_LEDGER_MAX)
+    cursor = ManagedCursor(ledgers, Position(1, ENTRY_ID_MAX - 2))
+    ledgers.open_ledger(2)
+    ledgers.add_entries(2, 9)
+    cursor.ack_individual([Position(1, ENTRY_ID_MAX), Position(2, 5), Position(2, 7)])
+    cursor.ack(Position(1, ENTRY_ID_MAX - 1))
+    assert cursor.mark_delete == Position(1, ENTRY_ID_MAX)
+    cursor.check()
+
+
 # -- cumulative acks
 
 
@@ -216,6 +239,14 @@ def test_a_partial_ack_is_a_change_of_its_own():
     assert cursor.version > version
     assert cursor.partly_acked_count == 1
     assert not cursor.is_acked(Position(1, 2))
+
+
+def test_the_same_partial_ack_again_is_no_change():
+    cursor = cursor_over(5)
+    cursor.ack_mixed([(Position(1, 2), 0b110)])
+    version = cursor.version
+    cursor.ack_mixed([(Position(1, 2), 0b110), (Position(1, 2), 0b111)])
+    assert cursor.version == version
 
 
 def test_the_last_index_acks_the_entry():
@@ -381,6 +412,14 @@ def test_reading_through_scattered_acks_gives_each_hole():
     assert spans == [Span(1, entry_id, entry_id + 1) for entry_id in range(0, 2000, 2)]
 
 
+def test_a_hole_that_outgrows_the_window_is_one_span():
+    cursor = cursor_over(20_000)
+    cursor.ack_many(1, np.array([e for e in range(1, 1800) if e % 4] + [15_000]))
+    spans = cursor.unacked_spans(EARLIEST, 1000)
+    assert spans[:450] == [Span(1, entry_id, entry_id + 1) for entry_id in range(0, 1800, 4)]
+    assert spans[450:] == [Span(1, 1800, 2350)]
+
+
 def test_has_acked_above_tells_whether_a_hole_may_close():
     cursor = cursor_over(10)
     assert not cursor.has_acked_above(Position(1, 0))
@@ -413,6 +452,19 @@ def test_a_trimmed_ledger_below_the_mark_delete_changes_nothing():
     assert (cursor.version, cursor.mark_delete) == (0, Position(1, 4))
     with pytest.raises(CallerError, match="ledger 2 exists"):
         cursor.ledger_trimmed(2)
+
+
+def test_a_lost_ledger_with_nothing_but_a_batch_set_spoils_growth():
+    ledgers = ledgers_of(5, 5, 5)
+    cursor = ManagedCursor(ledgers, Position(1, 1))
+    cursor.ack_mixed([(Position(2, 3), 0b1)])
+    cursor.take_snapshot()
+    version = cursor.version
+    ledgers.trim_ledger(2)
+    cursor.ledger_trimmed(2)
+    assert cursor.partly_acked_count == 0
+    assert cursor.version > version
+    assert cursor.take_growth() is None
 
 
 def test_a_cursor_cannot_begin_behind_the_last_entry():
