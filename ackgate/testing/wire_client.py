@@ -132,7 +132,9 @@ class WireClient(asyncio.Protocol):
         self._transport.write(encode(command, payload))
 
     async def request(self, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
-        """Send a command and wait for its reply. Raises `RefusedError`."""
+        """Send a command and wait for its reply. Raises `RefusedError`, `DisconnectedError`."""
+        if self.closed.done():
+            raise DisconnectedError("the connection is closed")
         reply = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
         self.send(command)
@@ -248,6 +250,8 @@ class WireClient(asyncio.Protocol):
             if not reply.done():
                 reply.set_exception(DisconnectedError("the broker closed the connection"))
         self._replies.clear()
+        for producer in self.producers.values():
+            producer.on_connection_lost()
         self._changed.set()
         self._writable.set()
         if not self.closed.done():

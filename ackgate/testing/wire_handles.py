@@ -105,7 +105,9 @@ class WireProducer:
         return encode(command, entry)
 
     async def send(self, payload: bytes, **metadata: Any) -> Position:  # noqa: ANN401 - of MessageMetadata
-        """Publish, and wait for the receipt. Raises `RefusedError`."""
+        """Publish, and wait for the receipt. Raises `RefusedError`, `DisconnectedError`."""
+        if self.client.closed.done():
+            raise DisconnectedError("the connection is closed")
         frame = self.frame(payload, **metadata)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[metadata.get("sequence_id", self.sequence_id)] = waiting
@@ -139,6 +141,13 @@ class WireProducer:
         waiting = self._waiting.pop(error.sequence_id, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(RefusedError(error.error, error.message))
+
+    def on_connection_lost(self) -> None:
+        """No receipt will come any more."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(DisconnectedError("the broker closed the connection"))
+        self._waiting.clear()
 
 
 class WireConsumer:

@@ -69,7 +69,7 @@ def make_client(target: Target) -> Iterator[Callable[[], pulsar.Client]]:
 
     yield make
     for client in clients:
-        client.shutdown()
+        client.close()
 
 
 @pytest.fixture

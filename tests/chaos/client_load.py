@@ -18,6 +18,7 @@ from tests.chaos.facts import MessageKey
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.chaos.facts import SubscriptionFacts, TopicFacts
 
@@ -37,6 +38,7 @@ class ClientLoad:
         seed: str,
         loop: asyncio.AbstractEventLoop,
         *,
+        log_path: Path,
         batches: bool,
     ) -> None:
         self.topic = topic
@@ -48,7 +50,7 @@ class ClientLoad:
         self._drains = threading.Event()
         self._may_send = threading.Semaphore(0)
         self._client = pulsar.Client(
-            service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log_path))
         )
         self._consumer = self._client.subscribe(
             topic.name,

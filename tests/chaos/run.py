@@ -82,7 +82,7 @@ class ChaosRun:
         self._directory = directory
         self._extra = dict(settings or {})
         self._report = report
-        self._broker = BrokerProcess(directory)
+        self._broker = BrokerProcess(directory / "data")
         self._sides = [
             _Side(
                 f"persistent://public/default/{name}",
@@ -103,7 +103,7 @@ class ChaosRun:
         except (ViolationError, BrokerFailedError, DisconnectedError, TimeoutError) as error:
             raise ChaosFailedError(
                 f"seed {self.seed}, cycle {number}: {type(error).__name__}: {error}\n"
-                f"data directory kept: {self._directory}\n"
+                f"directory kept: {self._directory}\n"
                 f"the end of the broker's log:\n{self._broker.log[-3000:]}"
             ) from error
         finally:
@@ -162,6 +162,7 @@ class ChaosRun:
             side.client_facts,
             f"{self.seed}/{side.topic.name}/client",
             loop,
+            log_path=self._directory / "pulsar-client.log",
             batches=side.batches,
         )
 

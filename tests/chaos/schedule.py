@@ -29,7 +29,7 @@ _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "managedLedgerMaxEntriesPerLedger": (150, 1_000, 50_000),
     "managedLedgerCursorMaxEntriesPerLedger": (20, 200, 50_000),
     "cursorDeltasPerSnapshotMax": (1, 10, 1_000),
-    "cursorRecordChunkBytes": (1_024, 1_048_576),
+    "cursorRecordChunkBytes": (4_096, 1_048_576),
     "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
     "bookieJournalBytesMax": (1_048_576, 67_108_864),
     "bookieWriteCacheBytesMax": (1_048_576, 67_108_864),

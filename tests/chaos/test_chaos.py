@@ -14,7 +14,7 @@ SEED = 3
 
 
 async def test_promises_hold_whenever_the_broker_is_killed(tmp_path):
-    await ChaosRun(tmp_path / "data", SEED, report=print).run(CYCLES)
+    await ChaosRun(tmp_path, SEED, report=print).run(CYCLES)
 
 
 async def test_three_bookies_with_quorums_hold_them_too(tmp_path):
@@ -23,11 +23,11 @@ async def test_three_bookies_with_quorums_hold_them_too(tmp_path):
         "managedLedgerDefaultWriteQuorum": 2,
         "managedLedgerDefaultAckQuorum": 2,
     }
-    run = ChaosRun(tmp_path / "data", SEED, styles=[Style.SHARED], settings=settings, report=print)
+    run = ChaosRun(tmp_path, SEED, styles=[Style.SHARED], settings=settings, report=print)
     await run.run(3)
 
 
 async def test_receipts_that_promise_nothing_are_noticed(tmp_path):
-    run = ChaosRun(tmp_path / "data", SEED, settings=BROKEN, report=print)
+    run = ChaosRun(tmp_path, SEED, settings=BROKEN, report=print)
     with pytest.raises(ChaosFailedError, match=r"acked messages came again|durable acks are gone"):
         await run.run(6)

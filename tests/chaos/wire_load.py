@@ -30,6 +30,9 @@ PERMITS = 1_000_000
 ACKS_UNDER_WAY_MAX = 20
 MESSAGES_PER_CYCLE_MAX = 1_500
 MESSAGES_PER_BATCH = 8
+BACKLOG_MAX = 2_000
+"""Unacked messages of one subscription; above it little more is published, so that cycles stay
+short."""
 
 
 class Style(enum.Enum):
@@ -93,9 +96,10 @@ class Publisher:
         """Publish in bursts, each confirmed before the next."""
         published = 0
         while published < MESSAGES_PER_CYCLE_MAX:
+            is_behind = any(len(each.open) > BACKLOG_MAX for each in self.topic.subscriptions)
             burst = [
                 self._rng.randrange(1, MESSAGES_PER_BATCH + 1) if self._has_batches else 1
-                for _ in range(self._rng.choice((1, 5, 30)))
+                for _ in range(1 if is_behind else self._rng.choice((1, 5, 30)))
             ]
             await asyncio.gather(*map(self.publish, burst))
             published += sum(burst)
