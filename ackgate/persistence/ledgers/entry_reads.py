@@ -7,7 +7,7 @@ asked; an entry is given up only when nobody is left to ask.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
     CallerError,
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AHEAD = 1000
+DIGEST_DOES_NOT_FIT: Final = "the digest does not fit"
+
+_LOOK_AHEAD: Final = 1000
 """Entries looked for at a time beyond the last add confirmed."""
 
 
@@ -108,7 +110,7 @@ class EntryReads:
                 stored = await self._ask(fragment.ensemble[place], first, last, expected)
             except StorageError as error:
                 failures.append(str(error))
-                self._report(first, fragment.ensemble[place], str(error))
+                self.report(first, fragment.ensemble[place], str(error))
                 continue
             self._verify(stored, fragment.ensemble[place], found, damaged)
             if len(found) == wanted:
@@ -148,10 +150,11 @@ class EntryReads:
                 bad[entry_id] = None
         for entry_id in bad:
             # One of several copies on the same bookie may be good.
-            self._report(entry_id, bookie_id, "the digest does not fit")
+            self.report(entry_id, bookie_id, DIGEST_DOES_NOT_FIT)
             damaged.add(entry_id)
 
-    def _report(self, entry_id: int, bookie_id: str, reason: str) -> None:
+    def report(self, entry_id: int, bookie_id: str, reason: str) -> None:
+        """Tell the host of a copy that is not what it should be."""
         self._on_bad_copy(BadCopy(self._ledger_id, entry_id, bookie_id, reason))
 
     async def last_confirmed(self, metadata: LedgerMetadata) -> Confirmed:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, MetadataConflictError, StorageError
 from ackgate.persistence.ledgers.entry_batch import batch_of
+from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
 from ackgate.persistence.ledgers.quorum import holds, write_set
 from ackgate.persistence.ports import LedgerState
 
@@ -162,6 +163,7 @@ class _Step:
                     places_with.add(place)
                 else:
                     damaged = damaged or entry
+                    reads.report(entry_id, self._fragment.ensemble[place], DIGEST_DOES_NOT_FIT)
         if good is None:
             if damaged is not None and self._failures:
                 raise StorageError(
