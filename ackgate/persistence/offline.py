@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from ackgate.cursor.snapshot import CursorSnapshot
     from ackgate.persistence.outcome import RecoverySource
-    from ackgate.persistence.ports import LedgerClient, LedgerReader, MetadataStore
+    from ackgate.persistence.ports import (
+        LedgerClient,
+        LedgerEntry,
+        LedgerReader,
+        MetadataStore,
+        UnrecoveredReader,
+    )
 
 SCAN_ENTRIES_MAX: Final = 10_000
 """How far back from a ledger's tail to look, as recovery does by default."""
@@ -48,6 +54,29 @@ class StoredCursorView:
     lost: str | None
 
 
+class _AsRecoveryWould:
+    """A ledger whose end is where a recovery would find it, not where the last entry says.
+
+    The last entry of a ledger that nobody closed is durable, but only the entry behind it would say
+    so; a cursor's newest record is just that entry.
+    """
+
+    def __init__(self, reader: UnrecoveredReader, last_entry_found: int) -> None:
+        self._reader = reader
+        self.ledger_id = reader.ledger_id
+        self.last_add_confirmed = last_entry_found
+        self.length_bytes = reader.length_bytes
+
+    async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
+        return await self._reader.read_unconfirmed(first_entry_id, last_entry_id)
+
+    async def read_last_add_confirmed(self) -> int:
+        return self.last_add_confirmed
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
 async def read_cursor(
     path: str,
     *,
@@ -63,8 +92,7 @@ async def read_cursor(
 
     async def open_beside(ledger_id: int) -> LedgerReader:
         reader = await ledger_client.open_without_recovery(ledger_id, password=password)
-        await reader.read_last_add_confirmed()
-        return reader
+        return _AsRecoveryWould(reader, await reader.last_entry_found())
 
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         found = await read_node(metadata, path)

@@ -115,6 +115,19 @@ class LedgerReader(Protocol):
     async def close(self) -> None: ...
 
 
+class UnrecoveredReader(LedgerReader, Protocol):
+    """A ledger opened beside its writer, or after its writer's death, without recovery."""
+
+    async def last_entry_found(self) -> int:
+        """The highest entry that bookies hold without a gap: where a recovery would end now."""
+
+    async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
+        """As `read`, but up to `last_entry_found`. BookKeeper's readUnconfirmedEntries.
+
+        What lies beyond the last add confirmed may be durable, only no later entry says so yet.
+        """
+
+
 class LedgerWriter(LedgerReader, Protocol):
     """The one writer of an open ledger; it can read what it has written."""
 
@@ -145,7 +158,9 @@ class LedgerClient(Protocol):
     async def open(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
         """Fence, recover to the last confirmed entry, close. Raises `NoSuchLedgerError`."""
 
-    async def open_without_recovery(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
+    async def open_without_recovery(
+        self, ledger_id: int, *, password: bytes = b""
+    ) -> UnrecoveredReader:
         """Read beside a writer that goes on writing. Changes nothing."""
 
     async def delete(self, ledger_id: int) -> None:

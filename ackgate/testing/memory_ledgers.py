@@ -2,8 +2,8 @@
 
 A `MemoryLedgers` is the storage, which outlives its clients: drop a client without closing its
 handles, make another one on the same storage, and you have a crash and a restart. Adds become
-durable one turn of the loop after they were made, in order, so that there is such a thing as an add in
-flight. Passes the conformance suite of the port.
+durable one turn of the loop after they were made, in order, so that there is such a thing as an add
+in flight. Passes the conformance suite of the port.
 """
 
 from __future__ import annotations
@@ -97,6 +97,17 @@ class MemoryLedgerReader:
         return _read(
             self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed
         )
+
+    async def last_entry_found(self) -> int:
+        """The last entry that is stored."""
+        self._check_open()
+        return len(self._ledger.entries) - 1
+
+    async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
+        """Entries first..last, whoever has confirmed them."""
+        self._check_open()
+        last_found = len(self._ledger.entries) - 1
+        return _read(self._storage, self._ledger, first_entry_id, last_entry_id, last_found)
 
     async def read_last_add_confirmed(self) -> int:
         """Look again."""

@@ -149,19 +149,19 @@ class _Storage:
             ledgers.open_ledger(record.ledger_id)
             entries = record.entry_count
             if entries is None:
-                entries = await self._confirmed_entries(record.ledger_id)
+                entries = await self._entries_found(record.ledger_id)
                 entries = max([entries, *(_entries_acked(v, record.ledger_id) for v in views)])
             ledgers.close_ledger(record.ledger_id, entries)
         return ledgers
 
-    async def _confirmed_entries(self, ledger_id: int) -> int:
+    async def _entries_found(self, ledger_id: int) -> int:
         try:
             reader = await self._client.open_without_recovery(ledger_id)
         except NoSuchLedgerError:
             return 0
-        last_confirmed = await reader.read_last_add_confirmed()
+        last_found = await reader.last_entry_found()
         await reader.close()
-        return last_confirmed + 1
+        return last_found + 1
 
 
 def _entries_acked(view: StoredCursorView, ledger_id: int) -> int:
