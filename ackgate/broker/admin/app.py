@@ -79,7 +79,7 @@ async def serve_http(
         )
 
     runner = web.ServerRunner(
-        web.Server(handle, access_log=None), shutdown_timeout=SHUTDOWN_SECONDS
+        web.Server(handle, access_log=None, logger=_http_log), shutdown_timeout=SHUTDOWN_SECONDS
     )
     await runner.setup()
     site = web.TCPSite(runner, host, port)
@@ -91,6 +91,18 @@ async def serve_http(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
     return int(runner.addresses[0][1]), runner.cleanup
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """What aiohttp calls an error is a client that speaks no HTTP: a line, and no trace."""
+    if record.exc_info is not None:
+        log.info("bad request: %s", record.exc_info[1])
+        return False
+    return True
+
+
+_http_log: Final = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(_is_worth_a_line)
 
 
 async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:

@@ -17,7 +17,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from ackgate.broker.names import TopicName
@@ -26,6 +26,8 @@ from ackgate.broker.stats.json_form import from_json
 from ackgate.broker.stats.ledger_acks import AckPicture
 from ackgate.broker.stats.values import SubscriptionStats
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
+
+T = TypeVar("T")
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_SECONDS: Final = 10.0
@@ -49,12 +51,13 @@ def query_stats(
         raise CallerError(f"not the address of an admin interface: {url!r}")
     broker = _Broker(url.rstrip("/"), timeout_seconds)
     topic_name = TopicName.parse(topic).require_persistent()
-    count = int(broker.get(_path(topic_name), "partitions")["partitions"])
+    count = _told(broker.get(_path(topic_name), "partitions"), "partitions", int)
     parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
     answers: list[SubscriptionAnswer] = []
     for part in parts:
-        present = broker.get(_path(part), "subscriptions")
-        wanted = present if subscription is None else [subscription]
+        wanted = [subscription] if subscription is not None else []
+        if subscription is None:
+            wanted = [str(name) for name in broker.get(_path(part), "subscriptions")]
         answers += [_subscription(broker, part, name, cells) for name in wanted]
     return StatsAnswer(
         topic=str(topic_name),
@@ -109,15 +112,23 @@ def _subscription(
     told = broker.get(
         _path(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
     )
-    stats = from_json(SubscriptionStats, told["stats"])
+    stats = from_json(SubscriptionStats, _told(told, "stats", dict))
     return SubscriptionAnswer(
         topic=str(topic),
         subscription=subscription,
         ack_state=stats.ack_state,
-        picture=from_json(AckPicture, told["picture"]),
+        picture=from_json(AckPicture, _told(told, "picture", dict)),
         stats=stats,
         written_ms=None,
     )
+
+
+def _told(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
+    """A member of an object."""
+    member = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(member, kind):
+        raise CorruptRecordError(f"the broker's answer has no {key}")
+    return member
 
 
 def _path(name: TopicName) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pulsar
 import pytest
@@ -38,7 +38,7 @@ class InProcessBroker:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
-    def __enter__(self) -> InProcessBroker:
+    def __enter__(self) -> Self:
         self._thread.start()
         try:
             self.server = self.run(BrokerServer.start(self._settings, self.directory))

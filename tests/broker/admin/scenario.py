@@ -68,7 +68,9 @@ def ask(url: str, question: Ask) -> Answer:
     try:
         with urllib.request.urlopen(request, timeout=30) as response:
             return Answer(
-                response.status, response.headers.get("Content-Type") or "", response.read().decode()
+                response.status,
+                response.headers.get("Content-Type") or "",
+                response.read().decode(),
             )
     except urllib.error.HTTPError as error:
         with error:

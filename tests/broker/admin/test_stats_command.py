@@ -1,0 +1,243 @@
+"""``ackgate stats``: against a broker, against its files, for people and for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from ackgate.broker.cli import main
+from ackgate.broker.stats.query import query_stats
+from ackgate.broker.stats.stored import stored_stats
+from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from tests.broker.admin.conftest import InProcessBroker
+from tests.broker.target import eventually, receive
+
+TOPIC = "persistent://public/default/orders"
+ACKED = {*range(10), *range(11, 60, 2)}
+MESSAGES = 100
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    """A broker with one subscription that has holes, one of a partitioned topic, and a reader."""
+    with InProcessBroker(tmp_path_factory.mktemp("stats")) as broker:
+        client = pulsar.Client(
+            broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        consumer = client.subscribe(
+            TOPIC,
+            "billing",
+            consumer_type=pulsar.ConsumerType.Shared,
+            consumer_name="c1",
+            receiver_queue_size=80,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        for number in range(MESSAGES):
+            producer.send(b"%d" % number)
+        for number, message in enumerate(receive(consumer, 70)):
+            if number in ACKED:
+                consumer.acknowledge(message)
+        broker.ask("PUT", "persistent/public/default/parted/partitions", 2)
+        broker.ask("PUT", "persistent/public/default/parted/subscription/a%2Fb%2Bc")
+        path = "persistent/public/default/orders/stats"
+        eventually(
+            lambda: (
+                broker.get(path)["subscriptions"]["billing"]["ackState"]["rangesPersisted"] == 25
+            )
+        )
+        yield broker
+        reader.close()
+        client.shutdown()
+
+
+def test_a_broker_is_asked_from_python(broker: InProcessBroker) -> None:
+    answer = query_stats("orders", subscription="billing", url=broker.url, cells=MESSAGES)
+    assert answer.is_live
+    (told,) = answer.subscriptions
+    assert told.stats is not None
+    assert told.stats.msg_backlog == MESSAGES - len(ACKED)
+    assert told.stats.consumers[0].consumer_name == "c1"
+    assert told.ack_state == told.stats.ack_state
+    assert told.ack_state.ranges_live == 25
+    cells = told.picture.ledgers[0].cells
+    assert {number for number, cell in enumerate(cells) if cell} == ACKED
+
+
+def test_files_are_read_from_python_beside_a_running_broker(broker: InProcessBroker) -> None:
+    live = query_stats(TOPIC, subscription="billing", url=broker.url, cells=MESSAGES)
+    before = fingerprints(broker.directory)
+    stored = stored_stats(
+        TOPIC, subscription="billing", data_directory=broker.directory, cells=MESSAGES
+    )
+    assert fingerprints(broker.directory) == before
+    assert not stored.is_live
+    (told,) = stored.subscriptions
+    assert told.stats is None
+    assert told.written_ms is not None
+    state, live_state = told.ack_state, live.subscriptions[0].ack_state
+    assert (state.gate, state.store, state.forecast) == (None, None, None)
+    assert state.cursor.mark_delete == live_state.cursor.mark_delete
+    assert state.ranges_persisted == state.ranges_live == live_state.ranges_persisted
+    assert told.picture.ledgers[0].cells[:60] == live.subscriptions[0].picture.ledgers[0].cells[:60]
+
+
+def fingerprints(directory: Path) -> dict[str, str]:
+    """Contents of all files, but for the index that SQLite's readers share and its empty log."""
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm") and path.stat().st_size
+    }
+
+
+def test_files_of_a_broker_that_is_gone(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path_factory.mktemp("gone")
+    with InProcessBroker(directory) as broker:
+        broker.ask("PUT", "persistent/public/default/t/subscription/s")
+        broker.ask("PUT", "persistent/public/default/t/subscription/other")
+    before = fingerprints(directory)
+    answer = stored_stats("t", data_directory=directory)
+    assert [told.subscription for told in answer.subscriptions] == ["other", "s"]
+    assert main(["stats", "t", "--data-dir", str(directory)]) == 0
+    assert "as persisted in" in capsys.readouterr().out
+    assert fingerprints(directory) == before
+
+
+def test_partitions_are_told_one_by_one(broker: InProcessBroker) -> None:
+    for answer in (
+        query_stats("parted", url=broker.url),
+        stored_stats("parted", data_directory=broker.directory),
+    ):
+        assert [(told.topic, told.subscription) for told in answer.subscriptions] == [
+            (f"persistent://public/default/parted-partition-{index}", "a/b+c") for index in (0, 1)
+        ]
+
+
+def test_for_people(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", TOPIC, "--url", broker.url]) == 0
+    text = capsys.readouterr().out
+    assert "\x1b" not in text  # no colours where nobody sees them
+    assert "billing  Shared" in text
+    assert "25 ranges, 25 holes" in text
+    assert "c1" in text
+    assert "of a reader" in text
+    lines = text.splitlines()
+    (picture, *_) = [line for line in lines if line.startswith("  ledger ")]
+    assert "35 of 100 acked, 25 ranges" in picture
+    assert max(map(len, lines)) <= 160
+
+
+def test_for_programs(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    for source in (["--url", broker.url], ["--data-dir", str(broker.directory)]):
+        assert main(["stats", "orders", "--subscription", "billing", "--json", *source]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["topic"] == TOPIC
+        (subscription,) = told["subscriptions"]
+        assert subscription["ackState"]["rangesPersisted"] == 25
+        assert (subscription["stats"] is None) == (not told["isLive"])
+
+
+def test_watching_asks_again_and_survives_a_broker_that_does_not_answer(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 0
+    ask = query_stats
+
+    def sleep(seconds: float) -> None:
+        nonlocal rounds
+        assert seconds == 0.5
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+
+    def sometimes(*arguments: object, **more: object) -> object:
+        if rounds == 1:
+            raise StorageError("no answer")
+        return ask(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ackgate.broker.stats_command.time.sleep", sleep)
+    monkeypatch.setattr("ackgate.broker.stats.query.query_stats", sometimes)
+    assert main(["stats", "orders", "--url", broker.url, "--json", "--watch", "0.5"]) == 130
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["isLive"] for line in out.splitlines()] == [True, True]
+    assert "no answer" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "not found"),
+        (["orders", "--subscription", "nope"], "not found"),
+        (["a/b"], "invalid topic name"),
+        (["non-persistent://public/default/t"], "non-persistent"),
+        (["orders", "--watch", "0"], "at least"),
+    ],
+)
+def test_what_cannot_be_asked(
+    broker: InProcessBroker,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    for source in (["--url", broker.url], ["--data-dir", str(broker.directory)]):
+        assert main(["stats", *arguments, *source]) in {1, 2}
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert words in err
+
+
+def test_addresses_and_directories_where_nobody_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", "t", "--url", "http://127.0.0.1:1"]) == 1
+    assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
+    assert main(["stats", "t", "--url", "file:///etc/passwd"]) == 1
+    assert "not the address" in capsys.readouterr().err
+    assert main(["stats", "t", "--data-dir", str(tmp_path)]) == 1
+    assert "no broker has kept anything" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"partitions": 0}', b"\xff"])
+def test_strange_answers_are_named(body: bytes) -> None:
+    with Impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
+        query_stats("t", url=url)
+
+
+class Impostor:
+    """Answers everything with the same bytes."""
+
+    def __init__(self, body: bytes) -> None:
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
