@@ -182,6 +182,12 @@ class Handle:
     async def read_last_add_confirmed(self) -> int:
         return self.last_add_confirmed
 
+    async def last_entry_found(self) -> int:
+        return self.last_add_confirmed
+
+    async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
+        return await self.read(first_entry_id, last_entry_id)
+
     def append(self, payloads: Sequence[bytes]) -> AppendTicket:
         faults, ledger = self._client.faults, self._ledger
         assert self._is_writer
