@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -159,14 +160,15 @@ def _ack_array(cursor: ManagedCursor, ids: np.ndarray) -> float:
 def _reads(sizes: Sizes) -> dict[str, float]:
     cursor = _alternating(sizes.ranges, spare=1000)
     cursor.seek(Position(1, 2 * sizes.ranges + 100))
-    limit = 2 * sizes.ranges
+    limits = cycle((2 * sizes.ranges, 2 * sizes.ranges + 1))  # never the one just asked for
     reads: dict[str, Callable[[], object]] = {
         "range_count": lambda: cursor.range_count,
         "byte_estimate": lambda: cursor.byte_estimate,
         "backlog_entries": lambda: cursor.backlog_entries,
         "unacked_spans_100_entries": lambda: cursor.unacked_spans(Position(1, 0), 100),
-        "entry_budget": lambda: cursor.entry_budget(limit),
-        "entry_budget_enough": lambda: cursor.entry_budget(limit, entries_enough=100),
+        "entry_budget": lambda: cursor.entry_budget(next(limits)),
+        "entry_budget_again": lambda: cursor.entry_budget(2 * sizes.ranges),
+        "entry_budget_enough": lambda: cursor.entry_budget(2 * sizes.ranges, entries_enough=100),
         "snapshot": cursor.snapshot,
     }
     calls = max(10, sizes.single_acks // 100)

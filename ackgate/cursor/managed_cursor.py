@@ -57,7 +57,14 @@ OVERHEAD_BYTES: Final = 32
 class ManagedCursor:
     """One subscription's cursor. One owner calls it; nobody else holds its parts."""
 
-    __slots__ = ("_entry_counts", "_forced_below", "_ledgers", "_read_position", "_state")
+    __slots__ = (
+        "_budget",
+        "_entry_counts",
+        "_forced_below",
+        "_ledgers",
+        "_read_position",
+        "_state",
+    )
 
     def __init__(
         self,
@@ -89,6 +96,7 @@ class ManagedCursor:
         )
         self._read_position = ledgers.next_valid(mark_delete)
         self._forced_below: Position | None = None
+        self._budget: tuple[tuple[object, ...], int] | None = None
 
     @classmethod
     def from_snapshot(
@@ -374,7 +382,7 @@ class ManagedCursor:
         instead: what cannot make it worse may be sent, so delivery never dead-locks. Entries still
         to come count as if they went to the newest ledger: ask again when they are there. With
         `entries_enough` the answer may be just that number where more is allowed: then it mostly
-        costs O(1), else O(ranges).
+        costs O(1), else O(ranges). Asked again while nothing has changed it costs nothing.
         """
         ranges = self._state.ranges
         if entries_enough is not None:
@@ -383,14 +391,19 @@ class ManagedCursor:
             worst = ranges.range_count + (candidates + len(self._entry_counts) + 1) // 2
             if worst <= ranges_max:
                 return entries_enough
-        first_unacked = self._ledgers.next_valid(self._state.mark_delete)
-        return entry_budget(
-            self._ledgers,
-            ranges,
-            first_unacked=first_unacked,
-            boundary=max(self.read_position, first_unacked),
-            ranges_max=ranges_max,
-        )
+        ledger_ids = self._ledgers.ledger_ids
+        asked = (ranges_max, self.version, self.read_position, len(ledger_ids), ledger_ids[-1:])
+        if self._budget is None or self._budget[0] != asked:
+            first_unacked = self._ledgers.next_valid(self._state.mark_delete)
+            budget = entry_budget(
+                self._ledgers,
+                ranges,
+                first_unacked=first_unacked,
+                boundary=max(self.read_position, first_unacked),
+                ranges_max=ranges_max,
+            )
+            self._budget = (asked, budget)
+        return self._budget[1]
 
     def _unacked_below_read(self) -> int:
         """Unacked entries below the read position: in flight, or waiting to be sent again."""

@@ -257,6 +257,13 @@ class CursorMachine(RuleBasedStateMachine):
         self.model.forced_at = None
         self.model.read_position = self.topic.after(self.model.mark_delete)
 
+    @rule(limit=st.integers(0, 3))
+    def ask_for_a_budget(self, limit: int) -> None:
+        """A remembered budget is the one that a cursor without memory works out."""
+        fresh, _ = ManagedCursor.from_snapshot(self.ledgers, self.cursor.snapshot())
+        fresh.seek(self.cursor.read_position, force=True)
+        assert self.cursor.entry_budget(limit) == fresh.entry_budget(limit)
+
     # -- after every step
 
     @invariant()
