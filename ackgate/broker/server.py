@@ -131,7 +131,7 @@ class BrokerServer:
         return len(self._protocol.sessions)
 
     async def _sample(self) -> None:
-        self.sampler.sample(self.registry)
+        await self.sampler.sample(self.registry)
 
     async def _delete_orphans(self, candidates: list[int]) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -19,20 +19,36 @@ class Exposition:
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         """`labels`: given to every sample."""
-        self._common = dict(labels)
+        self._labels = dict(labels)
         self._lines: dict[str, list[str]] = {}
 
-    def add(self, metric: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """One sample."""
-        named = {**self._common, **(labels or {})}
-        pairs = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in named.items())
-        number = int(value) if isinstance(value, bool) else value
-        self._lines.setdefault(metric, []).append(f"{metric}{{{pairs}}} {number}")
+    def labelled(self, **labels: str) -> Labelled:
+        """A way to add samples that have these labels."""
+        return Labelled(self._lines, {**self._labels, **labels})
 
-    def text(self) -> str:
-        """Everything, a line each."""
-        lines: list[str] = []
+    def pieces(self) -> Iterator[bytes]:
+        """The text, a piece for each metric."""
         for metric, samples in self._lines.items():
             kind = "counter" if metric.endswith("_total") else "gauge"
-            lines += (f"# TYPE {metric} {kind}", *samples)
-        return "\n".join(lines) + "\n"
+            yield "\n".join((f"# TYPE {metric} {kind}", *samples, "")).encode(errors="replace")
+
+
+class Labelled:
+    """Adds samples to an `Exposition`, all with the same labels."""
+
+    __slots__ = ("_labels", "_lines", "_suffix")
+
+    def __init__(self, lines: dict[str, list[str]], labels: Mapping[str, str]) -> None:
+        self._lines = lines
+        self._labels = labels
+        pairs = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
+        self._suffix = f"{{{pairs}}} "
+
+    def labelled(self, **labels: str) -> Labelled:
+        """A way to add samples that have these labels besides."""
+        return Labelled(self._lines, {**self._labels, **labels})
+
+    def add(self, metric: str, value: float) -> None:
+        """One sample."""
+        number = int(value) if isinstance(value, bool) else value
+        self._lines.setdefault(metric, []).append(f"{metric}{self._suffix}{number}")

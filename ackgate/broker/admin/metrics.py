@@ -6,6 +6,7 @@ Pulsar's stand ours, ``ackgate_*``: the gate, the ranges, the outcomes of persis
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -16,152 +17,171 @@ from ackgate.broker.stats.take import topic_stats
 from ackgate.dispatcher.gate import PauseReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ackgate.broker.admin.call import Call
+    from ackgate.broker.admin.exposition import Labelled
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.values import SubscriptionStats, TopicStats
     from ackgate.broker.topic import Topic
+    from ackgate.persistence.store_stats import CursorStoreStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def get_metrics(call: Call) -> Reply:
-    """Everything."""
+    """Everything. Others get their turn after every topic and every metric."""
     broker = call.broker
     exposition = Exposition({"cluster": broker.parts.settings.broker.cluster_name})
-    told = []
+    total = _Total()
     for topic in broker.registry:
         stats = topic_stats(topic, broker.sampler, owner="")
-        told.append(stats)
+        total.add(stats)
         _topic(exposition, topic, stats)
-    _broker(exposition, call, told)
-    return Reply(200, exposition.text().encode(), CONTENT_TYPE)
+        await asyncio.sleep(0)
+    _broker(exposition.labelled(), call, total)
+    text = bytearray()
+    for piece in exposition.pieces():
+        text += piece
+        await asyncio.sleep(0)
+    return Reply(200, bytes(text), CONTENT_TYPE)
 
 
-def _broker(exposition: Exposition, call: Call, told: list[TopicStats]) -> None:
-    subscriptions = [stats for topic in told for stats in topic.subscriptions.values()]
-    add = exposition.add
-    add("pulsar_broker_topics_count", len(told))
-    add("pulsar_broker_subscriptions_count", len(subscriptions))
-    add("pulsar_broker_producers_count", sum(len(topic.publishers) for topic in told))
-    add("pulsar_broker_consumers_count", sum(len(stats.consumers) for stats in subscriptions))
-    add("pulsar_broker_rate_in", sum(topic.msg_rate_in for topic in told))
-    add("pulsar_broker_rate_out", sum(topic.msg_rate_out for topic in told))
-    add("pulsar_broker_throughput_in", sum(topic.msg_throughput_in for topic in told))
-    add("pulsar_broker_throughput_out", sum(topic.msg_throughput_out for topic in told))
-    add("pulsar_broker_storage_size", sum(topic.storage_size for topic in told))
-    add("pulsar_broker_msg_backlog", sum(stats.msg_backlog for stats in subscriptions))
+class _Total:
+    """Sums over all topics."""
+
+    def __init__(self) -> None:
+        self.topics = self.subscriptions = self.producers = self.consumers = 0
+        self.storage_bytes = self.backlog = 0
+        self.rate_in = self.rate_out = self.throughput_in = self.throughput_out = 0.0
+
+    def add(self, topic: TopicStats) -> None:
+        subscriptions = topic.subscriptions.values()
+        self.topics += 1
+        self.subscriptions += len(subscriptions)
+        self.producers += len(topic.publishers)
+        self.consumers += sum(len(stats.consumers) for stats in subscriptions)
+        self.storage_bytes += topic.storage_size
+        self.backlog += sum(stats.msg_backlog for stats in subscriptions)
+        self.rate_in += topic.msg_rate_in
+        self.rate_out += topic.msg_rate_out
+        self.throughput_in += topic.msg_throughput_in
+        self.throughput_out += topic.msg_throughput_out
+
+
+def _broker(labelled: Labelled, call: Call, total: _Total) -> None:
+    add = labelled.add
+    add("pulsar_broker_topics_count", total.topics)
+    add("pulsar_broker_subscriptions_count", total.subscriptions)
+    add("pulsar_broker_producers_count", total.producers)
+    add("pulsar_broker_consumers_count", total.consumers)
+    add("pulsar_broker_rate_in", total.rate_in)
+    add("pulsar_broker_rate_out", total.rate_out)
+    add("pulsar_broker_throughput_in", total.throughput_in)
+    add("pulsar_broker_throughput_out", total.throughput_out)
+    add("pulsar_broker_storage_size", total.storage_bytes)
+    add("pulsar_broker_msg_backlog", total.backlog)
     add("pulsar_active_connections", call.broker.connection_count)
     add("ackgate_uptime_seconds", time.time() - call.broker.started_at)
-    cache = call.broker.parts.cache
-    add("ackgate_entry_cache_bytes", cache.size_bytes)
+    add("ackgate_entry_cache_bytes", call.broker.parts.cache.size_bytes)
 
 
 def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
-    labels = {"namespace": str(topic.name.namespace_name), "topic": str(topic.name)}
-    add = exposition.add
-    add("pulsar_subscriptions_count", len(stats.subscriptions), labels)
-    add("pulsar_producers_count", len(stats.publishers), labels)
+    namespace = str(topic.name.namespace_name)
+    labelled = exposition.labelled(namespace=namespace, topic=str(topic.name))
+    add = labelled.add
+    add("pulsar_subscriptions_count", len(stats.subscriptions))
+    add("pulsar_producers_count", len(stats.publishers))
     add(
         "pulsar_consumers_count",
         sum(len(subscription.consumers) for subscription in stats.subscriptions.values()),
-        labels,
     )
-    add("pulsar_rate_in", stats.msg_rate_in, labels)
-    add("pulsar_rate_out", stats.msg_rate_out, labels)
-    add("pulsar_throughput_in", stats.msg_throughput_in, labels)
-    add("pulsar_throughput_out", stats.msg_throughput_out, labels)
-    add("pulsar_in_messages_total", stats.msg_in_counter, labels)
-    add("pulsar_in_bytes_total", stats.bytes_in_counter, labels)
-    add("pulsar_out_messages_total", stats.msg_out_counter, labels)
-    add("pulsar_out_bytes_total", stats.bytes_out_counter, labels)
-    add("pulsar_storage_size", stats.storage_size, labels)
-    add("pulsar_storage_backlog_size", stats.backlog_size, labels)
+    add("pulsar_rate_in", stats.msg_rate_in)
+    add("pulsar_rate_out", stats.msg_rate_out)
+    add("pulsar_throughput_in", stats.msg_throughput_in)
+    add("pulsar_throughput_out", stats.msg_throughput_out)
+    add("pulsar_in_messages_total", stats.msg_in_counter)
+    add("pulsar_in_bytes_total", stats.bytes_in_counter)
+    add("pulsar_out_messages_total", stats.msg_out_counter)
+    add("pulsar_out_bytes_total", stats.bytes_out_counter)
+    add("pulsar_storage_size", stats.storage_size)
+    add("pulsar_storage_backlog_size", stats.backlog_size)
     backlog = sum(subscription.msg_backlog for subscription in stats.subscriptions.values())
-    add("pulsar_msg_backlog", backlog, labels)
+    add("pulsar_msg_backlog", backlog)
     for name, subscription in stats.subscriptions.items():
-        _subscription(exposition, {**labels, "subscription": name}, subscription)
-        if subscription.is_durable:
-            _cursor(exposition, topic, name, subscription.ack_state)
+        _subscription(labelled.labelled(subscription=name), subscription)
+        if subscription.ack_state.store is not None:
+            cursor = exposition.labelled(
+                namespace=namespace,
+                ledger_name=topic.path.removeprefix("/managed-ledgers/"),
+                cursor_name=name,
+            )
+            _cursor(cursor, subscription.ack_state, subscription.ack_state.store)
 
 
-def _subscription(
-    exposition: Exposition, labels: Mapping[str, str], stats: SubscriptionStats
-) -> None:
-    add = exposition.add
+def _subscription(labelled: Labelled, stats: SubscriptionStats) -> None:
+    add = labelled.add
     prefix = "pulsar_subscription"
-    add(f"{prefix}_back_log", stats.msg_backlog, labels)
-    add(f"{prefix}_back_log_no_delayed", stats.msg_backlog_no_delayed, labels)
-    add(f"{prefix}_unacked_messages", stats.unacked_messages, labels)
-    add(f"{prefix}_blocked_on_unacked_messages", stats.blocked_subscription_on_unacked_msgs, labels)
-    add(f"{prefix}_in_replay", stats.msg_in_replay, labels)
-    add(f"{prefix}_consumers_count", len(stats.consumers), labels)
-    add(f"{prefix}_msg_rate_out", stats.msg_rate_out, labels)
-    add(f"{prefix}_msg_throughput_out", stats.msg_throughput_out, labels)
-    add(f"{prefix}_msg_rate_redeliver", stats.msg_rate_redeliver, labels)
-    add(f"{prefix}_msg_ack_rate", stats.message_ack_rate, labels)
-    add(f"{prefix}_msg_rate_expired", stats.msg_rate_expired, labels)
-    add(f"{prefix}_total_msg_expired", stats.total_msg_expired, labels)
-    add(f"{prefix}_last_expire_timestamp", stats.last_expire_timestamp, labels)
-    add(f"{prefix}_last_acked_timestamp", stats.last_acked_timestamp, labels)
-    add(f"{prefix}_last_consumed_timestamp", stats.last_consumed_timestamp, labels)
-    add(f"{prefix}_last_consumed_flow_timestamp", stats.last_consumed_flow_timestamp, labels)
+    add(f"{prefix}_back_log", stats.msg_backlog)
+    add(f"{prefix}_back_log_no_delayed", stats.msg_backlog_no_delayed)
+    add(f"{prefix}_unacked_messages", stats.unacked_messages)
+    add(f"{prefix}_blocked_on_unacked_messages", stats.blocked_subscription_on_unacked_msgs)
+    add(f"{prefix}_in_replay", stats.msg_in_replay)
+    add(f"{prefix}_consumers_count", len(stats.consumers))
+    add(f"{prefix}_msg_rate_out", stats.msg_rate_out)
+    add(f"{prefix}_msg_throughput_out", stats.msg_throughput_out)
+    add(f"{prefix}_msg_rate_redeliver", stats.msg_rate_redeliver)
+    add(f"{prefix}_msg_ack_rate", stats.message_ack_rate)
+    add(f"{prefix}_msg_rate_expired", stats.msg_rate_expired)
+    add(f"{prefix}_total_msg_expired", stats.total_msg_expired)
+    add(f"{prefix}_last_expire_timestamp", stats.last_expire_timestamp)
+    add(f"{prefix}_last_acked_timestamp", stats.last_acked_timestamp)
+    add(f"{prefix}_last_consumed_timestamp", stats.last_consumed_timestamp)
+    add(f"{prefix}_last_consumed_flow_timestamp", stats.last_consumed_flow_timestamp)
     add(
         f"{prefix}_last_mark_delete_advanced_timestamp",
         stats.last_mark_delete_advanced_timestamp,
-        labels,
     )
-    _gate(exposition, labels, stats.ack_state)
+    _gate(labelled, stats.ack_state)
 
 
-def _gate(exposition: Exposition, labels: Mapping[str, str], state: AckState) -> None:
-    add, gate = exposition.add, state.gate
-    add("ackgate_ack_ranges", state.ranges_live, labels)
-    add("ackgate_ack_ranges_persisted", state.ranges_persisted, labels)
-    add("ackgate_ack_holes", state.cursor.hole_count, labels)
-    add("ackgate_entries_dropped", state.entries_dropped, labels)
-    add("ackgate_batches_partly_acked", state.cursor.partly_acked_count, labels)
-    add("ackgate_batch_indexes_dropped", state.batch_indexes_dropped, labels)
+def _gate(labelled: Labelled, state: AckState) -> None:
+    add, gate = labelled.add, state.gate
+    add("ackgate_ack_ranges", state.ranges_live)
+    add("ackgate_ack_ranges_persisted", state.ranges_persisted)
+    add("ackgate_ack_holes", state.cursor.hole_count)
+    add("ackgate_entries_dropped", state.entries_dropped)
+    add("ackgate_batches_partly_acked", state.cursor.partly_acked_count)
+    add("ackgate_batch_indexes_dropped", state.batch_indexes_dropped)
     if gate is None:
         return
-    add("ackgate_ack_ranges_max", gate.ranges_max, labels)
-    add("ackgate_gate_open", gate.is_open, labels)
-    add("ackgate_gate_shut_total", gate.shut_count, labels)
+    add("ackgate_ack_ranges_max", gate.ranges_max)
+    add("ackgate_gate_open", gate.is_open)
+    add("ackgate_gate_shut_total", gate.shut_count)
     for reason in PauseReason:
-        stands = reason in gate.reasons
-        add("ackgate_gate_reason", stands, {**labels, "reason": reason.value})
+        of_reason = labelled.labelled(reason=reason.value)
+        of_reason.add("ackgate_gate_reason", reason in gate.reasons)
     if gate.budget_entries is not None:
-        add("ackgate_gate_budget_entries", gate.budget_entries, labels)
+        add("ackgate_gate_budget_entries", gate.budget_entries)
     if state.forecast is not None and state.forecast.gate_shuts_in_seconds is not None:
-        add("ackgate_gate_shuts_in_seconds", state.forecast.gate_shuts_in_seconds, labels)
+        add("ackgate_gate_shuts_in_seconds", state.forecast.gate_shuts_in_seconds)
 
 
-def _cursor(exposition: Exposition, topic: Topic, name: str, state: AckState) -> None:
-    store = state.store
-    if store is None:
-        return
-    labels = {
-        "namespace": str(topic.name.namespace_name),
-        "ledger_name": topic.path.removeprefix("/managed-ledgers/"),
-        "cursor_name": name,
-    }
-    add = exposition.add
+def _cursor(labelled: Labelled, state: AckState, store: CursorStoreStats) -> None:
+    add = labelled.add
     prefix = "pulsar_ml_cursor"
-    add(f"{prefix}_persistLedgerSucceed", store.ledger_writes, labels)
-    add(f"{prefix}_persistLedgerErrors", store.ledger_errors, labels)
-    add(f"{prefix}_persistZookeeperSucceed", store.metadata_writes, labels)
-    add(f"{prefix}_persistZookeeperErrors", store.metadata_errors, labels)
-    add(f"{prefix}_nonContiguousDeletedMessagesRange", state.ranges_live, labels)
-    add(f"{prefix}_writeLedgerSize", store.bytes_written, labels)
-    add("ackgate_cursor_dirty_versions", store.dirty_versions, labels)
-    add("ackgate_cursor_receipts_waiting", store.receipts_waiting, labels)
-    add("ackgate_cursor_on_fallback", store.is_on_fallback, labels)
-    add("ackgate_cursor_failing", store.failing_since_ms is not None, labels)
+    add(f"{prefix}_persistLedgerSucceed", store.ledger_writes)
+    add(f"{prefix}_persistLedgerErrors", store.ledger_errors)
+    add(f"{prefix}_persistZookeeperSucceed", store.metadata_writes)
+    add(f"{prefix}_persistZookeeperErrors", store.metadata_errors)
+    add(f"{prefix}_nonContiguousDeletedMessagesRange", state.ranges_live)
+    add(f"{prefix}_writeLedgerSize", store.bytes_written)
+    add("ackgate_cursor_dirty_versions", store.dirty_versions)
+    add("ackgate_cursor_receipts_waiting", store.receipts_waiting)
+    add("ackgate_cursor_on_fallback", store.is_on_fallback)
+    add("ackgate_cursor_failing", store.failing_since_ms is not None)
     if store.outcome is not None:
-        add("ackgate_persist_bytes", store.outcome.bytes_written, labels)
-        add("ackgate_persist_duration_seconds", store.outcome.duration_ms / 1000, labels)
-        add("ackgate_persist_timestamp_seconds", store.outcome.at_ms / 1000, labels)
+        add("ackgate_persist_bytes", store.outcome.bytes_written)
+        add("ackgate_persist_duration_seconds", store.outcome.duration_ms / 1000)
+        add("ackgate_persist_timestamp_seconds", store.outcome.at_ms / 1000)
 
 
 ROUTES: Final = (Route("GET", "/metrics", get_metrics),)

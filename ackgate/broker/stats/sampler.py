@@ -6,6 +6,7 @@ are taken by the broker's upkeep and by whoever asks for statistics, and go with
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS: Final = 10.0
 """How often upkeep samples everything."""
 
+TOPICS_AT_ONCE: Final = 50
+"""Topics that are sampled before others get their turn."""
+
 _HEADROOM: Final = slice(5, 7)
 """Where a subscription's numbers hold its `Headroom`."""
 
@@ -36,10 +40,12 @@ class StatsSampler:
         self._clock_ms = clock_ms
         self._histories: WeakKeyDictionary[Counting, History] = WeakKeyDictionary()
 
-    def sample(self, topics: Iterable[Topic]) -> None:
-        """Note how everything stands."""
-        now_ms = self._clock_ms()
-        for topic in topics:
+    async def sample(self, topics: Iterable[Topic]) -> None:
+        """Note how everything stands. Others get their turn now and then."""
+        for number, topic in enumerate(topics):
+            if number % TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            now_ms = self._clock_ms()
             self._note(topic, topic_numbers(topic), now_ms)
             for producer in topic.producers:
                 self._note(producer, producer_numbers(producer), now_ms)
