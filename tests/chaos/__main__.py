@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,7 @@ def main() -> int:
         settings=settings,
         report=lambda line: print(line, flush=True),
     )
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of writes to the dead
     began = time.monotonic()
     try:
         asyncio.run(run.run(arguments.cycles))

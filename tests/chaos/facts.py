@@ -126,8 +126,12 @@ class SubscriptionFacts:
         for key in delivered:
             self.exists(key)
 
-    def verify_state(self, is_acked: Callable[[Position], bool]) -> None:
-        """Hold a cursor's state after a restart against the facts (topics without batches)."""
+    def verify_state(self, is_acked: Callable[[Position], bool], now: float) -> None:
+        """Hold a cursor's state after a restart against the facts (topics without batches).
+
+        What it holds of the unsure ones may have come since the restart, from a client that has
+        reconnected: applied, not more.
+        """
         lost = {key for key in self.done if not is_acked(key.position)}
         if lost:
             raise ViolationError(f"{self.name}: {len(lost)} durable acks are gone: {shown(lost)}")
@@ -137,7 +141,7 @@ class SubscriptionFacts:
                 f"{self.name}: {len(invented)} messages count as acked, and nobody has acked them:"
                 f" {shown(invented)}"
             )
-        self.ack_durable([key for key in self.unsure if is_acked(key.position)])
+        self.ack_applied([key for key in self.unsure if is_acked(key.position)], now)
 
     def verify_mark_delete(self, mark_delete: Position) -> None:
         """It never goes back."""

@@ -176,7 +176,7 @@ class ChaosRun:
                 raise ViolationError(f"{name}: subscription {facts.name} is gone")
             facts.verify_mark_delete(state.mark_delete)
             if not side.batches:
-                facts.verify_state(state.is_acked)
+                facts.verify_state(state.is_acked, time.monotonic())
 
     # ---------------------------------------------------------------- work
 

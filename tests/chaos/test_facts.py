@@ -55,11 +55,11 @@ def test_old_acks_without_a_receipt_count_as_durable(facts):
 
 def test_a_state_must_hold_durable_acks_and_no_others(facts):
     facts.ack_durable([A])
-    facts.verify_state(lambda position: position == A.position)
+    facts.verify_state(lambda position: position == A.position, 1.0)
     with pytest.raises(ViolationError, match="durable acks are gone"):
-        facts.verify_state(lambda _: False)
+        facts.verify_state(lambda _: False, 1.0)
     with pytest.raises(ViolationError, match="nobody has acked them: 1:1#0, 1:2#0"):
-        facts.verify_state(lambda _: True)
+        facts.verify_state(lambda _: True, 1.0)
 
 
 def test_mark_delete_must_not_go_back(facts):
