@@ -15,6 +15,8 @@ from ackgate.broker.cli import main
 from ackgate.broker.stats.query import query_stats
 from ackgate.broker.stats.stored import stored_stats
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from ackgate.persistence.outcome import RecoverySource
+from ackgate.testing.broker_process import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 
@@ -241,3 +243,40 @@ class Impostor:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+@pytest.mark.slow
+def test_files_say_what_a_broker_finds_after_kill_9(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        client = pulsar.Client(
+            broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        consumer = client.subscribe(
+            "t",
+            "s",
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        producer = client.create_producer("t", batching_enabled=False)
+        for number in range(50):
+            producer.send(b"%d" % number)
+        for message in receive(consumer, 50)[1::2]:
+            consumer.acknowledge(message)
+
+        def is_durable() -> bool:
+            (told,) = query_stats("t", url=broker.admin_url).subscriptions
+            return told.ack_state.ranges_persisted == 25
+
+        eventually(is_durable)
+        broker.kill()
+        client.shutdown()
+        (stored,) = stored_stats("t", data_directory=tmp_path / "data").subscriptions
+        broker.start()
+        (found,) = query_stats("t", url=broker.admin_url).subscriptions
+        assert stored.ack_state.ranges_persisted == found.ack_state.ranges_persisted == 25
+        assert stored.ack_state.cursor.backlog_entries == found.ack_state.cursor.backlog_entries
+        assert stored.picture == found.picture
+        recovery = found.ack_state.recovery
+        assert recovery is not None
+        assert recovery.source is RecoverySource.LEDGER
+        assert recovery.lost is None
