@@ -255,7 +255,8 @@ class Subscription:
             now_ms=now_ms,
         )
         if self.gate.settings.is_strict and self.pauses:
-            self.gate.budget(cursor.entry_budget(self.gate.settings.ranges_max), now_ms)
+            budget = cursor.entry_budget(self.gate.settings.ranges_max, entries_enough=1)
+            self.gate.budget(budget, now_ms)
         if self.gate.is_open and not was_open:
             self.gate_opened_at_ms = now_ms
 
@@ -320,7 +321,10 @@ class Subscription:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True)
         budget = None
         if self.gate.settings.is_strict:
-            budget = cursor.entry_budget(self.gate.settings.ranges_max)
+            budget = cursor.entry_budget(
+                self.gate.settings.ranges_max,
+                entries_enough=self.topic.parts.settings.dispatcher.dispatcher_max_read_batch_size,
+            )
             self.gate.budget(budget, self.topic.parts.clock_ms())
         if self.gate.is_open:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
