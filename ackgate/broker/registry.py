@@ -24,6 +24,8 @@ from ackgate.broker.partition_counts import (
     partitioned_topics_path,
     read_partition_count,
 )
+from ackgate.broker.policies import topic_policy_path
+from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.topic import Topic
 from ackgate.errors import CallerError, NodeExistsError, NoSuchNodeError
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
@@ -182,6 +184,7 @@ class TopicRegistry:
             if await self.exists(partition):
                 await self.delete(partition, force=force)
         await self._parts.metadata.delete(partitioned_topic_path(name))
+        await self._delete_belongings(name)
 
     # ---------------------------------------------------------------- listing
 
@@ -222,6 +225,15 @@ class TopicRegistry:
         finally:
             if topic.is_closing:
                 self._topics.pop(str(name), None)
+        if not name.is_partition:
+            await self._delete_belongings(name)
+
+    async def _delete_belongings(self, name: TopicName) -> None:
+        """A later topic of this name begins without this one's policies and schemas."""
+        path = topic_policy_path(name)
+        if await self._parts.metadata.get(path) is not None:
+            await self._parts.policies.remove(path)
+        await SchemaRegistry(self._parts.metadata).delete(name)
 
     def forget(self, topic: Topic) -> None:
         """Let go of a topic that somebody else owns now."""

@@ -1,0 +1,84 @@
+"""Clients that are given the broker's HTTP address, and what a deleted topic leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+from pulsar.schema import AvroSchema, Integer, Record
+
+from tests.broker.admin.conftest import InProcessBroker
+
+N = "persistent/public/default"
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+class Reading(Record):  # type: ignore[misc]  # the client has no types
+    value = Integer()
+
+
+@pytest.fixture
+def http_client(broker: InProcessBroker) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield client
+    client.shutdown()
+
+
+def test_a_topic_is_found_and_made(http_client: pulsar.Client) -> None:
+    consumer = http_client.subscribe("plain", "s")
+    http_client.create_producer("plain").send(b"hello")
+    assert consumer.receive(10_000).data() == b"hello"
+
+
+def test_partitions_are_found(broker: InProcessBroker, http_client: pulsar.Client) -> None:
+    broker.ask("PUT", f"{N}/parted/partitions", 2)
+    partitions = http_client.get_topic_partitions("parted")
+    assert partitions == [f"persistent://public/default/parted-partition-{n}" for n in (0, 1)]
+
+
+def test_topics_are_found_by_pattern(http_client: pulsar.Client) -> None:
+    http_client.create_producer("pattern-1").send(b"1")
+    pattern = re.compile("public/default/pattern-.*")
+    consumer = http_client.subscribe(pattern, "s", initial_position=EARLIEST)
+    assert consumer.receive(10_000).data() == b"1"
+
+
+def test_schemas_are_found(broker: InProcessBroker, http_client: pulsar.Client) -> None:
+    producer = http_client.create_producer("readings", schema=AvroSchema(Reading))
+    producer.send(Reading(value=7))
+    consumer = http_client.subscribe(
+        "readings", "s", schema=AvroSchema(Reading), initial_position=EARLIEST
+    )
+    assert consumer.receive(10_000).value().value == 7
+
+    path = "schemas/public/default/readings"
+    schema = broker.get(f"{path}/schema")
+    assert (schema["type"], schema["version"]) == ("AVRO", 0)
+    assert json.loads(schema["data"])["name"] == "Reading"
+    assert broker.get(f"{path}/schema/0") == schema
+    assert broker.get(f"{path}/schemas") == {"getSchemaResponses": [schema]}
+    assert broker.ask("GET", f"{path}/schema/1").status == 404
+    assert broker.ask("GET", "schemas/public/default/nope/schema").status == 404
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_a_deleted_topic_leaves_nothing_behind(
+    broker: InProcessBroker, http_client: pulsar.Client, partitions: int
+) -> None:
+    name = f"gone-{partitions}"
+    topic = f"{N}/{name}"
+    if partitions:
+        broker.ask("PUT", f"{topic}/partitions", partitions)
+    http_client.create_producer(name, schema=AvroSchema(Reading)).close()
+    broker.ask("PUT", f"{topic}/subscription/s")
+    retention = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}
+    assert broker.ask("POST", f"{topic}/retention", retention).status == 204
+    rest = "/partitions" if partitions else ""
+    assert broker.ask("DELETE", f"{topic}{rest}").status == 204
+    assert broker.ask("PUT", f"{topic}{rest}", partitions or None).status == 204
+    assert broker.ask("GET", f"{topic}/retention").text == ""
+    assert broker.ask("GET", f"schemas/public/default/{name}/schema").status == 404
+    assert broker.get(f"{topic}/subscriptions") == []

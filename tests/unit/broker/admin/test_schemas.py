@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ackgate.broker.admin.schemas import schema_json
+from ackgate.broker.schemas import StoredSchema, version_bytes
+from ackgate.broker.wire_types import Schema, SchemaType
+
+
+def told(kind: SchemaType, definition: bytes) -> str:
+    schema = Schema("n", kind, definition, {"k": "v"})
+    answer = schema_json(StoredSchema(schema, version_bytes(3)))
+    assert answer["version"] == 3
+    assert answer["type"] == kind.name
+    assert answer["properties"] == {"k": "v"}
+    return str(answer["data"])
+
+
+def test_a_definition_is_told_as_it_is() -> None:
+    assert told(SchemaType.AVRO, b'{"type": "int"}') == '{"type": "int"}'
+    assert told(SchemaType.STRING, b"") == ""
+
+
+def test_a_pair_is_told_as_one_text() -> None:
+    value = b'{"type":"int"}'
+    pair = (0).to_bytes(4, "big") + len(value).to_bytes(4, "big") + value
+    assert json.loads(told(SchemaType.KEY_VALUE, pair)) == {"key": "", "value": {"type": "int"}}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x00", b"\xff" * 9, b"\x00\x00\x00\x05{"])
+def test_a_damaged_pair_is_no_fault_of_the_asker(damaged: bytes) -> None:
+    assert json.loads(told(SchemaType.KEY_VALUE, damaged)) == {"key": "", "value": ""}
