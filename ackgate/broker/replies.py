@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.varint import LAST, MORE, TABLE_SIZE, UINT64_MASK, varint
+from ackgate.cursor.position import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -312,10 +313,13 @@ def last_message_id(request_id: int, partition: int, last: LastMessageId) -> byt
     command = pb.BaseCommand(type=Type.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = command.getLastMessageIdResponse
     reply.request_id = request_id
-    _set_position(reply.last_message_id, last.position, partition)
+    # An empty topic is (-1, -1) to a client, whichever ledger is open.
+    position = last.position if last.position.entry_id >= 0 else EARLIEST
+    _set_position(reply.last_message_id, position)
+    reply.last_message_id.partition = partition
     reply.last_message_id.batch_index = last.batch_index
     if last.mark_delete is not None:
-        _set_position(reply.consumer_mark_delete_position, last.mark_delete, partition)
+        _set_position(reply.consumer_mark_delete_position, last.mark_delete)
     return encode(command)
 
 
@@ -416,8 +420,7 @@ def _code(code: int) -> pb.ServerError:
     return cast("pb.ServerError", int(code))
 
 
-def _set_position(message_id: pb.MessageIdData, position: Position, partition: int) -> None:
+def _set_position(message_id: pb.MessageIdData, position: Position) -> None:
     """-1 is a valid id here ("before everything") and travels as the largest uint64."""
     message_id.ledgerId = position.ledger_id & UINT64_MASK
     message_id.entryId = position.entry_id & UINT64_MASK
-    message_id.partition = partition

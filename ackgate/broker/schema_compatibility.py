@@ -61,25 +61,16 @@ def check_compatible(new: Schema, existing: Sequence[Schema], strategy: Compatib
 
 
 def check_reader(reader: Schema, existing: Sequence[Schema], strategy: CompatibilityName) -> None:
-    """Raise `IncompatibleSchemaError` when a consumer cannot read the topic with this schema.
+    """Raise `IncompatibleSchemaError` when a consumer may not read the topic with this schema.
 
-    Pulsar's `checkConsumerCompatibility`: against the latest version, or all for the TRANSITIVE
-    strategies and for FULL's and BACKWARD's direction only; FORWARD leaves it to the producers.
+    As Pulsar: it must read the latest version; under BACKWARD_TRANSITIVE and FULL_TRANSITIVE every
+    version that is not the same is compared, in the strategy's own directions.
     """
-    if strategy == "ALWAYS_COMPATIBLE" or not existing:
-        return
-    latest = existing[-1]
-    if latest.type is not reader.type:
-        raise IncompatibleSchemaError(
-            f"Incompatible schema: exists schema type {latest.type.name},"
-            f" new schema type {reader.type.name}"
-        )
-    if is_same(reader, latest):
-        return
-    if strategy.startswith(("BACKWARD", "FULL")):
-        others = existing if strategy.endswith("_TRANSITIVE") else existing[-1:]
-        for other in others:
-            _check_reads(reader=reader, writer=other)
+    if strategy in {"BACKWARD", "FORWARD", "FORWARD_TRANSITIVE", "FULL"}:
+        check_compatible(reader, existing, "BACKWARD")
+    else:
+        others = [schema for schema in existing if not is_same(schema, reader)]
+        check_compatible(reader, others, strategy)
 
 
 def _check_reads(*, reader: Schema, writer: Schema) -> None:

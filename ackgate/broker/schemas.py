@@ -152,16 +152,22 @@ class SchemaRegistry:
 
         A topic that nobody uses yet takes the schema of its first consumer.
         """
+        strategy = settings.schema_compatibility_strategy
         if request.schema is None:
             return
         existing = [stored.schema for stored in await self.all(request.topic)]
         if not existing and topic.is_idle:
             await self.get_or_create(request.topic, request.schema, settings)
             return
+        if strategy == "ALWAYS_COMPATIBLE":
+            return
         if not existing:
-            raise IncompatibleSchemaError("Topic does not have schema to check")
+            raise IncompatibleSchemaError(
+                "Failed to add schema to an active topic with empty(BYTES) schema:"
+                f" new schema type {request.schema.type.name}"
+            )
         check_definition(request.schema)
-        check_reader(request.schema, existing, settings.schema_compatibility_strategy)
+        check_reader(request.schema, existing, strategy)
 
     async def delete(self, topic: TopicName) -> None:
         """Forget every version: the topic is being deleted. A topic without one is fine."""

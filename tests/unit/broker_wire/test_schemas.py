@@ -90,7 +90,13 @@ def test_a_torn_key_value_schema_is_refused(definition: bytes) -> None:
 
 def test_a_consumer_must_be_able_to_read_what_is_there() -> None:
     check_reader(avro(A, B_OPTIONAL), [avro(A)], "FULL")
-    check_reader(avro(A, B), [avro(A)], "FORWARD")
+    check_reader(avro(A), [avro(A), avro(A, B_OPTIONAL)], "BACKWARD_TRANSITIVE")
+    check_reader(avro(A, B), [avro(A), avro(A, B)], "FULL")
+    check_reader(avro(A, B), [avro(A)], "ALWAYS_COMPATIBLE")
+    with pytest.raises(IncompatibleSchemaError):
+        check_reader(avro(A, B), [avro(A), avro(A, B)], "BACKWARD_TRANSITIVE")
+    with pytest.raises(IncompatibleSchemaError):
+        check_reader(avro(A, B), [avro(A)], "FORWARD")
     with pytest.raises(IncompatibleSchemaError):
         check_reader(avro(A, B), [avro(A)], "BACKWARD")
     with pytest.raises(IncompatibleSchemaError):
