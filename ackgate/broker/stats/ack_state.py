@@ -8,7 +8,7 @@ and the forecast, which live in memory only, are None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.broker.stats.forecast import seconds_until_used_up
@@ -68,11 +68,13 @@ class Headroom(NamedTuple):
 
 
 def headroom_of(subscription: Subscription) -> Headroom:
-    """The headroom now."""
-    gate = subscription.gate
-    to_limit = gate.settings.ranges_max + 1 - subscription.cursor.range_count
-    budget = gate.statistics().budget_entries if gate.settings.is_strict else None
-    return Headroom(to_limit if budget is None else budget, to_limit)
+    """The headroom now. O(ranges) where the gate is strict, else O(1)."""
+    gate, cursor = subscription.gate.settings, subscription.cursor
+    to_limit = gate.ranges_max + 1 - cursor.range_count
+    if gate.is_strict and gate.enabled:
+        # The gate itself is told no more of the budget than the next read needs.
+        return Headroom(cursor.entry_budget(gate.ranges_max), to_limit)
+    return Headroom(to_limit, to_limit)
 
 
 def of_subscription(
@@ -80,6 +82,8 @@ def of_subscription(
 ) -> AckState:
     """`headrooms`: (time in ms, headroom), oldest first, the last one of now."""
     gate, store = subscription.gate.statistics(), subscription.store
+    if gate.is_strict and gate.is_enabled:
+        gate = replace(gate, budget_entries=headrooms[-1][1].to_shut)
     outcome = store.outcome if store is not None else None
     recovery = store.report if store is not None else None
     return AckState(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SAMPLE_SECONDS: Final = 10.0
 """How often upkeep samples everything."""
 
-TOPICS_AT_ONCE: Final = 50
+TOPICS_AT_ONCE: Final = 10
 """Topics that are sampled before others get their turn."""
 
 _HEADROOM: Final = slice(5, 7)
