@@ -39,11 +39,11 @@ class CursorLedger:
     """One cursor ledger, open for writing."""
 
     __slots__ = (
+        "_base_version",
         "_delta_bytes",
         "_delta_entries",
         "_deltas",
         "_entries",
-        "_last_version",
         "_opened_at",
         "_writer",
         "ledger_id",
@@ -56,7 +56,7 @@ class CursorLedger:
         self._deltas = 0
         self._delta_entries = 0
         self._delta_bytes = 0
-        self._last_version: int | None = None
+        self._base_version: int | None = None
         self.ledger_id = writer.ledger_id
 
     @classmethod
@@ -74,7 +74,7 @@ class CursorLedger:
     def takes_deltas(self, settings: PersistenceSettings) -> bool:
         """Whether a delta may follow what is there; cheap, before one is made."""
         return (
-            self._last_version is not None
+            self._base_version is not None
             and self._deltas < settings.cursor_deltas_per_snapshot_max
         )
 
@@ -82,7 +82,7 @@ class CursorLedger:
         """Whether this delta links up with the last record and stays within the bounds."""
         entries = 1 + len(encoded) // (settings.cursor_record_chunk_bytes - CHUNK_OVERHEAD_BYTES)
         return (
-            base_version == self._last_version
+            base_version == self._base_version
             and self._delta_bytes + len(encoded) <= settings.cursor_delta_bytes_per_snapshot_max
             # Recovery must meet the snapshot within its scan, whatever the other bounds say.
             and self._delta_entries + entries < settings.cursor_recovery_scan_entries_max
@@ -107,15 +107,17 @@ class CursorLedger:
         """
         stamp = record.stamp
         entries = cut(encoded, stamp, settings.cursor_record_chunk_bytes)
-        self._last_version = None
+        self._base_version = None
         await self._writer.append(entries).durable
-        self._last_version = stamp.version
         self._entries += len(entries)
         if isinstance(record, DeltaRecord):
+            self._base_version = stamp.version
             self._deltas += 1
             self._delta_entries += len(entries)
             self._delta_bytes += len(encoded)
         else:
+            # On top of a snapshot that was cut, a delta would make a state that never was.
+            self._base_version = stamp.version if record.is_complete else None
             self._deltas = self._delta_entries = self._delta_bytes = 0
         return len(encoded) if len(entries) == 1 else sum(map(len, entries))
 

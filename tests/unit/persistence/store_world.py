@@ -91,7 +91,9 @@ class World:
         return await self.open(create=False)
 
     async def node(self) -> CursorNode:
-        found = await MemoryMetadataStore(self.tree).get(PATH)
+        spectator = MemoryMetadataStore(self.tree)
+        found = await spectator.get(PATH)
+        await spectator.close()
         assert found is not None
         return decode_cursor_node(found.value, path=PATH)
 

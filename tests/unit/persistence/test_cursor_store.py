@@ -298,12 +298,22 @@ async def test_past_the_cap_the_lowest_ranges_survive_and_the_outcome_says_what_
     assert not outcome.is_complete
     store = await world.crash_and_reopen(store)
     assert list(store.cursor.snapshot().acked[3]) == list(range(1, 21, 2))
-    # Below the cap again, the next record is a snapshot: a delta would build on what was cut.
-    ack(store, 0)
+
+
+@virtual
+async def test_no_delta_is_built_on_a_state_that_was_cut() -> None:
+    world = World(managed_ledger_max_unacked_ranges_to_persist=10)
+    store = await world.open()
+    ack(store, *range(1, 23, 2))
     await store.flush()
     assert store.outcome is not None
-    assert store.outcome.is_complete
+    assert not store.outcome.is_complete
+    ack(store, 0)
+    await store.flush()
+    assert store.outcome.is_complete, "back below the cap"
     assert not store.outcome.is_delta
+    expected = state_of(store)
+    assert state_of(await world.crash_and_reopen(store)) == expected
 
 
 @virtual

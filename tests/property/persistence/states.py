@@ -1,0 +1,99 @@
+"""Random cursor states and random lives of a cursor, for the properties of persistence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from pyroaring import BitMap
+
+from ackgate.cursor.bitmap_runs import run_count
+from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.position import Position
+from ackgate.cursor.snapshot import CursorSnapshot
+
+LEDGERS = (3, 5, 8)
+ENTRIES = 60
+"""Entries of each ledger: small, so that runs meet and the mark-delete moves."""
+
+entry_ids = st.integers(0, ENTRIES - 1)
+positions = st.builds(Position, st.sampled_from(LEDGERS), entry_ids)
+masks = st.integers(1, 2**9 - 1)
+properties = st.dictionaries(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1), max_size=3)
+
+
+def bitmaps(ids: st.SearchStrategy[int]) -> st.SearchStrategy[BitMap]:
+    scattered = st.sets(ids, min_size=1, max_size=40)
+    runs = st.builds(
+        lambda start, n: set(range(start, start + n)), st.integers(0, 2**20), st.integers(1, 5000)
+    )
+    return st.builds(BitMap, st.one_of(scattered, runs))
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> CursorSnapshot:
+    """Any state that a codec could be given, also of ids that no test topic has."""
+    ledger_ids = st.one_of(st.sampled_from(LEDGERS), st.integers(0, 2**63 - 1))
+    ids = st.one_of(entry_ids, st.integers(0, 2**32 - 1))
+    acked = draw(st.dictionaries(ledger_ids, bitmaps(ids), max_size=4))
+    return CursorSnapshot(
+        version=draw(st.integers(0, 2**62)),
+        mark_delete=Position(draw(ledger_ids), draw(st.integers(-1, 2**32 - 1))),
+        acked=acked,
+        range_count=sum(map(run_count, acked.values())),
+        unacked_indexes=draw(
+            st.dictionaries(
+                st.builds(Position, ledger_ids, ids), st.integers(1, 2**100), max_size=5
+            )
+        ),
+        properties=draw(properties),
+    )
+
+
+def message_ledgers() -> MessageLedgers:
+    ledgers = MessageLedgers()
+    for ledger_id in LEDGERS:
+        ledgers.open_ledger(ledger_id)
+        ledgers.add_entries(ledger_id, ENTRIES)
+    return ledgers
+
+
+def _cumulative(cursor: ManagedCursor, position: Position, mask: int | None, values: Any) -> None:
+    if position > cursor.mark_delete:
+        cursor.ack_cumulative(position, unacked_mask=mask, properties=values)
+
+
+changes: st.SearchStrategy[Callable[[ManagedCursor], object]] = st.one_of(
+    st.builds(lambda p: lambda c: c.ack(p), positions),
+    st.builds(lambda p: lambda c: c.ack(p), positions),
+    st.builds(lambda ps: lambda c: c.ack_individual(ps), st.lists(positions, max_size=8)),
+    st.builds(
+        lambda ledger, ids: lambda c: c.ack_many(ledger, list(ids)),
+        st.sampled_from(LEDGERS),
+        st.sets(entry_ids, max_size=30),
+    ),
+    st.builds(lambda p, m: lambda c: c.ack_mixed([(p, m)]), positions, masks),
+    st.builds(
+        lambda p, m, v: lambda c: _cumulative(c, p, m, v),
+        positions,
+        st.one_of(st.none(), masks),
+        st.one_of(st.none(), properties),
+    ),
+    st.builds(lambda v: lambda c: c.set_properties(v), properties),
+    st.builds(lambda n: lambda c: c.skip(n), st.integers(0, 9)),
+    st.builds(lambda p: lambda c: c.reset(p), positions),
+)
+
+
+def content(snapshot: CursorSnapshot) -> Any:
+    """A snapshot as something to compare."""
+    return (
+        snapshot.version,
+        snapshot.mark_delete,
+        {ledger_id: list(bitmap) for ledger_id, bitmap in snapshot.acked.items()},
+        snapshot.range_count,
+        dict(snapshot.unacked_indexes),
+        dict(snapshot.properties),
+    )

@@ -1,0 +1,124 @@
+"""Recovery at every prefix of what a cursor wrote, and with every byte of the tail damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.position import Position
+from ackgate.persistence.chunks import cut
+from ackgate.persistence.codec import encode_record
+from ackgate.persistence.envelope import Compression, Packing
+from ackgate.persistence.limits import PersistLimits
+from ackgate.persistence.planner import plan_delta, plan_snapshot
+from ackgate.persistence.ports import LedgerEntry
+from ackgate.persistence.recovery import StoredState, TailScan
+from tests.property.persistence.states import changes, content, message_ledgers
+
+UNLIMITED = PersistLimits(2**40, 2**40)
+CHUNK_BYTES = 200
+
+Step = tuple[list[Callable[[ManagedCursor], object]], bool]
+
+
+class Life(NamedTuple):
+    """What a cursor wrote."""
+
+    entries: list[bytes]
+    states: list[Any]
+    """After entry i: the state that is durable, None before the first."""
+
+
+def live(steps: list[Step], packing: Packing) -> Life:
+    """Let a cursor live, and write a record after every step, as the store does."""
+    cursor = ManagedCursor(message_ledgers(), Position(3, -1))
+    entries: list[bytes] = []
+    states: list[Any] = []
+    for made, wants_snapshot in steps:
+        for change in made:
+            change(cursor)
+        growth = None if wants_snapshot else cursor.take_growth()
+        plan = (
+            plan_snapshot(cursor.take_snapshot(), limits=UNLIMITED, owner_epoch=1, now_ms=0)
+            if growth is None
+            else plan_delta(
+                growth,
+                partly_acked_count=cursor.partly_acked_count,
+                limits=UNLIMITED,
+                owner_epoch=1,
+                now_ms=0,
+            )
+        )
+        assert plan is not None
+        pieces = cut(encode_record(plan.record, packing), plan.record.stamp, CHUNK_BYTES)
+        before = states[-1] if states else None
+        entries += pieces
+        states += [before] * (len(pieces) - 1) + [content(cursor.snapshot())]
+    return Life(entries, states)
+
+
+def recovered(entries: list[bytes]) -> Any:
+    state, _ = recovered_with_notes(entries)
+    return None if state is None else content(state.record.snapshot)
+
+
+def recovered_with_notes(entries: list[bytes]) -> tuple[StoredState | None, tuple[str, ...]]:
+    scan = TailScan()
+    scan.feed(LedgerEntry(i, entries[i]) for i in reversed(range(len(entries))))
+    return scan.finish(), scan.notes
+
+
+lives = st.builds(
+    live,
+    st.lists(
+        st.tuples(st.lists(changes, max_size=4), st.integers(0, 5).map(lambda n: n == 0)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.builds(Packing, st.sampled_from([Compression.NONE, Compression.ZSTD]), st.just(64)),
+)
+
+
+@given(lives)
+def test_every_prefix_recovers_the_state_that_wrote_it(life: Life) -> None:
+    for end in range(1, len(life.entries) + 1):
+        assert recovered(life.entries[:end]) == life.states[end - 1]
+
+
+@settings(max_examples=15)
+@given(lives)
+def test_a_tail_with_any_byte_cut_or_flipped_recovers_what_was_durable_before(life: Life) -> None:
+    *before, tail = life.entries
+    expected = life.states[-2] if before else None
+    for index in range(len(tail)):
+        flipped = bytearray(tail)
+        flipped[index] ^= 1 << (index % 8)
+        for damaged in (tail[:index], bytes(flipped)):
+            state, notes = recovered_with_notes([*before, damaged])
+            assert (None if state is None else content(state.record.snapshot)) == expected
+            assert notes, "what is skipped is reported"
+
+
+@given(lives, st.data())
+def test_damage_anywhere_recovers_some_state_that_was_durable_once(
+    life: Life, data: st.DataObject
+) -> None:
+    entries = list(life.entries)
+    for index in data.draw(st.sets(st.integers(0, len(entries) - 1), max_size=4)):
+        entries[index] = data.draw(st.sampled_from([b"", b"junk" * 20, entries[index][:-1]]))
+    assert recovered(entries) in [None, *life.states]
+
+
+@given(lives)
+def test_the_recovered_cursor_is_the_cursor(life: Life) -> None:
+    """from_snapshot takes every recovered state as it is, and so the circle closes."""
+    state, _ = recovered_with_notes(life.entries)
+    assert state is not None
+    cursor, report = ManagedCursor.from_snapshot(message_ledgers(), state.record.snapshot)
+    cursor.check()
+    assert report.is_clean
+    assert content(cursor.snapshot()) == life.states[-1]
