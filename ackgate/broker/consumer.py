@@ -118,8 +118,12 @@ class Consumer:
                 gathered, gathered_commands = _Acks([], [], []), []
                 self._apply_cumulative(command)
             else:
-                _gather(command, gathered)
-                gathered_commands.append(command)
+                try:
+                    _gather(command, gathered)
+                except CallerError as error:
+                    self._refuse(_request_ids(command), error)
+                else:
+                    gathered_commands.append(command)
         self._apply_individual(gathered, gathered_commands)
         subscription = self.subscription
         self.last_acked_ms = subscription.last_acked_ms = subscription.topic.parts.clock_ms()
@@ -165,7 +169,7 @@ class Consumer:
                 dispatcher.acked(self.key, position)
 
     def _apply_cumulative(self, command: pb.CommandAck) -> None:
-        request_ids = [command.request_id] if command.HasField("request_id") else []
+        request_ids = _request_ids(command)
         cursor, dispatcher = self.subscription.cursor, self.subscription.dispatcher
         before = cursor.backlog_entries
         try:
@@ -264,12 +268,22 @@ class Consumer:
 
 
 def _gather(command: pb.CommandAck, acks: _Acks) -> None:
-    for message_id in command.message_id:
-        position = Position(message_id.ledgerId, message_id.entryId)
-        words = message_id.ack_set
-        if words:
-            acks.parts.append((position, mask_of_words(words)))
-        else:
-            acks.whole.append(position)
+    """Add a command's acks. Raises `PositionError`, and has added nothing then."""
+    whole_before, parts_before = len(acks.whole), len(acks.parts)
+    try:
+        for message_id in command.message_id:
+            position = Position(message_id.ledgerId, message_id.entryId)
+            words = message_id.ack_set
+            if words:
+                acks.parts.append((position, mask_of_words(words)))
+            else:
+                acks.whole.append(position)
+    except PositionError:
+        del acks.whole[whole_before:], acks.parts[parts_before:]
+        raise
     if command.HasField("request_id"):
         acks.request_ids.append(command.request_id)
+
+
+def _request_ids(command: pb.CommandAck) -> list[int]:
+    return [command.request_id] if command.HasField("request_id") else []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import Message
+
 from ackgate.broker.ack_sets import mask_of_words
 from ackgate.broker.errors import MetadataFailedError
 from ackgate.broker.names import (
@@ -43,6 +45,31 @@ HASH_SLOTS: Final = 65_536
 
 _SCHEMALESS: Final = frozenset({SchemaType.NONE, SchemaType.AUTO_CONSUME})
 """What a client states when it has no schema of its own."""
+
+
+def broken_text(message: Message) -> str | None:
+    """The name of a text field that is not UTF-8, at any depth; None when all text is sound.
+
+    protobuf does not refuse such text in proto2: it hands it out as bytes.
+    """
+    for field, value in message.ListFields():
+        if isinstance(value, bytes):
+            if field.type == field.TYPE_STRING:
+                return str(field.name)
+        elif isinstance(value, Message):
+            if broken := broken_text(value):
+                return f"{field.name}.{broken}"
+        elif field.type == field.TYPE_MESSAGE:
+            for each in value:
+                if broken := broken_text(each):
+                    return f"{field.name}.{broken}"
+        elif (
+            field.type == field.TYPE_STRING
+            and not isinstance(value, str)
+            and any(isinstance(each, bytes) for each in value)
+        ):
+            return str(field.name)
+    return None
 
 
 def topic_name(text: str) -> TopicName:

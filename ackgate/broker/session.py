@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
-from ackgate.broker import replies
+from ackgate.broker import replies, requests
 from ackgate.broker.commands.consumers import Consumers
 from ackgate.broker.commands.dispatch import BEFORE_CONNECT, ROUTES
 from ackgate.broker.commands.producers import Producers
@@ -290,6 +290,8 @@ class Session(asyncio.Protocol):
         if not envelope.IsInitialized():
             raise ProtocolError(f"{_name(envelope)} lacks a required field")
         command = getattr(envelope, route.field)
+        if broken := requests.broken_text(command):
+            raise ProtocolError(f"{_name(envelope)} with a {broken} that is not UTF-8")
         try:
             route.handle(self, command)
         except ProtocolError:

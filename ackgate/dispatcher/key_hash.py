@@ -36,7 +36,7 @@ _NONE_KEY: Final = b"NONE_KEY"
 def resolve_key(
     *,
     ordering_key: bytes | None = None,
-    partition_key: str | None = None,
+    partition_key: str | bytes | None = None,
     is_partition_key_base64: bool = False,
     producer_name: str | None = None,
     sequence_id: int | None = None,
@@ -46,7 +46,8 @@ def resolve_key(
         return ordering_key
     if partition_key is not None:
         if not is_partition_key_base64:
-            return partition_key.encode()
+            # Clients in C++ may set any bytes, and protobuf hands those out that are no UTF-8.
+            return partition_key if isinstance(partition_key, bytes) else partition_key.encode()
         try:
             return base64.b64decode(partition_key, validate=True)
         except (binascii.Error, ValueError):

@@ -152,8 +152,17 @@ def entry(payload: bytes, sequence_id: int = 0) -> bytes:
     return seal_entry(metadata.SerializeToString(), payload)
 
 
-def conversation(topic: str) -> bytes:
-    """What a client that produces, consumes and acks says in its life."""
+def greeting(topic: str) -> list[bytes]:
+    """How a client begins that produces and consumes; each frame is answered."""
+    return [
+        encode(connect_command()),
+        encode(producer_command(topic)),
+        encode(subscribe_command(topic)),
+    ]
+
+
+def work() -> bytes:
+    """What it says then, without waiting for answers."""
     flow = command(Type.FLOW, "flow", consumer_id=1, messagePermits=100)
     ack = command(
         Type.ACK,
@@ -165,9 +174,6 @@ def conversation(topic: str) -> bytes:
     )
     return b"".join(
         [
-            encode(connect_command()),
-            encode(producer_command(topic)),
-            encode(subscribe_command(topic)),
             encode(flow),
             *(encode(send_command(n), entry(b"payload %d" % n, n)) for n in range(5)),
             encode(ack),

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from ackgate.broker.frames import seal_entry
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.replies import encode
 from tests.broker.bad_input.raw import (
@@ -14,14 +15,15 @@ from tests.broker.bad_input.raw import (
     Type,
     command,
     connect_command,
-    conversation,
     entry,
+    greeting,
     producer_command,
     send_command,
     subscribe_command,
+    work,
 )
 
-MUTATIONS = 40
+MUTANTS = 40
 """Of each kind; every one is a connection of its own."""
 
 
@@ -59,15 +61,39 @@ def noise(stream: bytes, rng: random.Random) -> bytes:
     return rng.randbytes(len(stream))
 
 
-@pytest.mark.parametrize("mutate", [flip, cut, remove, insert, shuffle, noise])
-def test_mutated_conversations(connect, ackgate_topic, mutate):
-    stream = conversation(ackgate_topic)
-    for seed in range(MUTATIONS):
+MUTATIONS = [flip, cut, remove, insert, shuffle, noise]
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_mutated_greetings(connect, ackgate_topic, mutate):
+    stream = b"".join(greeting(ackgate_topic))
+    for seed in range(MUTANTS):
         connection = connect(connect=False)
         connection.send_bytes(mutate(stream, random.Random(f"{mutate.__name__} {seed}")))
         connection.end_of_input()
         connection.last_words()
         connection.close()
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_mutated_work(connect, fresh_ackgate_topic, mutate):
+    for seed in range(MUTANTS):
+        connection = greeted(connect, fresh_ackgate_topic())
+        connection.send_bytes(mutate(work(), random.Random(f"{mutate.__name__} {seed}")))
+        connection.end_of_input()
+        connection.last_words()
+        connection.close()
+
+
+def greeted(connect, topic: str) -> RawConnection:
+    """A connection with producer 1 and consumer 1."""
+    connection: RawConnection = connect(connect=False)
+    for frame, answer in zip(
+        greeting(topic), (Type.CONNECTED, Type.PRODUCER_SUCCESS, Type.SUCCESS), strict=True
+    ):
+        connection.send_bytes(frame)
+        assert connection.receive().type == answer
+    return connection
 
 
 def test_what_has_been_said_before_the_mistake_holds(connect, ackgate_topic):
@@ -139,27 +165,29 @@ def test_a_wrong_checksum_fails_that_message_and_no_other(connect, ackgate_topic
 
 
 @pytest.mark.parametrize(
-    "payload",
+    "sealed",
     [
         pytest.param(b"", id="nothing"),
         pytest.param(b"\x0e\x01", id="only the magic number"),
-        pytest.param(b"\x0e\x01" + bytes(8), id="only a header"),
         pytest.param(struct.pack(">I", 1000) + b"x", id="metadata longer than the entry"),
+        pytest.param(seal_entry(b"\xff\xff\xff", b"x"), id="metadata that is none"),
     ],
 )
-def test_an_entry_that_is_none(connect, ackgate_topic, payload):
-    connection: RawConnection = connect()
-    connection.ask(Type.PRODUCER, "producer", topic=ackgate_topic, producer_id=1)
-    connection.send(send_command(0), payload)
-    words = connection.last_words()
-    assert {word.type for word in words} <= {Type.ERROR, Type.SEND_ERROR}
-    assert words
+def test_an_entry_that_nobody_could_read_is_not_stored(connect, ackgate_topic, sealed):
+    connection = greeted(connect, ackgate_topic)
+    connection.send(send_command(0), sealed)
+    assert "malformed entry" in connection.last_words()[-1].error.message
+    second = greeted(connect, ackgate_topic)
+    second.send(command(Type.FLOW, "flow", consumer_id=1, messagePermits=10))
+    second.send(send_command(0), entry(b"sound"))
+    while True:
+        reply = second.receive()
+        if reply.type == Type.MESSAGE:
+            break
 
 
-def test_metadata_that_is_not_metadata(connect, ackgate_topic):
-    """Sealed with a right checksum: nobody can tell before it is parsed."""
-    from ackgate.broker.frames import seal_entry
-
+def test_keys_that_are_no_text_are_keys(connect, ackgate_topic):
+    """Clients in C++ may set any bytes; protobuf calls the field a string."""
     connection: RawConnection = connect()
     connection.ask(Type.PRODUCER, "producer", topic=ackgate_topic, producer_id=1)
     connection.ask(
@@ -171,30 +199,34 @@ def test_metadata_that_is_not_metadata(connect, ackgate_topic):
         consumer_id=1,
     )
     connection.send(command(Type.FLOW, "flow", consumer_id=1, messagePermits=10))
-    connection.send(send_command(0), seal_entry(b"\xff\xff\xff", b"x"))
-    connection.send(send_command(1), entry(b"sound", 1))
-    replies = set()
-    while (1, True) not in replies:
-        try:
-            reply = connection.receive()
-        except ConnectionError:
-            return  # refused as a breach of the protocol: fine, too
-        if reply.type == Type.SEND_RECEIPT:
-            replies.add((reply.send_receipt.sequence_id, True))
-        elif reply.type == Type.SEND_ERROR:
-            replies.add((reply.send_error.sequence_id, False))
-    message = connection.receive()
-    while message.type != Type.MESSAGE:
-        message = connection.receive()
+    metadata = pb.MessageMetadata(
+        producer_name="raw", sequence_id=0, publish_time=1, partition_key="key"
+    ).SerializeToString()
+    connection.send(send_command(0), seal_entry(metadata.replace(b"key", b"k\xffy"), b"x"))
+    while connection.receive().type != Type.MESSAGE:
+        pass
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**31 - 1, -(2**31)])
+def test_a_send_that_lies_about_its_batch_costs_its_consumer_nothing(connect, ackgate_topic, count):
+    connection = greeted(connect, ackgate_topic)
+    connection.send(command(Type.FLOW, "flow", consumer_id=1, messagePermits=10))
+    for number in range(10):
+        lie = command(Type.SEND, "send", producer_id=1, sequence_id=number, num_messages=count)
+        connection.send(lie, entry(b"x", number))
+    delivered = 0
+    while delivered < 10:
+        delivered += connection.receive().type == Type.MESSAGE
 
 
 def test_byte_by_byte_is_as_good_as_at_once(connect, ackgate_topic):
-    connection: RawConnection = connect(connect=False)
-    for byte in conversation(ackgate_topic):
+    connection = greeted(connect, ackgate_topic)
+    for byte in work():
         connection.send_bytes(bytes([byte]))
-    connection.end_of_input()
-    heard = {word.type for word in connection.last_words()}
-    assert {Type.CONNECTED, Type.PRODUCER_SUCCESS, Type.SUCCESS} <= heard
+    heard: set[int] = set()
+    expected = {Type.SEND_RECEIPT, Type.MESSAGE, Type.ACK_RESPONSE, Type.PONG, Type.SUCCESS}
+    while not expected <= heard:
+        heard.add(connection.receive().type)
 
 
 def test_endless_commands_without_reading_the_answers(connect):
