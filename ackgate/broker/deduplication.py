@@ -4,7 +4,7 @@ Per producer name the topic remembers the highest sequence id that was pushed to
 highest that is durable. What was pushed but is not durable yet is neither accepted nor confirmed
 again: its outcome is unknown, and the producer must retry.
 
-Pure, but for the durable part: the map is saved as the long properties of the cursor
+Pure. `TopicDeduplication` keeps it: the map is saved as the long properties of the cursor
 ``pulsar.dedup``, whose mark-delete says up to which entry it holds; at load the entries behind it
 are replayed.
 """

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.deduplication import DEDUP_CURSOR, Deduplication, Verdict
+from ackgate.broker.deduplication import DEDUP_CURSOR, Verdict
 from ackgate.broker.errors import (
     NotAllowedError,
     ProducerBusyError,
@@ -28,6 +28,7 @@ from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, Eff
 from ackgate.broker.producer import Producer
 from ackgate.broker.subscription import Subscription
 from ackgate.broker.subscription_start import first_read_position
+from ackgate.broker.topic_deduplication import TopicDeduplication
 from ackgate.broker.topic_producers import TopicProducers
 from ackgate.broker.wire_types import InitialPosition, SubscriptionType
 from ackgate.cursor.position import LATEST, Position
@@ -92,9 +93,7 @@ class Topic:
         self.last_used = time.monotonic()
         self.is_closing = False
         self._subscribing: dict[str, asyncio.Future[Subscription]] = {}
-        self._dedup: Deduplication | None = None
-        self._dedup_store: CursorStore | None = None
-        self._dedup_unsaved = 0
+        self._dedup: TopicDeduplication | None = None
         self._trim: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- life
@@ -162,9 +161,8 @@ class Topic:
         self.is_closing = True
         self.producers.disconnect_all()
         await asyncio.gather(*(s.close() for s in self.subscriptions.values()))
-        if self._dedup_store is not None:
-            self._save_dedup()
-            await self._dedup_store.close()
+        if self._dedup is not None:
+            await self._dedup.close()
         if self._trim is not None:
             await self._trim
         await self.ledger.close()
@@ -177,8 +175,8 @@ class Topic:
         self.producers.disconnect_all()
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
-        if self._dedup_store is not None:
-            await self._dedup_store.delete()
+        if self._dedup is not None:
+            await self._dedup.delete()
         await self.ledger.delete()
 
     async def terminate(self) -> Position:
@@ -207,7 +205,7 @@ class Topic:
         name = request.name or self.parts.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
-            producer.last_sequence_id = self._dedup.last_sequence_id(name)
+            producer.last_sequence_id = self._dedup.producers.last_sequence_id(name)
         await self.producers.add(producer)
         self.last_used = time.monotonic()
         return producer
@@ -226,7 +224,7 @@ class Topic:
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         if self._dedup is not None:
-            match self._dedup.check(producer.name, sequence_id, highest_sequence_id):
+            match self._dedup.producers.check(producer.name, sequence_id, highest_sequence_id):
                 case Verdict.DUPLICATE:
                     producer.session.send_receipts(
                         producer.producer_id,
@@ -260,7 +258,7 @@ class Topic:
         if current is not None:
             current.session.send_receipts(current.producer_id, receipts)
         if self._dedup is not None:
-            self._note_durable(contexts)
+            self._dedup.confirmed(contexts)
         for subscription in self.subscriptions.values():
             subscription.on_entries_added()
 
@@ -269,7 +267,7 @@ class Topic:
         code = server_error(error)
         for producer, sequence_id, _ in contexts:
             if self._dedup is not None:
-                self._dedup.failed(producer.name)
+                self._dedup.producers.failed(producer.name)
             producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
 
     def on_fenced(self, error: AckGateError) -> None:
@@ -284,41 +282,9 @@ class Topic:
 
     async def _open_dedup(self) -> None:
         store = await self._open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
-        dedup = Deduplication(
-            store.cursor.properties,
-            self.parts.settings.broker.broker_deduplication_max_number_of_producers,
-        )
-        facts = self.ledger.facts
-        while store.cursor.read_position <= facts.last_confirmed:
-            spans = store.cursor.unacked_spans(store.cursor.read_position, 1000)
-            if not spans:
-                break
-            for entry in await self.ledger.reads.read(spans):
-                dedup.replay(entry)
-            store.cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
-        self._dedup, self._dedup_store = dedup, store
-        self._save_dedup()
-
-    def _note_durable(self, contexts: list[Any]) -> None:
-        dedup = self._dedup
-        if dedup is None:
-            return
-        for producer, sequence_id, highest_sequence_id in contexts:
-            dedup.confirmed(producer.name, sequence_id, highest_sequence_id)
-        self._dedup_unsaved += len(contexts)
-        interval = self.parts.settings.broker.broker_deduplication_entries_interval
-        if self._dedup_unsaved >= interval:
-            self._save_dedup()
-
-    def _save_dedup(self) -> None:
-        store, dedup = self._dedup_store, self._dedup
-        if store is None or dedup is None:
-            return
-        last = self.ledger.facts.last_confirmed
-        if last > store.cursor.mark_delete:
-            store.cursor.ack_cumulative(last, properties=dict(dedup.sequence_ids))
-            store.notify()
-        self._dedup_unsaved = 0
+        dedup = TopicDeduplication(self.ledger, store, self.parts.settings.broker)
+        await dedup.load()
+        self._dedup = dedup
 
     # ---------------------------------------------------------------- subscriptions
 
@@ -496,8 +462,8 @@ class Topic:
     def consumed_through(self) -> Position:
         """What every durable subscription has acked, durably; the end when there is none."""
         marks = [s.persisted_mark_delete for s in self.subscriptions.values() if s.is_durable]
-        if self._dedup_store is not None:
-            marks.append(self._dedup_store.cursor.mark_delete)
+        if self._dedup is not None:
+            marks.append(self._dedup.persisted_mark_delete)
         return min(marks, default=self.ledger.facts.last_confirmed)
 
     async def flush_cursors(self) -> None:
