@@ -36,6 +36,8 @@ from ackgate.errors import AckGateError, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiohttp.web_protocol import RequestHandler
+
     from ackgate.broker.server import BrokerServer
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ BODY_BYTES_MAX: Final = 64 * 1024
 """No request of this interface is near it."""
 
 BODY_SECONDS_MAX: Final = 10.0
+CONNECTIONS_MAX: Final = 256
+"""Connections at a time; tools and scrapers need a handful."""
+
 SHUTDOWN_SECONDS: Final = 1.0
 """How long requests under way may take when the broker stops."""
 
@@ -81,7 +86,8 @@ async def serve_http(
         )
 
     runner = web.ServerRunner(
-        web.Server(handle, access_log=None, logger=_http_log), shutdown_timeout=SHUTDOWN_SECONDS
+        _BoundedServer(handle, access_log=None, logger=_http_log),
+        shutdown_timeout=SHUTDOWN_SECONDS,
     )
     await runner.setup()
     site = web.TCPSite(runner, host, port)
@@ -93,6 +99,16 @@ async def serve_http(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
     return int(runner.addresses[0][1]), runner.cleanup
+
+
+class _BoundedServer(web.Server):
+    """Drops the oldest connection when there are too many: some never ask for anything."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        connections = self.connections
+        if len(connections) > CONNECTIONS_MAX:
+            connections[0].force_close()
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:

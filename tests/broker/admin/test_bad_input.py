@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ackgate.broker.admin.app import BODY_BYTES_MAX
+from ackgate.broker.admin.app import BODY_BYTES_MAX, CONNECTIONS_MAX
 from tests.broker.admin.conftest import InProcessBroker
 
 TOPICS = "/admin/v2/persistent/public/default"
@@ -206,6 +206,21 @@ def test_bytes_that_are_no_http(
             pass
     assert broker.ask("GET", "brokers/health").status == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_flood_of_connections_that_never_ask(broker: InProcessBroker) -> None:
+    address = urlsplit(broker.url)
+    flood = [
+        socket.create_connection((address.hostname, address.port), timeout=10)
+        for _ in range(CONNECTIONS_MAX + 50)
+    ]
+    try:
+        assert broker.ask("GET", "brokers/health").status == 200
+        assert flood[0].recv(1) == b""  # the oldest was dropped
+    finally:
+        for connection in flood:
+            connection.close()
+    assert broker.ask("GET", "brokers/health").status == 200
 
 
 @pytest.mark.parametrize(
