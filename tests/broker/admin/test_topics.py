@@ -68,6 +68,7 @@ def test_a_subscription_with_consumers_is_deleted_by_force(
     assert broker.get(f"{N}/forced/subscriptions") == []
 
 
+@pytest.mark.slow
 def test_an_administrator_makes_what_clients_may_not(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -77,7 +78,9 @@ def test_an_administrator_makes_what_clients_may_not(
     }
     with InProcessBroker(tmp_path_factory.mktemp("strict"), settings) as strict:
         client = pulsar.Client(
-            strict.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            strict.server.service_url,
+            operation_timeout_seconds=1,  # the client tries again until then
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         with pytest.raises(pulsar.PulsarException):
             client.create_producer("t")
