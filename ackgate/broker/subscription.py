@@ -14,43 +14,34 @@ for; rounds run on the event loop, one at a time, so no wake-up can be lost betw
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
+from ackgate.broker.dispatch_loop import DispatchLoop
 from ackgate.broker.dispatchers import dispatch_limits, gate_settings, make_dispatcher
 from ackgate.broker.errors import (
     NotAllowedError,
     PersistenceFailedError,
     ServiceNotReadyError,
 )
-from ackgate.broker.reads import PendingRead, SubscriptionReader
 from ackgate.broker.subscription_start import resolve
-from ackgate.broker.wire_types import MessageOut, SubscriptionType
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
-from ackgate.errors import AckGateError, CallerError, ConsumerBusyError
+from ackgate.errors import CallerError, ConsumerBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackgate.broker.entry import Entry
     from ackgate.broker.ports import SessionPort
     from ackgate.broker.topic import Topic
-    from ackgate.broker.wire_types import SubscribeRequest
+    from ackgate.broker.wire_types import SubscribeRequest, SubscriptionType
     from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import Delivery, Dispatcher, Effect, Read
+    from ackgate.dispatcher.dispatcher import Dispatcher, Effect
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
-
-READS_PER_ROUND_MAX: Final = 20
-"""Reads of one round before other connections get their turn."""
-
-READ_RETRY_SECONDS: Final = 1.0
-"""Pause after a failed read."""
 
 
 class Subscription:
@@ -77,15 +68,10 @@ class Subscription:
         self.last_mark_delete_ms = 0
         self.last_expired_ms = 0
         self.gate_opened_at_ms: int | None = None
-        self._reader = SubscriptionReader(
-            topic.ledger, cursor, topic.parts.settings.dispatcher.dispatcher_max_read_size_bytes
-        )
+        self._dispatch_loop = DispatchLoop(self)
         self._next_key = 0
         self._messages_redelivered = 0  # for consumers that have left
         self._mark_delete_seen = cursor.mark_delete
-        self._is_round_asked = False
-        self._reading: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._is_busy = False
         self._is_closed = False
         if store is not None:
@@ -118,7 +104,7 @@ class Subscription:
     @property
     def is_reading(self) -> bool:
         """Whether entries are being read from storage."""
-        return self._reading is not None
+        return self._dispatch_loop.is_reading
 
     @property
     def messages_redelivered(self) -> int:
@@ -155,7 +141,7 @@ class Subscription:
         consumer = Consumer(self, session, request, key)
         effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
         self.consumers[key] = consumer
-        self._carry_out(effects)
+        self.carry_out(effects)
         self.ask_round()
         return consumer
 
@@ -164,7 +150,7 @@ class Subscription:
         if self.consumers.pop(consumer.key, None) is None or self.dispatcher is None:
             return
         self._messages_redelivered += consumer.messages_redelivered
-        self._carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
+        self.carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
         if not self.consumers and not self.is_durable:
             self._is_closed = True
             self.topic.remove_subscription(self)
@@ -176,7 +162,8 @@ class Subscription:
         for consumer in list(self.consumers.values()):
             consumer.disconnect()
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        """Do what the dispatcher says must be done at once, in its order."""
         for effect in effects:
             match effect:
                 case Rewind():
@@ -217,7 +204,7 @@ class Subscription:
     ) -> None:
         """A consumer wants these again (None: all that it has not acked)."""
         if self.dispatcher is not None and not consumer.is_closed:
-            self._carry_out(self.dispatcher.redeliver(consumer.key, positions, epoch=epoch))
+            self.carry_out(self.dispatcher.redeliver(consumer.key, positions, epoch=epoch))
             self.ask_round()
 
     def when_durable(self, done: Callable[[BaseException | None], None]) -> None:
@@ -283,139 +270,13 @@ class Subscription:
 
     def ask_round(self) -> None:
         """Have one dispatch round run soon. Cheap; asking twice is one round."""
-        if not self._is_round_asked and self.consumers and not self._is_closed:
-            self._is_round_asked = True
-            asyncio.get_running_loop().call_soon(self._round)
+        if self.consumers and not self._is_closed:
+            self._dispatch_loop.ask()
 
-    def _round(self) -> None:
-        self._is_round_asked = False
-        if self._reading is not None or self._is_busy or self._is_closed:
-            return
-        for _ in range(READS_PER_ROUND_MAX):
-            read = self._next_read()
-            if read is None:
-                self._arm_timer()
-                if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:
-                    self._tell_end()
-                return
-            pending = self._reader.begin(read)
-            entries = self._reader.read_cached(pending)
-            if entries is None:
-                self._reading = asyncio.get_running_loop().create_task(self._read(pending))
-                return
-            self._deliver(read, entries)
-        self.ask_round()
-
-    def _tell_end(self) -> None:
-        for consumer in self.consumers.values():
-            if not consumer.knows_end:
-                consumer.knows_end = True
-                consumer.session.send_reached_end_of_topic(consumer.consumer_id)
-
-    def _next_read(self) -> Read | None:
-        dispatcher, cursor = self.dispatcher, self.cursor
-        if dispatcher is None:
-            return None
-        has_unread = cursor.read_position <= self.topic.ledger.facts.last_confirmed
-        if not self.pauses:
-            return dispatcher.next_read(has_unread=has_unread, gate_open=True)
-        budget = None
-        if self.gate.settings.is_strict:
-            budget = cursor.entry_budget(
-                self.gate.settings.ranges_max,
-                entries_enough=self.topic.parts.settings.dispatcher.dispatcher_max_read_batch_size,
-            )
-            self.gate.budget(budget, self.topic.parts.clock_ms())
-        if self.gate.is_open:
-            return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
-        last_acked = cursor.last_acked_position()
-        return dispatcher.next_read(
-            has_unread=has_unread,
-            gate_open=False,
-            entry_budget=budget,
-            holes_up_to=last_acked
-            if last_acked is not None and last_acked > cursor.read_position
-            else None,
-            is_acked=cursor.is_acked,
-        )
-
-    async def _read(self, pending: PendingRead) -> None:
-        retry_seconds = 0.0
-        try:
-            entries = await self._reader.read(pending)
-        except AckGateError as error:
-            log.warning("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
-            if self.dispatcher is not None:
-                self._carry_out(self.dispatcher.read_failed(pending.read, pending.passed_over))
-            retry_seconds = READ_RETRY_SECONDS
-        else:
-            self._deliver(pending.read, entries)
-        finally:
-            self._reading = None
-        if retry_seconds:
-            asyncio.get_running_loop().call_later(retry_seconds, self.ask_round)
-        else:
-            self.ask_round()
-
-    def _deliver(self, read: Read, entries: list[Entry]) -> None:
-        dispatcher = self.dispatcher
-        if dispatcher is None:
-            return
-        columns = self._reader.columns(
-            entries,
-            key_hash=dispatcher.key_hash,
-            with_chunks=self.type is SubscriptionType.SHARED,
-        )
-        for delivery in dispatcher.assign(read, columns):
-            self._send(delivery, entries)
-
-    def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
-        consumer = self.consumers.get(delivery.consumer)
-        if consumer is None:
-            return
-        has_masks = self.cursor.partly_acked_count > 0
-        unacked_mask = self.cursor.unacked_mask
-        counts = delivery.redelivery_counts
-        messages = []
-        size = 0
-        for place, index in enumerate(delivery.indexes):
-            entry = entries[index]
-            payload = entry.payload
-            size += len(payload)
-            messages.append(
-                MessageOut(
-                    *entry.position,
-                    counts[place] if counts is not None else 0,
-                    unacked_mask(entry.position) if has_masks else None,
-                    payload,
-                )
-            )
-        self.messages_out += delivery.message_count
-        self.bytes_out += size
-        consumer.send(messages, delivery.message_count, size, delivery.epoch)
-        if not consumer.session.is_writable and self.dispatcher is not None:
-            self.dispatcher.set_writable(consumer.key, is_writable=False)
-
-    def _arm_timer(self) -> None:
-        """Wake up for the dispatcher's or the gate's own deadline."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadlines = [self.gate.next_deadline_ms]
-        if self.dispatcher is not None:
-            deadlines.append(self.dispatcher.next_deadline_ms)
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if known:
-            delay_ms = max(0, min(known) - self.topic.parts.clock_ms())
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        now_ms = self.topic.parts.clock_ms()
-        self.gate.advance(now_ms)
-        if self.dispatcher is not None:
-            self._carry_out(self.dispatcher.advance(now_ms))
-        self.ask_round()
+    @property
+    def may_dispatch(self) -> bool:
+        """False while the cursor is being moved, and after closing."""
+        return not self._is_busy and not self._is_closed
 
     # ---------------------------------------------------------------- moving the cursor
 
@@ -428,8 +289,7 @@ class Subscription:
         self._is_busy = True
         try:
             self.disconnect_consumers()
-            if self._reading is not None:
-                await asyncio.wait([self._reading])
+            await self._dispatch_loop.settle()
             target = resolve(self.topic.ledger, position)
             self.cursor.reset(target)
             if unacked_mask and target == position:
@@ -503,8 +363,7 @@ class Subscription:
     async def close(self) -> None:
         """Send consumers away and persist what is dirty."""
         self._stop()
-        if self._reading is not None:
-            await asyncio.wait([self._reading])
+        await self._dispatch_loop.settle()
         if self.store is not None:
             await self.store.close()
 
@@ -527,8 +386,7 @@ class Subscription:
     def _stop(self) -> None:
         self._is_closed = True
         self.disconnect_consumers()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._dispatch_loop.stop()
 
     def _check_idle(self) -> None:
         if self._is_closed or self._is_busy:

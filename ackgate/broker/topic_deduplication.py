@@ -1,7 +1,8 @@
 """The durable side of de-duplication: one cursor that remembers the producers' sequence ids.
 
-Edge: owns the store of the cursor ``pulsar.dedup``. The map is saved every so many entries; what came
-after the last save is learned again from the stored messages at load, so nothing depends on a save.
+Edge: owns the store of the cursor ``pulsar.dedup``. The map is saved every so many entries; what
+came after the last save is learned again from the stored messages at load, so nothing depends on a
+save.
 """
 
 from __future__ import annotations

@@ -1,0 +1,206 @@
+"""The loop that gives a subscription's messages out: one round at a time, on the event loop.
+
+Edge. A round asks the dispatcher what to read, reads it (from the cache at once, from a ledger in
+a task of its own), hands the entries over and sends what comes of it, until there is nothing to
+read or others have waited long enough. Whoever changes anything asks for a round; since rounds and
+changes never overlap, no wake-up is lost between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.reads import PendingRead, SubscriptionReader
+from ackgate.broker.wire_types import MessageOut, SubscriptionType
+from ackgate.errors import AckGateError
+
+if TYPE_CHECKING:
+    from ackgate.broker.entry import Entry
+    from ackgate.broker.subscription import Subscription
+    from ackgate.dispatcher.dispatcher import Delivery, Read
+
+log = logging.getLogger(__name__)
+
+READS_PER_ROUND_MAX: Final = 20
+"""Reads of one round before other connections get their turn."""
+
+READ_RETRY_SECONDS: Final = 1.0
+"""Pause after a failed read."""
+
+
+class DispatchLoop:
+    """The rounds of one subscription."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        topic = subscription.topic
+        self._reader = SubscriptionReader(
+            topic.ledger,
+            subscription.cursor,
+            topic.parts.settings.dispatcher.dispatcher_max_read_size_bytes,
+        )
+        self._is_asked = False
+        self._reading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether entries are being read from storage."""
+        return self._reading is not None
+
+    def ask(self) -> None:
+        """Have one round run soon."""
+        if not self._is_asked:
+            self._is_asked = True
+            asyncio.get_running_loop().call_soon(self._round)
+
+    async def settle(self) -> None:
+        """Wait until no read is under way."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    def stop(self) -> None:
+        """Wake up no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _round(self) -> None:
+        subscription = self._subscription
+        self._is_asked = False
+        if self._reading is not None or not self._subscription.may_dispatch:
+            return
+        for _ in range(READS_PER_ROUND_MAX):
+            read = self._next_read()
+            if read is None:
+                self._arm_timer()
+                return
+            pending = self._reader.begin(read)
+            entries = self._reader.read_cached(pending)
+            if entries is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read(pending))
+                return
+            try:
+                self._deliver(read, entries)
+            except AckGateError as error:
+                self._on_failed(pending, error)
+                return
+        subscription.ask_round()
+
+    def _next_read(self) -> Read | None:
+        subscription = self._subscription
+        dispatcher, cursor = subscription.dispatcher, subscription.cursor
+        if dispatcher is None:
+            return None
+        has_unread = cursor.read_position <= subscription.topic.ledger.facts.last_confirmed
+        if not subscription.pauses:
+            return dispatcher.next_read(has_unread=has_unread, gate_open=True)
+        budget = None
+        if subscription.gate.settings.is_strict:
+            budget = cursor.entry_budget(
+                subscription.gate.settings.ranges_max,
+                entries_enough=subscription.topic.parts.settings.dispatcher.dispatcher_max_read_batch_size,
+            )
+            subscription.gate.budget(budget, subscription.topic.parts.clock_ms())
+        if subscription.gate.is_open:
+            return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
+        last_acked = cursor.last_acked_position()
+        return dispatcher.next_read(
+            has_unread=has_unread,
+            gate_open=False,
+            entry_budget=budget,
+            holes_up_to=last_acked
+            if last_acked is not None and last_acked > cursor.read_position
+            else None,
+            is_acked=cursor.is_acked,
+        )
+
+    async def _read(self, pending: PendingRead) -> None:
+        try:
+            entries = await self._reader.read(pending)
+            self._deliver(pending.read, entries)
+        except AckGateError as error:
+            self._on_failed(pending, error)
+        else:
+            self._subscription.ask_round()
+        finally:
+            self._reading = None
+
+    def _on_failed(self, pending: PendingRead, error: AckGateError) -> None:
+        subscription = self._subscription
+        log.warning(
+            "subscription %s of %s: read failed: %s",
+            subscription.name,
+            subscription.topic.name,
+            error,
+        )
+        if subscription.dispatcher is not None:
+            subscription.carry_out(
+                subscription.dispatcher.read_failed(pending.read, pending.passed_over)
+            )
+        asyncio.get_running_loop().call_later(READ_RETRY_SECONDS, subscription.ask_round)
+
+    def _deliver(self, read: Read, entries: list[Entry]) -> None:
+        subscription = self._subscription
+        dispatcher = subscription.dispatcher
+        if dispatcher is None:
+            return
+        columns = self._reader.columns(
+            entries,
+            key_hash=dispatcher.key_hash,
+            with_chunks=subscription.type is SubscriptionType.SHARED,
+        )
+        for delivery in dispatcher.assign(read, columns):
+            self._send(delivery, entries)
+
+    def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
+        subscription = self._subscription
+        consumer = subscription.consumers.get(delivery.consumer)
+        if consumer is None:
+            return
+        has_masks = subscription.cursor.partly_acked_count > 0
+        unacked_mask = subscription.cursor.unacked_mask
+        counts = delivery.redelivery_counts
+        messages = []
+        size = 0
+        for place, index in enumerate(delivery.indexes):
+            entry = entries[index]
+            payload = entry.payload
+            size += len(payload)
+            messages.append(
+                MessageOut(
+                    *entry.position,
+                    counts[place] if counts is not None else 0,
+                    unacked_mask(entry.position) if has_masks else None,
+                    payload,
+                )
+            )
+        subscription.messages_out += delivery.message_count
+        subscription.bytes_out += size
+        consumer.send(messages, delivery.message_count, size, delivery.epoch)
+        if not consumer.session.is_writable and subscription.dispatcher is not None:
+            subscription.dispatcher.set_writable(consumer.key, is_writable=False)
+
+    def _arm_timer(self) -> None:
+        """Wake up for the dispatcher's or the gate's own deadline."""
+        subscription = self._subscription
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadlines = [subscription.gate.next_deadline_ms]
+        if subscription.dispatcher is not None:
+            deadlines.append(subscription.dispatcher.next_deadline_ms)
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if known:
+            delay_ms = max(0, min(known) - subscription.topic.parts.clock_ms())
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        subscription = self._subscription
+        self._timer = None
+        now_ms = subscription.topic.parts.clock_ms()
+        subscription.gate.advance(now_ms)
+        if subscription.dispatcher is not None:
+            subscription.carry_out(subscription.dispatcher.advance(now_ms))
+        subscription.ask_round()
