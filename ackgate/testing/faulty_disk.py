@@ -19,10 +19,10 @@ from ackgate.persistence.ledgers.disk import OsDisk
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ackgate.persistence.ledgers.disk import OsFile, OsLock
+    from ackgate.persistence.ledgers.disk import DiskFile, OsFile, OsLock
 
 
 class ShortWrite(OSError):  # noqa: N818  it is what a full disk does, and reads better so
@@ -152,6 +152,11 @@ class FaultyDisk:
         """A file to read."""
         with self.call("open_read", path):
             return FaultyFile(self, self._disk.open_read(path))
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        """Make several files durable, one after the other: scripts of faults stay exact."""
+        for file in files:
+            file.sync()
 
     def list(self, directory: Path) -> list[str]:
         """Names in a directory."""

@@ -37,7 +37,13 @@ HEADER_BYTES_MAX: Final = 64 * 1024
 """No header of ours is near that; a longer one is not ours."""
 
 _MAGIC: Final = b"Obj\x01"
-_WINDOW_BYTES: Final = 256 * 1024
+_WINDOW_BYTES: Final = 8 * 1024
+"""Read ahead while hopping from block head to block head: enough for many small blocks, little
+enough not to read all of the large ones."""
+
+_SEARCH_BYTES: Final = 256 * 1024
+"""Read at a time while looking for a marker."""
+
 _COUNT_MAX: Final = 1 << 31
 
 
@@ -198,7 +204,7 @@ def _block_at(window: _Window, marker: bytes, offset: int) -> Block | None:
 def _find_marker(window: _Window, marker: bytes, offset: int) -> int:
     """Where the next marker behind `offset` ends, or the end of the file."""
     while (left := window.file_size - offset) >= SYNC_BYTES:
-        data = window.read(offset, min(_WINDOW_BYTES, left))
+        data = window.read(offset, min(_SEARCH_BYTES, left))
         found = data.find(marker)
         if found >= 0:
             return offset + found + SYNC_BYTES

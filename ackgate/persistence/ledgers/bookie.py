@@ -127,6 +127,9 @@ class Bookie:
 
     async def probe(self) -> None:
         """Try whether it can be written (again). Raises `StorageError`."""
+        if self._cache.is_full:
+            # The journal may be fine and the fragment files not; then nothing can be taken either.
+            await self.checkpoint()
         await self._writable().probe()
 
     def ledger_closed(self, ledger_id: int) -> None:
@@ -195,7 +198,8 @@ class Bookie:
     async def fence(self, ledger_id: int) -> None:
         """From now on nobody's add to this ledger is confirmed here. Raises `StorageError`.
 
-        Those who fence at the same time share one sync.
+        Those who fence at the same time share one sync. If the writer is dead its journal is taken
+        over, once for all its ledgers.
         """
         self._writable().fenced.add(ledger_id)
         self._fence_waiting.add(ledger_id)
@@ -208,8 +212,13 @@ class Bookie:
         writer = self._opened.writer
         assert writer is not None
         ledger_ids = sorted(self._fence_waiting)
+
+        def fence() -> None:
+            writer.fences.add(ledger_ids)
+            self._opened.take_over()
+
         try:
-            await self._on_storage(lambda: writer.fences.add(ledger_ids))
+            await self._on_storage(fence)
             self._fence_waiting.difference_update(ledger_ids)
         finally:
             self._fence_round = None
@@ -225,7 +234,8 @@ class Bookie:
     async def take_over_dead_journals(self) -> int:
         """Bring entries of writers that are gone into fragment files; the number of entries.
 
-        Cheap when there are none. Raises `StorageError`.
+        Done at opening and when a ledger is fenced; cheap when there are none. Raises
+        `StorageError`.
         """
         self._writable()
         return await self._on_storage(self._opened.take_over)

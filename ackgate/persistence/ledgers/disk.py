@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING, Protocol
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-FILE_MODE = 0o640
+_SYNC_THREADS: Final = 4
+"""Syncs under way at a time, of one disk: the file system commits them together. Measured on ext4,
+1,000 new files: one thread 1.4 s, four 0.4 to 0.7 s, eight and sixteen no better."""
+
+FILE_MODE: Final = 0o640
 """Entries may hold anything; only the owner writes, only the group may read."""
 
 
@@ -58,6 +64,9 @@ class Disk(Protocol):
         """An existing or new file to append to and to read."""
 
     def open_read(self, path: Path) -> DiskFile: ...
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        """Sync several files, in any order. Raises `OSError` when one fails."""
 
     def list(self, directory: Path) -> list[str]:
         """Names in a directory, sorted."""
@@ -138,6 +147,9 @@ class OsLock:
 class OsDisk:
     """The real disk."""
 
+    def __init__(self) -> None:
+        self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "bookie-sync")
+
     def create(self, path: Path) -> OsFile:
         return OsFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
 
@@ -146,6 +158,16 @@ class OsDisk:
 
     def open_read(self, path: Path) -> OsFile:
         return OsFile(path, os.O_RDONLY)
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        if len(files) == 1:
+            files[0].sync()
+            return
+        # Every one is waited for before the first error goes up: the caller closes the files then.
+        done = [self._syncing.submit(file.sync) for file in files]
+        wait(done)
+        for one in done:
+            one.result()
 
     def list(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))  # noqa: PTH208  Path.iterdir makes a Path per name

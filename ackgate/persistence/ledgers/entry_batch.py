@@ -38,13 +38,13 @@ class AddSink(Protocol):
     def is_recovery(self) -> bool:
         """Whether fencing does not apply: the one who fenced the ledger is mending it."""
 
-    def synced(self, bookie_id: str, last_entry_id: int) -> None:
-        """All that this bookie was given up to this entry is on stable storage."""
+    def synced(self, last_entry_id: int) -> None:
+        """All that the bookie was given by this sink up to this entry is on stable storage."""
 
-    def failed(self, bookie_id: str, error: AckGateError) -> None:
-        """What this bookie was given last was not written, and what comes next may not be either."""
+    def failed(self, error: AckGateError) -> None:
+        """What the bookie was given last was not written; what comes next may not be either."""
 
-    def fenced(self, bookie_id: str) -> None:
+    def fenced(self) -> None:
         """The ledger was fenced there; nothing more is confirmed."""
 
 

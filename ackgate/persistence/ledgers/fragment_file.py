@@ -2,7 +2,7 @@
 
 Edge: blocking; used from the bookie's storage lane only. Where its blocks lie is found by hopping
 from block head to block head, once, when the file is first read, and again from where it stopped
-when the file has grown; 28 bytes of memory per block of 64 KiB. A read decodes whole blocks.
+when the file has grown; 28 bytes of memory per block of 32 KiB. A read decodes whole blocks.
 
 Damage is met on the way, not looked for: a head that is no head, a block that does not fit in. What
 can still be read around it is read, and the damage is named in `damages`.
@@ -20,6 +20,7 @@ from ackgate.persistence.ledgers.entry_codec import StoredEntry, decode_entries
 
 if TYPE_CHECKING:
     from ackgate.persistence.ledgers.avro_container import Block, ContainerHeader
+    from ackgate.persistence.ledgers.decoded_blocks import DecodedBlocks
     from ackgate.persistence.ledgers.disk import DiskFile
 
 
@@ -39,6 +40,7 @@ class FragmentFile:
 
     __slots__ = (
         "_counts",
+        "_decoded",
         "_file",
         "_firsts",
         "_header",
@@ -50,8 +52,9 @@ class FragmentFile:
         "indexed_to",
     )
 
-    def __init__(self, file: DiskFile, ledger_id: int) -> None:
+    def __init__(self, file: DiskFile, ledger_id: int, decoded: DecodedBlocks) -> None:
         self._file = file
+        self._decoded = decoded
         self._ledger_id = ledger_id
         self._header: ContainerHeader | None = None
         self._firsts = array("q")
@@ -149,9 +152,15 @@ class FragmentFile:
         return FragmentCut(end, self._header.sync_marker, last, taken)
 
     def _decode(self, i: int) -> list[StoredEntry]:
-        data = self._file.read(self._offsets[i], self._sizes[i])
-        decoded = decode_entries(data, self._counts[i])[0]
-        return [entry for entry in decoded if entry.ledger_id == self._ledger_id]
+        key = (self._file.path, self._offsets[i])
+        entries = self._decoded.get(key)
+        if entries is None:
+            data = self._file.read(self._offsets[i], self._sizes[i])
+            entries = decode_entries(data, self._counts[i])[0]
+            if any(entry.ledger_id != self._ledger_id for entry in entries):
+                entries = [entry for entry in entries if entry.ledger_id == self._ledger_id]
+            self._decoded.put(key, entries)
+        return entries
 
     def close(self) -> None:
         """Give the descriptor back."""

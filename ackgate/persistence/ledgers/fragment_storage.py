@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.ledgers.avro_container import SYNC_BYTES, block_head, container_header
+from ackgate.persistence.ledgers.decoded_blocks import DecodedBlocks
 from ackgate.persistence.ledgers.fragment_file import FragmentFile
 from ackgate.persistence.ledgers.layout import FragmentName, parse_fragment_name
 
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 _WRITE_BYTES = 1024 * 1024
 """Blocks are gathered up to this size per write call."""
+
+_DECODED_BLOCKS = 32
+"""Some megabytes; as many readers as that walk through ledgers without decoding blocks twice."""
 
 _RACY_NS = 50_000_000
 """A directory listed so soon after its last change may change again without its time stamp moving."""
@@ -67,6 +71,7 @@ class FragmentStorage:
         self._names: dict[int, list[FragmentName]] = {}
         self._growing: dict[tuple[str, int, int], _Growing] = {}
         self._open: OrderedDict[FragmentName, FragmentFile] = OrderedDict()
+        self._decoded = DecodedBlocks(_DECODED_BLOCKS)
         self._listed_ns = -1
         self._reported: set[str] = set()
         self.files_per_chunk = max(settings.open_files_max // 4, 1)
@@ -147,9 +152,10 @@ class FragmentStorage:
             self._open.move_to_end(name)
             return file
         try:
-            file = FragmentFile(self._disk.open_read(self._directory / str(name)), name.ledger_id)
+            opened = self._disk.open_read(self._directory / str(name))
         except FileNotFoundError:
             return None
+        file = FragmentFile(opened, name.ledger_id, self._decoded)
         try:
             file.catch_up()
         except CorruptRecordError as error:
@@ -166,6 +172,7 @@ class FragmentStorage:
 
     def forget_open(self, name: FragmentName) -> None:
         """Close a file that was read, since it was cut."""
+        self._decoded.forget(self._directory / str(name))
         file = self._open.pop(name, None)
         if file is not None:
             file.close()
@@ -205,10 +212,10 @@ class FragmentStorage:
                     keys.append((writer, ledger_id, fragment_id))
                     self._append(writer, batches[at:end], touched)
                     at = end
-            for file, _ in touched:
-                file.sync()
+            self._disk.sync_files([file for file, _ in touched])
         except OSError:
             for file, size_before in touched:
+                self._decoded.forget(file.path)
                 with contextlib.suppress(OSError):
                     if size_before:
                         file.truncate(size_before)

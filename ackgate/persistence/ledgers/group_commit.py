@@ -94,7 +94,7 @@ class GroupCommit:
     def add(self, batch: EntryBatch, sink: AddSink) -> None:
         """Queue a batch; its sink hears of it. Never blocks."""
         if self._is_closed:
-            sink.failed(self.bookie_id, ClosedHandleError(f"bookie {self.bookie_id} is closed"))
+            sink.failed(ClosedHandleError(f"bookie {self.bookie_id} is closed"))
             return
         self._pending.append((batch, sink))
         if self._task is None:
@@ -231,13 +231,13 @@ class GroupCommit:
         fenced = self.fenced
         for sink, last_entry_id in last_entry_ids.items():
             if sink.ledger_id in fenced and not sink.is_recovery:
-                sink.fenced(self.bookie_id)
+                sink.fenced()
             else:
-                sink.synced(self.bookie_id, last_entry_id)
+                sink.synced(last_entry_id)
 
     def _fail(self, taken: Iterable[tuple[EntryBatch, AddSink]], error: AckGateError) -> None:
         for sink in {sink: None for _, sink in taken}:
-            sink.failed(self.bookie_id, error)
+            sink.failed(error)
 
     def _storage_error(self, error: OSError) -> StorageError:
         return StorageError(f"bookie {self.bookie_id}: journal not written: {error}")

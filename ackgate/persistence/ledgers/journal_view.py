@@ -7,7 +7,8 @@ a journal in between is in a fragment file by then.
 
 Entries found here may be written and not yet synced by their writer. Whoever builds on them (recovery)
 must not lose them again in a crash, so a view that is not merely looking syncs what it has read.
-Nothing is kept in memory but where each ledger's entries lie.
+Kept in memory: where each ledger's entries lie, and the block decoded last, since whoever takes over
+a writer's ledgers asks for one after the other out of the same few blocks.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class JournalView:
         self._directory = directory
         self._own_writer = own_writer
         self._seen: dict[Path, _Seen] = {}
+        self._decoded: tuple[Path, int, dict[int, list[StoredEntry]]] | None = None
 
     def writers(self) -> list[str]:
         """Names of the other writers whose journals are there, alive or dead."""
@@ -81,6 +83,8 @@ class JournalView:
                     present.add(path)
         for path in self._seen.keys() - present:
             del self._seen[path]
+        if not self._seen:
+            self._decoded = None
 
     def _read_on(self, path: Path) -> bool:
         try:
@@ -122,8 +126,8 @@ class JournalView:
                 if place.first <= last and place.last >= first:
                     entries += [
                         entry
-                        for entry in self._decode(place)
-                        if entry.ledger_id == ledger_id and first <= entry.entry_id <= last
+                        for entry in self._decode(place, ledger_id)
+                        if first <= entry.entry_id <= last
                     ]
         return entries
 
@@ -133,19 +137,26 @@ class JournalView:
         for seen in self._seen.values():
             places = seen.places.get(ledger_id)
             if places:
-                entries += [e for e in self._decode(places[-1]) if e.ledger_id == ledger_id]
+                entries += self._decode(places[-1], ledger_id)
         return entries
 
-    def _decode(self, place: _Place) -> list[StoredEntry]:
-        try:
-            file = self._disk.open_read(place.path)
-        except FileNotFoundError:
-            return []
-        try:
-            data = file.read(place.block.data_offset, place.block.data_size)
-        finally:
-            file.close()
-        return decode_entries(data, place.block.entry_count)[0]
+    def _decode(self, place: _Place, ledger_id: int) -> list[StoredEntry]:
+        """The ledger's entries in a block."""
+        known = self._decoded
+        if known is None or known[:2] != (place.path, place.block.offset):
+            try:
+                file = self._disk.open_read(place.path)
+            except FileNotFoundError:
+                return []
+            try:
+                data = file.read(place.block.data_offset, place.block.data_size)
+            finally:
+                file.close()
+            by_ledger: dict[int, list[StoredEntry]] = {}
+            for entry in decode_entries(data, place.block.entry_count)[0]:
+                by_ledger.setdefault(entry.ledger_id, []).append(entry)
+            known = self._decoded = (place.path, place.block.offset, by_ledger)
+        return known[2].get(ledger_id, [])
 
 
 def _note(seen: _Seen, path: Path, block: Block, entries: list[StoredEntry]) -> None:

@@ -95,7 +95,6 @@ class LedgerRecovery:
             return f"bookie {bookie_id} is not here"
         try:
             await bookie.fence(self._ledger_id)
-            await bookie.take_over_dead_journals()
         except StorageError as error:
             return str(error)
         return None
@@ -228,13 +227,15 @@ class _Rewrite:
         self.is_recovery = True
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def synced(self, bookie_id: str, last_entry_id: int) -> None:  # noqa: ARG002
+    def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
+        """They are there."""
         if not self.done.done():
             self.done.set_result(None)
 
-    def failed(self, bookie_id: str, error: AckGateError) -> None:  # noqa: ARG002
+    def failed(self, error: AckGateError) -> None:
+        """They are not."""
         if not self.done.done():
             self.done.set_exception(error)
 
-    def fenced(self, bookie_id: str) -> None:
+    def fenced(self) -> None:
         """Never told: it is recovery that fences."""

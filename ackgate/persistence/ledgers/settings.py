@@ -32,7 +32,7 @@ class BookieSettings:
     commit_bytes_max: int = 4 * MEBIBYTE
     """Most that one group commit writes (a single larger batch excepted)."""
 
-    block_bytes: int = 64 * 1024
+    block_bytes: int = 32 * 1024
     """Size at which a block of a fragment file is full: the least that a read decodes."""
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class LedgerClientSettings:
     in_flight_adds_max: int = 50_000
     """Adds not yet confirmed per handle, above which `has_room` is False."""
 
-    batch_bytes_max: int = 64 * 1024
+    batch_bytes_max: int = 32 * 1024
     """Entries of one append are cut into batches of about this size on their way to the bookies."""
 
     def __post_init__(self) -> None:

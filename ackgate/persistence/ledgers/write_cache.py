@@ -57,7 +57,7 @@ class CacheBlock:
 class CacheHalf:
     """Blocks by ledger."""
 
-    __slots__ = ("_block_bytes", "_overlapping", "bytes", "closed", "ledgers")
+    __slots__ = ("_block_bytes", "_decoded", "_overlapping", "bytes", "closed", "ledgers")
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
@@ -65,6 +65,7 @@ class CacheHalf:
         """Per ledger ascending by first entry id."""
         self._overlapping: set[int] = set()
         """Ledgers in which entries were written again: their blocks reach into one another."""
+        self._decoded: tuple[CacheBlock, list[StoredEntry]] | None = None
         self.bytes = 0
         self.closed: set[int] = set()
         """Ledgers of this bookie that take no more entries."""
@@ -103,12 +104,19 @@ class CacheHalf:
         for block in blocks[start:stop]:
             if block.last_entry_id < first or block.first_entry_id > last:
                 continue
-            decoded = block.entries()
+            decoded = self._decode(block)
             if first <= block.first_entry_id and block.last_entry_id <= last:
                 entries += decoded
             else:
                 entries += [entry for entry in decoded if first <= entry.entry_id <= last]
         return entries
+
+    def _decode(self, block: CacheBlock) -> list[StoredEntry]:
+        """The block's entries; the one decoded last is kept, for whoever walks through it."""
+        known = self._decoded
+        if known is None or known[0] is not block or len(known[1]) != block.entry_count:
+            known = self._decoded = (block, block.entries())
+        return known[1]
 
 
 def _first(block: CacheBlock) -> int:

@@ -33,6 +33,7 @@ from ackgate.errors import (
     NoSuchLedgerError,
 )
 from ackgate.persistence.ledgers.ensemble_change import change_ensemble
+from ackgate.persistence.ledgers.ensemble_place import EnsemblePlace
 from ackgate.persistence.ledgers.entry_batch import EntryBatch
 from ackgate.persistence.ledgers.entry_codec import EntryEncoder, parts_of_place
 from ackgate.persistence.ledgers.in_flight import AddsInFlight, Flight
@@ -42,7 +43,6 @@ from ackgate.persistence.ports import AppendTicket, LedgerState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.entry_reads import EntryReads
     from ackgate.persistence.ledgers.in_flight import Ticket
@@ -64,15 +64,16 @@ class BookieLedgerWriter:
 
     __slots__ = (
         "_adds",
-        "_bookies",
         "_border",
         "_catalog",
         "_change",
+        "_changes_in_a_row",
         "_encoder",
         "_end",
         "_entry",
         "_is_released",
         "_lost",
+        "_places",
         "_pool",
         "_reads",
         "_room",
@@ -98,11 +99,15 @@ class BookieLedgerWriter:
         self._border = ConfirmedBorder(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )
-        self._bookies: list[Bookie | None] = [pool.get(b) for b in metadata.fragments[-1].ensemble]
-        """By place of the ensemble; None: failed, and not replaced (yet)."""
+        self._places = [
+            EnsemblePlace(self, place, pool.get(bookie_id))
+            for place, bookie_id in enumerate(metadata.fragments[-1].ensemble)
+        ]
         self._lost: set[int] = set()
         """Places whose bookie failed and was not replaced."""
         self._change: asyncio.Task[None] | None = None
+        self._changes_in_a_row = 0
+        """Ensemble changes since an entry was last confirmed."""
         self._room: asyncio.Future[None] | None = None
         self._end: AckGateError | None = None
         """Why no more adds are taken."""
@@ -196,10 +201,8 @@ class BookieLedgerWriter:
     ) -> None:
         batches = self._encode(first, payloads, lengths)
         self._adds.put(Flight(first + len(lengths) - 1, payload_bytes, batches, tickets))
-        for place, batch in enumerate(batches):
-            bookie = self._bookies[place]
-            if batch is not None and bookie is not None:
-                bookie.add(batch, self)
+        for place, batch in zip(self._places, batches, strict=True):
+            place.add(batch)
 
     def _encode(
         self, first: int, payloads: Sequence[bytes], lengths: Sequence[int]
@@ -225,47 +228,39 @@ class BookieLedgerWriter:
                 batches.append(None)
         return tuple(batches)
 
-    # -------------------------------------------------------------- what bookies report (`AddSink`)
+    # --------------------------------------------------------- what bookies report (`PlaceOwner`)
 
-    @property
-    def is_recovery(self) -> bool:
-        """Fencing means us."""
-        return False
-
-    def synced(self, bookie_id: str, last_entry_id: int) -> None:
+    def place_synced(self, place: int, last_entry_id: int) -> None:
         """A bookie has synced what it was given up to this entry."""
-        place = self._place_of(bookie_id)
-        if place is not None:
-            self._border.synced(place, last_entry_id)
-            self._confirm()
+        self._border.synced(place, last_entry_id)
+        self._confirm()
 
-    def fenced(self, bookie_id: str) -> None:
+    def place_fenced(self) -> None:
         """Somebody else recovers the ledger."""
-        self._finish(
-            LedgerFencedError(f"ledger {self.ledger_id} was fenced (bookie {bookie_id} says)")
-        )
+        self._finish(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
 
-    def failed(self, bookie_id: str, error: AckGateError) -> None:
+    def place_failed(self, place: int, error: AckGateError) -> None:
         """A bookie did not write what it was given."""
-        place = self._place_of(bookie_id)
-        if place is None or self._end is not None:
+        if self._is_through:
             return
-        logger.warning("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, error)
-        self._bookies[place] = None
+        logger.warning("ledger %d: %s", self.ledger_id, error)
+        self._places[place].leave()
         self._lost.add(place)
         if self._change is None:
             self._change = asyncio.get_running_loop().create_task(self._replace_lost(error))
 
-    def _place_of(self, bookie_id: str) -> int | None:
-        for place, bookie in enumerate(self._bookies):
-            if bookie is not None and bookie.bookie_id == bookie_id:
-                return place
-        return None
+    @property
+    def _is_through(self) -> bool:
+        """Ended, and nothing in flight: a handle being closed still sees its adds through."""
+        return self._end is not None and not self._adds.count
 
     def _confirm(self) -> None:
         if self._change is None and self._adds.count:
+            before = self._adds.last_add_confirmed
             self._adds.confirm(self._border.border())
-            self._give_room()
+            if self._adds.last_add_confirmed != before:
+                self._changes_in_a_row = 0
+                self._give_room()
 
     def _give_room(self) -> None:
         if self._room is not None and self.has_room:
@@ -284,8 +279,11 @@ class BookieLedgerWriter:
     async def _replace_lost(self, error: AckGateError) -> None:
         """Bring spares to where bookies failed, or go on without, or end."""
         try:
-            while self._lost and self._end is None:
-                if not await self._replace_some():
+            while self._lost and not self._is_through:
+                self._changes_in_a_row += 1
+                # Bookies that seem to work and then do not must not be tried for ever.
+                is_hopeless = self._changes_in_a_row > 2 * len(self._pool)
+                if is_hopeless or not await self._replace_some():
                     self._check_quorum(error)
                     break
         except (MetadataConflictError, NoSuchLedgerError) as conflict:
@@ -307,26 +305,24 @@ class BookieLedgerWriter:
         self._entry = change.entry
         first = self.last_add_confirmed + 1
         for place, spare in change.spares.items():
-            self._bookies[place] = spare
+            self._places[place] = taken = EnsemblePlace(self, place, spare)
             self._lost.discard(place)
             self._border.replaced(place, self.last_add_confirmed)
             for flight in self._adds.flights():
                 batch = flight.batches[place]
                 if batch is not None:
-                    spare.add(batch._replace(fragment_id=first), self)
+                    taken.add(batch._replace(fragment_id=first))
         return True
 
     def _check_quorum(self, error: AckGateError) -> None:
         """Raise `LedgerWriteError` when what is left makes no ack quorum."""
-        left = len(self._bookies) - len(self._lost)
+        left, size = len(self._places) - len(self._lost), len(self._places)
         if not self._border.reaches_ack_quorum(self._lost):
             raise LedgerWriteError(
-                f"ledger {self.ledger_id}: {left} of {len(self._bookies)} bookies left, below the ack "
+                f"ledger {self.ledger_id}: {left} of {size} bookies left, below the ack "
                 f"quorum, and none to take a place: {error}"
             )
-        logger.warning(
-            "ledger %d goes on with %d of %d bookies", self.ledger_id, left, len(self._bookies)
-        )
+        logger.warning("ledger %d goes on with %d of %d bookies", self.ledger_id, left, size)
 
     # ----------------------------------------------------------------------------- reading, the end
 
@@ -361,9 +357,9 @@ class BookieLedgerWriter:
         if not isinstance(self._end, LedgerFencedError):
             await self._close_metadata()
         self._is_released = True
-        for bookie in self._bookies:
-            if bookie is not None:
-                bookie.ledger_closed(self.ledger_id)
+        for place in self._places:
+            if place.bookie is not None:
+                place.bookie.ledger_closed(self.ledger_id)
 
     async def _close_metadata(self) -> None:
         closed = replace(
