@@ -16,13 +16,14 @@ out, nothing after it is. Frames come out the same wherever the stream was cut.
 
 from __future__ import annotations
 
-import enum
 from struct import Struct
 from typing import Final, TypeAlias
 
 import google_crc32c
+from google.protobuf.message import DecodeError
 
-from ackgate.broker.errors import FrameTooLargeError, ProtocolError
+from ackgate.broker.errors import ChecksumError, FrameTooLargeError, ProtocolError
+from ackgate.broker.proto import pulsar_pb2 as pb
 
 Frame: TypeAlias = tuple[bytes, bytes]
 """(serialized BaseCommand, payload section). A plain tuple: one is made for every message that
@@ -34,14 +35,14 @@ COMMAND_BYTES_EXTRA: Final = 10 * 1024
 HANDSHAKE_FRAME_BYTES_MAX: Final = 64 * 1024
 """Bound until CONNECT has been accepted. Authentication data may be some kilobytes."""
 
-MAGIC: Final = 0x0E01
 ENTRY_HEADER_BYTES: Final = 10
 """Magic, checksum and metadata size in front of the metadata."""
 
 _SIZE_BYTES: Final = 4
 _SIZES: Final = Struct(">II").unpack_from
-_ENTRY_HEADER: Final = Struct(">HII").unpack_from
-_METADATA_SIZE: Final = Struct(">I").unpack_from
+_MAGIC: Final = b"\x0e\x01"
+_CHECKSUM_AND_SIZE: Final = Struct(">II").unpack_from
+_parse_metadata: Final = pb.MessageMetadata.FromString
 
 
 class FrameDecoder:
@@ -113,44 +114,37 @@ def _frame_error(total_bytes: int, command_bytes: int, bytes_max: int) -> Protoc
     return ProtocolError(f"malformed frame: total size {total_bytes}, command size {command_bytes}")
 
 
-class EntryFault(enum.Enum):
-    """What is wrong with an entry that somebody wants to publish."""
+def entry_metadata(entry: bytes) -> pb.MessageMetadata:
+    """Verify an entry that somebody wants to publish, and parse its metadata.
 
-    CHECKSUM = "checksum"
-    """Its bytes are not those that the producer took the CRC32C of."""
-
-    MALFORMED = "malformed"
-    """Header or metadata do not fit into it."""
-
-
-def entry_fault(entry: bytes) -> EntryFault | None:
-    """Verify an entry's header and checksum; None when it is sound.
-
-    An entry that does not begin with the magic number comes from a client without checksums; it
-    begins with the metadata size. (One that looks like the magic number would be above 200 MB.)
+    Raises `ChecksumError` when its bytes are not those that the producer took the CRC32C of, and
+    `ProtocolError` when it has no metadata that can be parsed: such an entry would stop every
+    subscription that meets it. One that does not begin with the magic number comes from a client
+    without checksums; it begins with the metadata size.
     """
-    entry_bytes = len(entry)
-    if entry_bytes < ENTRY_HEADER_BYTES:
-        return _entry_fault_without_checksum(entry)
-    magic, checksum, metadata_bytes = _ENTRY_HEADER(entry, 0)
-    if magic != MAGIC:
-        return _entry_fault_without_checksum(entry)
-    if google_crc32c.value(entry[6:]) != checksum:
-        return EntryFault.CHECKSUM
-    if metadata_bytes > entry_bytes - ENTRY_HEADER_BYTES:
-        return EntryFault.MALFORMED
-    return None
-
-
-def _entry_fault_without_checksum(entry: bytes) -> EntryFault | None:
-    if len(entry) < _SIZE_BYTES:
-        return EntryFault.MALFORMED
-    (metadata_bytes,) = _METADATA_SIZE(entry, 0)
-    return None if metadata_bytes <= len(entry) - _SIZE_BYTES else EntryFault.MALFORMED
+    start = ENTRY_HEADER_BYTES
+    if entry[:2] == _MAGIC and len(entry) >= ENTRY_HEADER_BYTES:
+        checksum, metadata_bytes = _CHECKSUM_AND_SIZE(entry, 2)
+        if google_crc32c.value(entry[6:]) != checksum:
+            raise ChecksumError("Checksum failed on the broker")  # Pulsar's words
+    elif len(entry) >= _SIZE_BYTES:
+        start = _SIZE_BYTES
+        metadata_bytes = int.from_bytes(entry[:_SIZE_BYTES], "big")
+    else:
+        raise ProtocolError(f"malformed entry of {len(entry)} bytes")
+    end = start + metadata_bytes
+    if end > len(entry):
+        raise ProtocolError(
+            f"malformed entry: {metadata_bytes} bytes of metadata in {len(entry)} bytes"
+        )
+    try:
+        return _parse_metadata(entry[start:end])
+    except DecodeError:
+        raise ProtocolError("malformed entry: its metadata are not MessageMetadata") from None
 
 
 def seal_entry(metadata: bytes, payload: bytes) -> bytes:
     """Build an entry of serialized metadata and payload: what a producer does."""
     covered = len(metadata).to_bytes(4, "big") + metadata + payload
     checksum: int = google_crc32c.value(covered)
-    return MAGIC.to_bytes(2, "big") + checksum.to_bytes(4, "big") + covered
+    return _MAGIC + checksum.to_bytes(4, "big") + covered

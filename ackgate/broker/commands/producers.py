@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker import replies, requests
 from ackgate.broker.errors import (
     BrokerError,
+    ChecksumError,
     ProtocolError,
     ServerError,
     ServiceNotReadyError,
 )
-from ackgate.broker.frames import EntryFault, entry_fault
+from ackgate.broker.frames import entry_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,9 +139,10 @@ class Producers:
         # Absent fields read as 0: only then is it worth asking.
         if not sequence_id and not command.HasField("sequence_id"):
             raise ProtocolError("SEND without a sequence id")
-        fault = entry_fault(entry)
-        if fault is not None:
-            self._refuse_entry(producer_id, sequence_id, fault)
+        try:
+            metadata = entry_metadata(entry)
+        except ChecksumError as error:
+            self._refuse_entry(producer_id, sequence_id, error)
             return
         if command.HasField("txnid_least_bits"):
             self._session.send(
@@ -155,7 +157,9 @@ class Producers:
         self._pending_bytes += entry_bytes
         highest_sequence_id = command.highest_sequence_id
         highest_sequence_id = max(highest_sequence_id, sequence_id)
-        producer.port.publish(sequence_id, highest_sequence_id, command.num_messages, entry)
+        # The entry's own count: consumers are charged by it, and it is what recovery will read.
+        num_messages = max(1, metadata.num_messages_in_batch)
+        producer.port.publish(sequence_id, highest_sequence_id, num_messages, entry)
 
     def hold_if_full(self) -> None:
         """Stop reading when too much is not durable yet. Asked once for each chunk."""
@@ -179,18 +183,12 @@ class Producers:
         if producer_id not in self._recently_closed:
             raise ProtocolError(f"SEND for producer {producer_id}, which is not open")
 
-    def _refuse_entry(self, producer_id: int, sequence_id: int, fault: EntryFault) -> None:
-        if fault is EntryFault.MALFORMED:
-            raise ProtocolError(f"SEND of producer {producer_id} with a malformed entry")
+    def _refuse_entry(self, producer_id: int, sequence_id: int, error: ChecksumError) -> None:
         log.warning(
             "wrong checksum on entry %d of producer %d from %s",
             sequence_id, producer_id, self._session.peer,
         )  # fmt: skip
-        self._session.send(
-            replies.send_error(
-                producer_id, sequence_id, ServerError.CHECKSUM, "Checksum failed on the broker"
-            )
-        )
+        self._session.send(replies.send_error(producer_id, sequence_id, error.code, str(error)))
 
     # ---- what topics send
 

@@ -77,6 +77,8 @@ def commands(draw: st.DrawFn) -> bytes:
     body.SetInParent()
     fill(draw, body)
     serialized = bytearray(command.SerializePartialToString())
+    if draw(st.integers(0, 5)) == 0:  # text that is not UTF-8
+        serialized = serialized.replace(b"public", b"p\xffblic").replace(b"s", b"\xfe")
     if draw(st.integers(0, 5)) == 0:
         serialized[draw(st.integers(0, len(serialized) - 1))] ^= 1 << draw(st.integers(0, 7))
     payload = draw(st.one_of(st.just(b""), st.binary(max_size=40)))

@@ -7,8 +7,11 @@ import struct
 import google_crc32c
 import pytest
 
-from ackgate.broker.errors import FrameTooLargeError, ProtocolError
-from ackgate.broker.frames import EntryFault, FrameDecoder, entry_fault, seal_entry
+from ackgate.broker.errors import ChecksumError, FrameTooLargeError, ProtocolError
+from ackgate.broker.frames import FrameDecoder, entry_metadata, seal_entry
+from ackgate.broker.proto import pulsar_pb2 as pb
+
+METADATA = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
 
 
 def frame(command: bytes, payload: bytes = b"") -> bytes:
@@ -55,30 +58,41 @@ def test_sizes_that_contradict_each_other_are_malformed(total: int, command: int
     assert decoder.feed(good) == [], "an error is final"
 
 
-def test_a_sealed_entry_is_sound() -> None:
-    assert entry_fault(seal_entry(b"metadata", b"payload")) is None
-    assert entry_fault(seal_entry(b"", b"")) is None
+def test_a_sealed_entry_gives_its_metadata() -> None:
+    assert entry_metadata(seal_entry(METADATA, b"payload")).publish_time == 2
+    assert entry_metadata(seal_entry(b"", b"")).publish_time == 0
 
 
-@pytest.mark.parametrize("index", range(2, 25))
+@pytest.mark.parametrize("index", range(2, 2 + 4 + 4 + len(METADATA) + 7))
 def test_one_wrong_bit_is_found(index: int) -> None:
-    entry = bytearray(seal_entry(b"metadata", b"payload"))
+    entry = bytearray(seal_entry(METADATA, b"payload"))
     entry[index] ^= 0x10
-    assert entry_fault(bytes(entry)) is EntryFault.CHECKSUM
+    with pytest.raises(ChecksumError):
+        entry_metadata(bytes(entry))
 
 
-def test_metadata_that_does_not_fit_is_malformed() -> None:
+def test_metadata_that_do_not_fit_are_malformed() -> None:
     covered = (100).to_bytes(4, "big") + b"short"
     entry = b"\x0e\x01" + google_crc32c.value(covered).to_bytes(4, "big") + covered
-    assert entry_fault(entry) is EntryFault.MALFORMED
+    with pytest.raises(ProtocolError, match="100 bytes of metadata in 15 bytes"):
+        entry_metadata(entry)
 
 
 @pytest.mark.parametrize("entry", [b"", b"\x0e", b"\x0e\x01", b"\x0e\x01abc", b"\xff" * 20])
 def test_what_is_too_short_is_malformed(entry: bytes) -> None:
-    assert entry_fault(entry) is EntryFault.MALFORMED
+    with pytest.raises(ProtocolError, match="malformed entry"):
+        entry_metadata(entry)
 
 
 def test_an_entry_without_checksum_is_taken_from_old_clients() -> None:
-    assert entry_fault((8).to_bytes(4, "big") + b"metadata" + b"payload") is None
-    assert entry_fault((9).to_bytes(4, "big") + b"metadata") is EntryFault.MALFORMED
-    assert entry_fault((0).to_bytes(4, "big")) is None
+    size = len(METADATA)
+    assert entry_metadata(size.to_bytes(4, "big") + METADATA + b"payload").publish_time == 2
+    assert entry_metadata((0).to_bytes(4, "big")).publish_time == 0
+    with pytest.raises(ProtocolError):
+        entry_metadata((size + 1).to_bytes(4, "big") + METADATA)
+
+
+def test_metadata_that_are_none_are_malformed_whoever_sealed_them() -> None:
+    for entry in (seal_entry(b"\xff\xff\xff", b"x"), (3).to_bytes(4, "big") + b"\xff\xff\xff"):
+        with pytest.raises(ProtocolError, match="not MessageMetadata"):
+            entry_metadata(entry)

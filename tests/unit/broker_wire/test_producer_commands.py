@@ -60,7 +60,10 @@ async def test_a_batch_is_confirmed_with_its_highest_sequence_id() -> None:
                 num_messages=10,
             )
         )
-        client.send(command, seal_entry(b"", b"batch"))
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=10, publish_time=1, num_messages_in_batch=10
+        )
+        client.send(command, seal_entry(metadata.SerializeToString(), b"batch"))
         await producer.until_receipts(1)
         assert producer.last_receipt is not None
         assert producer.last_receipt.sequence_id == 10
