@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -101,6 +102,33 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.when_durable(cursor.version, heard)
         await self._let_pass(seconds)
 
+    @rule(first=changes, second=changes)
+    def change_during_a_write(
+        self,
+        first: Callable[[ManagedCursor], object],
+        second: Callable[[ManagedCursor], object],
+    ) -> None:
+        async def race() -> None:
+            faults = self.world.ledgers.faults
+            was_holding, faults.is_holding = faults.is_holding, True
+            await self._change([first], 0.002)
+            await self._change([second], 0)
+            faults.is_holding = was_holding
+            self.world.ledgers.release()
+            await self._let_pass(0)
+
+        self.run(race())
+
+    @rule(made=st.lists(changes, min_size=6, max_size=6))
+    def change_often(self, made: list[Callable[[ManagedCursor], object]]) -> None:
+        """Enough writes to fill a ledger."""
+
+        async def change_often() -> None:
+            for each in made:
+                await self._change([each], 0.002)
+
+        self.run(change_often())
+
     @rule(seconds=st.sampled_from([0.0, 0.003, 0.3, 12.0]))
     def wait(self, seconds: float) -> None:
         self.run(self._let_pass(seconds))
@@ -121,21 +149,20 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ what goes wrong
 
-    @rule(what=st.sampled_from(["create", "append", "delete"]), lands=st.booleans())
-    def break_ledgers(self, what: str, lands: bool) -> None:
+    @rule(what=st.sampled_from(["create", "append", "delete", "metadata"]), lands=st.booleans())
+    def break_something(self, what: str, lands: bool) -> None:
+        """`lands`: the work is done all the same, only the answer is a failure."""
         faults = self.world.ledgers.faults
-        faults.append_lands = lands
         if what == "create":
             faults.create = NotEnoughBookiesError("none")
         elif what == "append":
             faults.append = LedgerWriteError("no")
-        else:
+            faults.append_lands = lands
+        elif what == "delete":
             faults.delete = StorageError("not now")
-
-    @rule(lands=st.booleans())
-    def break_metadata(self, lands: bool) -> None:
-        self.world.metadata.failure = metadata_down()
-        self.world.metadata.put_lands = lands
+        else:
+            self.world.metadata.failure = metadata_down()
+            self.world.metadata.put_lands = lands
 
     @rule()
     def mend(self) -> None:
@@ -217,12 +244,13 @@ class StoreMachine(RuleBasedStateMachine):
     async def _let_pass(self, seconds: float) -> None:
         """Let time pass, and imagine a crash at every turn of the loop on the way."""
         end = self.loop.time() + seconds
-        await self._check_now()
-        while self.loop.time() < end:
-            await asyncio.sleep(min(max(0.0005, seconds / 20), end - self.loop.time()))
+        while True:
             for _ in range(6):
-                await asyncio.sleep(0)
                 await self._check_now()
+                await asyncio.sleep(0)
+            if self.loop.time() >= end:
+                return
+            await asyncio.sleep(min(max(0.0005, seconds / 20), end - self.loop.time()))
 
     async def _check_now(self) -> None:
         self._collect()
@@ -267,10 +295,12 @@ class CappedStoreMachine(StoreMachine):
         assert sorted(snapshot.unacked_indexes.items()) == sorted(batches.items())[:2]
 
 
+pytestmark = pytest.mark.slow
+
 TestStore = StoreMachine.TestCase
 TestCappedStore = CappedStoreMachine.TestCase
 TestStore.settings = TestCappedStore.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=50,
+    stateful_step_count=30,
     phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
 )

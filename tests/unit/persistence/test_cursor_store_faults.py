@@ -22,6 +22,7 @@ from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, enco
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.envelope import Packing
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence.offline import read_cursor
 from ackgate.persistence.outcome import PersistWhere, RecoverySource
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down, state_of
 from tests.unit.persistence.test_cursor_store import ack, virtual
@@ -79,9 +80,29 @@ async def test_a_failing_append_falls_back_even_when_the_cursor_is_not_caught_up
     assert receipt.is_durable
     assert (await world.node()).cursor_ledger_id is None
     expected = state_of(store)
-    store = await world.crash_and_reopen(store)
-    assert store.report.source is RecoverySource.METADATA_STORE
-    assert state_of(store) == expected
+    other = await world.crash_and_reopen(store)
+    assert other.report.source is RecoverySource.METADATA_STORE
+    assert state_of(other) == expected
+    await asyncio.sleep(31)
+    ack(other, 5)
+    await other.flush()
+    await asyncio.sleep(31)
+    assert list(world.stored) == [(await world.node()).cursor_ledger_id]
+
+
+@virtual
+async def test_a_ledger_left_by_a_fallback_is_deleted() -> None:
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    await store.flush()
+    world.ledgers.faults.append = WRITE_FAILS
+    ack(store, 3)
+    await store.flush()
+    world.ledgers.faults.append = None
+    await asyncio.sleep(60)
+    assert world.ledgers.created[0] not in world.stored
+    assert list(world.stored) == [(await world.node()).cursor_ledger_id]
 
 
 @virtual
@@ -169,6 +190,8 @@ async def test_a_full_ledger_that_cannot_be_replaced_goes_on_being_written() -> 
     assert not store.statistics().is_on_fallback
     expected = state_of(store)
     assert len(world.stored[100].entries) == 5
+    view = await read_cursor(PATH, ledger_client=world.ledgers, metadata=world.metadata)
+    assert dict(view.snapshot.acked) == expected[1]
     world.ledgers.faults.create = None
     await asyncio.sleep(11)
     ack(store, 11)

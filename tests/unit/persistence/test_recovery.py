@@ -150,6 +150,16 @@ def test_a_chunked_record_that_lost_a_chunk_does_not_hide_the_one_before() -> No
         assert notes
 
 
+def test_chunks_of_a_record_whose_first_ones_never_came_do_not_hide_the_one_before() -> None:
+    first, second = (snap(v, {3: list(range(1, 3000, 2))}) for v in (8, 9))
+    entries = entries_of(first, second, entry_bytes_max=500)
+    half = len(entries) // 2
+    state, notes = scanned([*entries[:half], *entries[half + 1 :]])
+    assert version_of(state) == 8
+    assert len(notes) == 1
+    assert "is missing" in notes[0]
+
+
 def test_a_ledger_without_a_snapshot_has_no_state_and_says_why() -> None:
     state, notes = scanned(entries_of(grow(1, 2, 5), grow(2, 3, 7)))
     assert state is None
