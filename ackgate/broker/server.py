@@ -32,10 +32,11 @@ from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
     from pathlib import Path
 
     from ackgate.config.settings import Settings
+    from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ async def _open_ledgers(
             open_files_max=persistence.bookie_open_files_max,
         ),
     )
-    return BookieLedgerClient(
+    client = BookieLedgerClient(
         bookies,
         metadata,
         settings=LedgerClientSettings(
@@ -183,6 +184,30 @@ async def _open_ledgers(
             in_flight_adds_max=persistence.ledger_in_flight_adds_max,
         ),
     )
+    try:
+        await _refuse_lost_metadata(bookies, metadata)
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
+async def _refuse_lost_metadata(bookies: Sequence[Bookie], metadata: MetadataStore) -> None:
+    """A store that no broker has used cannot be that of bookies with ledgers.
+
+    Going on would give their ledgers' ids away a second time, and old entries would be served as
+    those of new topics. Raises `ConfigurationError`.
+    """
+    if await metadata.get(RUN_COUNTER_PATH) is not None:
+        return
+    for bookie in bookies:
+        ledger_ids = await bookie.ledger_ids()
+        if ledger_ids:
+            raise ConfigurationError(
+                f"the metadata store is empty, but bookie {bookie.directory} holds"
+                f" {len(ledger_ids)} ledgers: bring back the metadata store (metadata.sqlite of the"
+                " data directory, unless metadataStoreUrl says otherwise), or use other directories"
+            )
 
 
 async def _make_parts(
