@@ -1,4 +1,4 @@
-"""The settings that bound a record, in the form in which the planner and the codec take them.
+"""The settings of persistence, in the form in which its parts take them.
 
 Pure.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ackgate.persistence.envelope import Compression, Packing
+from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
 
 if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
@@ -46,4 +47,21 @@ def packing(settings: PersistenceSettings) -> Packing:
     return Packing(
         Compression[settings.managed_cursor_info_compression_type],
         settings.managed_cursor_info_compression_threshold_in_bytes,
+    )
+
+
+def bookie_settings(settings: PersistenceSettings) -> BookieSettings:
+    """The bounds of each bookie."""
+    return BookieSettings(
+        journal_bytes_max=settings.bookie_journal_bytes_max,
+        write_cache_bytes_max=settings.bookie_write_cache_bytes_max,
+        open_files_max=settings.bookie_open_files_max,
+    )
+
+
+def ledger_client_settings(settings: PersistenceSettings) -> LedgerClientSettings:
+    """The bounds of the ledger client."""
+    return LedgerClientSettings(
+        entry_bytes_max=settings.max_entry_bytes,
+        in_flight_adds_max=settings.ledger_in_flight_adds_max,
     )

@@ -134,8 +134,9 @@ class LedgerWriter(LedgerReader, Protocol):
     def append(self, payloads: Sequence[bytes]) -> AppendTicket:
         """Add entries; ids are given in order. Never blocks; does not copy the payloads.
 
-        Raises `ClosedHandleError`, `LedgerFencedError`, `LedgerWriteError` at once when the handle is no
-        longer writable, `CallerError` for an entry above the size limit (then nothing is added).
+        Raises `ClosedHandleError`, `LedgerFencedError`, `LedgerWriteError` at once when the handle
+        is no longer writable, `CallerError` for an entry above the size limit (then nothing is
+        added).
         """
 
     async def add_entry(self, payload: bytes) -> int:
@@ -143,7 +144,10 @@ class LedgerWriter(LedgerReader, Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether adds in flight are below the bound. `append` works regardless; a polite caller waits."""
+        """Whether adds in flight are below the bound.
+
+        `append` works regardless; a polite caller waits.
+        """
 
     async def wait_for_room(self) -> None:
         """Return when adds in flight are below the bound."""
@@ -223,11 +227,17 @@ class MetadataStore(Protocol):
         """The node, or None when it does not exist."""
 
     async def put(self, path: str, value: bytes, *, expected_version: int | None) -> int:
-        """Write and return the new version. `expected_version` None = whatever is there (creates if
-        absent, parents too); -1 = must not exist; else `MetadataConflictError` on any other version."""
+        """Write and return the new version.
+
+        `expected_version` None = whatever is there (creates if absent, parents too); -1 = must not
+        exist; else `MetadataConflictError` on any other version.
+        """
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """Raises `NodeExistsError`. Parents are made as needed. Ephemeral nodes end with the session."""
+        """Raises `NodeExistsError`.
+
+        Parents are made as needed. Ephemeral nodes end with the session.
+        """
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
         """Raises `NoSuchNodeError`, `MetadataConflictError`; a node with children is a `CallerError`."""

@@ -11,9 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "ackgate"
 
 def test_every_setting_is_read_somewhere() -> None:
     sources = "\n".join(
-        path.read_text()
-        for path in PACKAGE.rglob("*.py")
-        if PACKAGE / "config" not in path.parents
+        path.read_text() for path in PACKAGE.rglob("*.py") if PACKAGE / "config" not in path.parents
     )
     unread = [
         attribute

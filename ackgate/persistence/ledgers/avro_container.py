@@ -3,7 +3,7 @@
 Pure but for `scan`, which reads through a `DiskFile`. A file is
 
     "Obj" 1 | metadata map: schema, codec | sync marker (16 random bytes)         header
-    count | size | records ............... | sync marker                          block, again and again
+    count | size | records ............... | sync marker                  block, again and again
 
 and nothing else, so any Avro reader reads it. The sync marker behind a block is what says that the
 block is whole. Whatever follows the last whole block is a torn tail; a stretch between two whole

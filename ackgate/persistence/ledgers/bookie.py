@@ -9,10 +9,11 @@ Edge: owns two lanes of blocking work and everything that touches them.
                   |                                 |
     read <--------+---------------------------------+---- other writers' journals
 
-An entry is durable when it is in the journal. A *checkpoint* writes what the cache holds to fragment
-files, syncs them, and removes the journal so far; it runs when journal or cache reach their bound,
-when nothing was added for a while, and at close. After a crash the journal is taken over (see
-`takeover`). A bookie checks no digests (it has no passwords) and knows nothing of quorums.
+An entry is durable when it is in the journal. A *checkpoint* writes what the cache holds to
+fragment files, syncs them, and removes the journal so far; it runs when journal or cache reach
+their bound, when nothing was added for a while, and at close. After a crash the journal is taken
+over (see `takeover`). A bookie checks no digests (it has no passwords) and knows nothing of
+quorums.
 """
 
 from __future__ import annotations
@@ -226,7 +227,8 @@ class Bookie:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger and remove its files. Raises `StorageError`.
 
-        A crash may bring some of them back; nothing refers to them, and the client removes them then.
+        A crash may bring some of them back; nothing refers to them, and the client removes them
+        then.
         """
         self._writable().drop(ledger_id)
         await self._on_storage(lambda: self._storage.remove(ledger_id))
@@ -260,7 +262,7 @@ class Bookie:
             await self._write_fragments()
         except AckGateError as caught:
             error = caught
-            logger.error("bookie %s: fragment files not written: %s", self.bookie_id, error)  # noqa: TRY400
+            logger.warning("bookie %s: fragment files not written: %s", self.bookie_id, error)
         except Exception as caught:
             error = InternalError(f"bookie {self.bookie_id}: {caught!r}")
             logger.exception("bookie %s: checkpoint failed", self.bookie_id)

@@ -113,7 +113,10 @@ class BookieDirectory:
             raise StorageError(f"bookie directory {self.directory}: {error}") from error
 
     def take_over(self) -> int:
-        """Take over journals of writers that have gone since. The number of entries brought over."""
+        """Take over journals of writers that have gone since.
+
+        The number of entries brought over.
+        """
         if not self.others.writers():
             return 0
         before = self.replayed_entries
@@ -138,9 +141,11 @@ class BookieDirectory:
     def _list_foreign(self) -> None:
         ours = {IDENTITY_FILE, LOCK_FILE, FENCES_FILE, JOURNAL_DIRECTORY, LEDGERS_DIRECTORY}
         foreign = [name for name in self.disk.list(self.directory) if name not in ours]
-        for name in self.disk.list(self._journals):
-            if not is_writer_name(name):
-                foreign.append(f"{JOURNAL_DIRECTORY}/{name}")
+        foreign += [
+            f"{JOURNAL_DIRECTORY}/{name}"
+            for name in self.disk.list(self._journals)
+            if not is_writer_name(name)
+        ]
         self._foreign = tuple(foreign)
         if foreign:
             logger.warning("%s: ignored, not ours: %s", self.directory, ", ".join(foreign[:20]))

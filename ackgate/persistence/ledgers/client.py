@@ -64,8 +64,8 @@ async def open_bookies(
 ) -> list[Bookie]:
     """Open a bookie per directory, made if absent, and replay what a crash left in its journal.
 
-    Raises `StorageError` when a directory cannot be read or written, `ConfigurationError` when it is
-    not a bookie's or is named twice; then none is left open.
+    Raises `StorageError` when a directory cannot be read or written, `ConfigurationError` when it
+    is not a bookie's or is named twice; then none is left open.
     """
     resolved = [directory.resolve() for directory in directories]
     for directory in resolved:
@@ -178,8 +178,11 @@ class BookieLedgerClient:
         return await self._catalog.ledger_ids()
 
     async def delete_orphans(self) -> list[int]:
-        """Remove files of ledgers that have no metadata: a crash came between the two steps of a
-        deletion, or brought files back. Returns the ledgers."""
+        """Remove files of ledgers that have no metadata.
+
+        A crash came between the two steps of a deletion, or brought files back. Returns the
+        ledgers.
+        """
         self._check_writable()
         # First what is stored, then what is known: a ledger is known before anything of it is stored.
         stored: set[int] = set()

@@ -2,8 +2,8 @@
 
 Edge. From the entry behind the last add confirmed on, a new fragment with another ensemble. The
 ledger's metadata changes first, by compare-and-set, and only if the ledger is still the writer's;
-then what is in flight goes to the new bookie. While this is under way the writer confirms nothing, so
-that the new fragment begins exactly behind what was confirmed.
+then what is in flight goes to the new bookie. While this is under way the writer confirms nothing,
+so that the new fragment begins exactly behind what was confirmed.
 """
 
 from __future__ import annotations

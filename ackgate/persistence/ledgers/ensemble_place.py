@@ -1,8 +1,8 @@
 """One place of a writer's ensemble, taken by one bookie for a while.
 
-Edge. The bookie reports here what became of the entries it was given at this place, and only as long
-as it has the place: a bookie that failed, was replaced and came back to another place still reports
-on what it was given before, and that must not count.
+Edge. The bookie reports here what became of the entries it was given at this place, and only as
+long as it has the place: a bookie that failed, was replaced and came back to another place still
+reports on what it was given before, and that must not count.
 """
 
 from __future__ import annotations

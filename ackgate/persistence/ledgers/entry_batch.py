@@ -49,7 +49,10 @@ class AddSink(Protocol):
 
 
 def batch_of(entries: Sequence[StoredEntry], fragment_id: int) -> EntryBatch:
-    """A batch of entries that were read, byte for byte as they were. All of one ledger, ascending."""
+    """A batch of entries that were read, byte for byte as they were.
+
+    All of one ledger, ascending.
+    """
     return EntryBatch(
         entries[0].ledger_id,
         fragment_id,

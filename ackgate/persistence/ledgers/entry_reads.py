@@ -1,7 +1,7 @@
 """Reading the entries of one ledger: from whichever bookie has a good copy.
 
-Edge. Digests are verified at every read. A copy that does not fit is reported, and the next bookie is
-asked; an entry is given up only when nobody is left to ask.
+Edge. Digests are verified at every read. A copy that does not fit is reported, and the next bookie
+is asked; an entry is given up only when nobody is left to ask.
 """
 
 from __future__ import annotations
@@ -158,8 +158,11 @@ class EntryReads:
         self._on_bad_copy(BadCopy(self._ledger_id, entry_id, bookie_id, reason))
 
     async def last_confirmed(self, metadata: LedgerMetadata) -> Confirmed:
-        """Up to where the bookies know the ledger to be confirmed. Those that do not answer are left
-        out: the answer may be too low, never too high. Raises `StorageError` if none answers."""
+        """Up to where the bookies know the ledger to be confirmed.
+
+        Those that do not answer are left out: the answer may be too low, never too high. Raises
+        `StorageError` if none answers.
+        """
         best = Confirmed(-1, 0)
         failures: list[str] = []
         bookie_ids = {b for fragment in metadata.fragments for b in fragment.ensemble}

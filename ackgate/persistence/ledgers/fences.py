@@ -6,8 +6,8 @@ only, and `poll` from the journal's. Records only ever get appended:
     ledger id (8 bytes, big-endian) | CRC32C of it (4 bytes)
 
 The one who fences appends and syncs *before* it reads what the ledger holds. The writer syncs its
-entries, *then* looks whether the file has grown, and only then confirms. Whichever came first: either
-the new owner sees the entries, or the writer sees the fence and does not confirm them.
+entries, *then* looks whether the file has grown, and only then confirms. Whichever came first:
+either the new owner sees the entries, or the writer sees the fence and does not confirm them.
 
 A writer needs to know nothing from before it joined: ledgers that it creates are newer than that.
 """
@@ -21,7 +21,6 @@ from google_crc32c import value as crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
     from pathlib import Path
 
     from ackgate.persistence.ledgers.disk import Disk, DiskFile

@@ -136,8 +136,10 @@ class FragmentFile:
         return self._decode(len(self._firsts) - 1) if self._firsts else []
 
     def cut_before(self, entry_id: int) -> FragmentCut:
-        """How to cut the file so that no block that begins at `entry_id` or above, and no torn tail,
-        is left. Changes nothing itself."""
+        """How to cut the file: no block from `entry_id` on, and no torn tail, is left.
+
+        Changes nothing itself.
+        """
         self.catch_up()
         stop = len(self._firsts)
         keep = next((i for i in range(stop) if self._firsts[i] >= entry_id), stop)

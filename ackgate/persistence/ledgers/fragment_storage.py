@@ -1,9 +1,10 @@
 """All fragment files of one bookie.
 
 Edge: blocking; used from the bookie's storage lane only. Writes what the write cache sealed, reads,
-removes. A file is written only by the writer whose name it carries, and its entries ascend strictly;
-when that does not hold (recovery wrote an earlier entry again, or a write failed and the end of the
-file is in doubt) the next entries go to a new file. Readers take an entry from any file that has it.
+removes. A file is written only by the writer whose name it carries, and its entries ascend
+strictly; when that does not hold (recovery wrote an earlier entry again, or a write failed and the
+end of the file is in doubt) the next entries go to a new file. Readers take an entry from any file
+that has it.
 
 Descriptors are bounded: a quarter of `open_files_max` for writing, the rest for reading (least
 recently used goes first).
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,9 +40,6 @@ _WRITE_BYTES = 1024 * 1024
 
 _DECODED_BLOCKS = 32
 """Some megabytes; as many readers as that walk through ledgers without decoding blocks twice."""
-
-_RACY_NS = 50_000_000
-"""A directory listed so soon after its last change may change again without its time stamp moving."""
 
 
 @dataclass(slots=True)
@@ -72,7 +69,7 @@ class FragmentStorage:
         self._growing: dict[tuple[str, int, int], _Growing] = {}
         self._open: OrderedDict[FragmentName, FragmentFile] = OrderedDict()
         self._decoded = DecodedBlocks(_DECODED_BLOCKS)
-        self._listed_ns = -1
+        self._stamp: int | None = None
         self._reported: set[str] = set()
         self.files_per_chunk = max(settings.open_files_max // 4, 1)
         self._open_for_reading_max = settings.open_files_max - self.files_per_chunk
@@ -85,8 +82,8 @@ class FragmentStorage:
 
     def refresh(self) -> None:
         """List the directory again if it may have changed. Raises `OSError`."""
-        changed_ns = self._disk.changed_ns(self._directory)
-        if changed_ns == self._listed_ns:
+        stamp = self._disk.names_stamp(self._directory)
+        if stamp is not None and stamp == self._stamp:
             return
         names: dict[int, list[FragmentName]] = {}
         foreign: list[str] = []
@@ -97,7 +94,7 @@ class FragmentStorage:
             else:
                 names.setdefault(name.ledger_id, []).append(name)
         self._names = names
-        self._listed_ns = changed_ns if time.time_ns() - changed_ns > _RACY_NS else -1
+        self._stamp = stamp
         new = tuple(foreign)
         if new != self.foreign_files:
             self.foreign_files = new
@@ -192,8 +189,8 @@ class FragmentStorage:
     def write(self, writer: str, ledgers: Sequence[tuple[int, Sequence[EntryBatch]]]) -> None:
         """Append batches (per ledger, ascending) and sync. At most `files_per_chunk` ledgers.
 
-        Raises `OSError`; then the files touched are left as they were before, or cut back to it, and
-        the same call may be made again.
+        Raises `OSError`; then the files touched are left as they were before, or cut back to it,
+        and the same call may be made again.
         """
         touched: list[tuple[DiskFile, int]] = []
         keys: list[tuple[str, int, int]] = []

@@ -1,9 +1,9 @@
 """Adds on their way: gathered, then in flight, then confirmed.
 
 Pure but for the futures. Appends made in one turn of the loop are gathered and encoded together, so
-that a thousand appends of one entry cost little more than one append of a thousand. What was encoded
-is in flight as *flights*, batches of some 32 KiB; they are confirmed whole and in order. Each append
-has a ticket of its own, on the flight that holds its last entry.
+that a thousand appends of one entry cost little more than one append of a thousand. What was
+encoded is in flight as *flights*, batches of some 32 KiB; they are confirmed whole and in order.
+Each append has a ticket of its own, on the flight that holds its last entry.
 
 Empty queues are None: most ledgers are idle, and an empty deque alone takes 600 bytes.
 """

@@ -1,8 +1,8 @@
 """A writer's journal: every entry first goes here, and is durable once it is here.
 
-Edge: blocking; used from the bookie's journal lane only. One group commit, of any number of ledgers,
-is one Avro block, one write, one fdatasync. Once the fragment files hold the same entries on stable
-storage the journal files so far are removed; a start replays those that are left.
+Edge: blocking; used from the bookie's journal lane only. One group commit, of any number of
+ledgers, is one Avro block, one write, one fdatasync. Once the fragment files hold the same entries
+on stable storage the journal files so far are removed; a start replays those that are left.
 
 After a failed write or sync nothing is known of the end of a file, and asking again would get a
 false "yes" from the kernel. So the file is never used again: it is cut back to what was synced, and
@@ -92,7 +92,10 @@ class Journal:
             raise
 
     def seal(self) -> int:
-        """Go on in a new file from the next commit on. Returns the number of the last one so far."""
+        """Go on in a new file from the next commit on.
+
+        Returns the number of the last one so far.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None

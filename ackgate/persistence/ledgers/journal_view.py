@@ -1,14 +1,14 @@
 """The journals of other writers, read while they are being written.
 
-Edge: blocking; used from the bookie's storage lane only. Another process that has the same directory
-open holds entries in its journal which are in no fragment file yet. Whoever recovers one of its
-ledgers, or only looks, finds them here. Journals first, then fragment files: what has vanished from
-a journal in between is in a fragment file by then.
+Edge: blocking; used from the bookie's storage lane only. Another process that has the same
+directory open holds entries in its journal which are in no fragment file yet. Whoever recovers one
+of its ledgers, or only looks, finds them here. Journals first, then fragment files: what has
+vanished from a journal in between is in a fragment file by then.
 
-Entries found here may be written and not yet synced by their writer. Whoever builds on them (recovery)
-must not lose them again in a crash, so a view that is not merely looking syncs what it has read.
-Kept in memory: where each ledger's entries lie, and the block decoded last, since whoever takes over
-a writer's ledgers asks for one after the other out of the same few blocks.
+Entries found here may be written and not yet synced by their writer. Whoever builds on them
+(recovery) must not lose them again in a crash, so a view that is not merely looking syncs what it
+has read. Kept in memory: where each ledger's entries lie, and the block decoded last, since whoever
+takes over a writer's ledgers asks for one after the other out of the same few blocks.
 """
 
 from __future__ import annotations

@@ -4,15 +4,15 @@ Pure: names only.
 
     <bookie>/
       bookie.json                      who this is
-      lock                             held while a writer joins or a dead one's journal is taken over
+      lock                             held while a writer joins, or a dead one is taken over
       fences                           ledgers fenced while their writer may still live
       journal/<writer>/lock            held by that writer as long as it lives
       journal/<writer>/00000001.avro   entries of all its ledgers, in the order they were synced
       ledgers/<ledger>-<first entry>-<writer>.avro     a fragment: entries of one ledger
 
-A *writer* is one opening of the directory by one process. Everything that carries a writer's name is
-written only by whoever holds that writer's lock: that is all the mutual exclusion there is between
-processes. Names that fit no pattern are somebody else's: reported, never touched.
+A *writer* is one opening of the directory by one process. Everything that carries a writer's name
+is written only by whoever holds that writer's lock: that is all the mutual exclusion there is
+between processes. Names that fit no pattern are somebody else's: reported, never touched.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Ledger metadata in the metadata store, and the ids of new ledgers.
 
-Edge: over the `MetadataStore` port. One node per ledger (``/ledgers/<id>``), a small JSON object that
-`zkCli get` shows as it is; changed by compare-and-set only. ``/ledgers/idgen`` holds the next free id.
+Edge: over the `MetadataStore` port. One node per ledger (``/ledgers/<id>``), a small JSON object
+that `zkCli get` shows as it is; changed by compare-and-set only. ``/ledgers/idgen`` holds the next
+free id.
 
 Ids ascend in the order in which ledgers are created, across all clients of one store, since a topic
 orders its messages by ledger id, whichever broker wrote them. They are still taken in blocks: a
-block's remaining ids are used only while nobody else has taken a block since, which costs a read per
-ledger instead of a write.
+block's remaining ids are used only while nobody else has taken a block since, which costs a read
+per ledger instead of a write.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Passwords of ledgers: never stored, only a salted check value of them.
 
-Pure but for the salt. The key that protects entries (digest type MAC) comes from the password and the
-same salt; the check value comes from the key, so that the one cannot be had from the other. There is
-no slow key stretching: every MAC'ed entry lets a guess be tried at the price of one HMAC anyway. The
-password has to be a secret worth the name.
+Pure but for the salt. The key that protects entries (digest type MAC) comes from the password and
+the same salt; the check value comes from the key, so that the one cannot be had from the other.
+There is no slow key stretching: every MAC'ed entry lets a guess be tried at the price of one HMAC
+anyway. The password has to be a secret worth the name.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 Edge. The steps, each of which may be done again by anybody after a crash in between:
 
-    1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer cannot change its ensemble any more
+    1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer's ensemble is fixed from here on
     2  fence the ledger on its bookies: the writer's adds are not confirmed any more
-    3  from the last add confirmed on, entry by entry: found on any bookie -> write it again wherever
-       its write set lacks it; surely on none -> that is the end
+    3  from the last add confirmed on, entry by entry: found on any bookie -> write it again
+       wherever its write set lacks it; surely on none -> that is the end
     4  metadata IN_RECOVERY -> CLOSED with last entry and length, by compare-and-set
 
-An entry that may have been confirmed has an ack quorum of copies. So it is surely not confirmed when
-so many of its write set say "not here" that the rest makes no ack quorum; as long as fewer answer,
-recovery fails and changes nothing, rather than cut off what may be there.
+An entry that may have been confirmed has an ack quorum of copies. So it is surely not confirmed
+when so many of its write set say "not here" that the rest makes no ack quorum; as long as fewer
+answer, recovery fails and changes nothing, rather than cut off what may be there.
 
 An entry of which only damaged copies are left stays part of the ledger: reading it says so.
 """
@@ -54,7 +54,10 @@ class LedgerRecovery:
         self._ledger_id = entry.metadata.ledger_id
 
     async def run(self) -> LedgerMetadata:
-        """Returns the metadata of the closed ledger. Raises `StorageError` when too few bookies answer."""
+        """Returns the metadata of the closed ledger.
+
+        Raises `StorageError` when too few bookies answer.
+        """
         while self._entry.metadata.state is not LedgerState.CLOSED:
             if self._entry.metadata.state is LedgerState.OPEN:
                 await self._change(replace(self._entry.metadata, state=LedgerState.IN_RECOVERY))
@@ -151,7 +154,8 @@ class _Step:
     def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
         """A good copy of the entry, or a damaged one if there is no other; None if there is none.
 
-        Notes who lacks it."""
+        Notes who lacks it.
+        """
         good: StoredEntry | None = None
         damaged: StoredEntry | None = None
         places_with: set[int] = set()
@@ -178,7 +182,10 @@ class _Step:
         return good
 
     def check_absent(self, entry_id: int) -> None:
-        """Make sure that the entry was never confirmed. Raises `StorageError` when that is not sure."""
+        """Make sure that the entry was never confirmed.
+
+        Raises `StorageError` when that is not sure.
+        """
         metadata = self._metadata
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
         silent = [self._failures[place] for place in places if place in self._failures]

@@ -55,15 +55,17 @@ class BookieLedgerReader:
         return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
 
     async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """BookKeeper's readUnconfirmed: as `read`, without the border. What lies beyond it may be
-        confirmed without a later entry saying so, or may never be, and vanish."""
+        """BookKeeper's readUnconfirmed: as `read`, without the border.
+
+        What lies beyond it may be confirmed without a later entry saying so, or may never be, and
+        vanish.
+        """
         self._check_open()
         border = max(last_entry_id, self._confirmed.last_add_confirmed)
         return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
 
     async def last_entry_found(self) -> int:
-        """The highest entry behind the border without a gap, confirmed or not (see
-        `read_unconfirmed`)."""
+        """The highest entry behind the border without a gap, confirmed or not."""
         self._check_open()
         if self._metadata.state is LedgerState.CLOSED:
             return self._confirmed.last_add_confirmed

@@ -27,7 +27,10 @@ class BookieSettings:
     """File descriptors for fragment files, those for reading and for writing together."""
 
     checkpoint_idle_seconds: float | None = 5.0
-    """Fragment files are brought up to date when nothing was added for so long. None: never by time."""
+    """Fragment files are brought up to date when nothing was added for so long.
+
+    None: never by time.
+    """
 
     commit_bytes_max: int = 4 * MEBIBYTE
     """Most that one group commit writes (a single larger batch excepted)."""

@@ -3,11 +3,11 @@
 Edge: blocking; used from the bookie's storage lane only, by whoever holds the dead writer's lock.
 This is the replay after a crash, at start or when another process has died.
 
-What the fragment files hold of the same entries is in doubt: the crash may have come while they were
-being written. So each file is first cut back to before the first entry that the journal has of its
-ledger, then the journal's entries are appended, in the file that the writer had begun. What was good
-in the cut piece and is missing in the journal (it is damaged itself) is put back. The journal is
-removed when all of that is synced; a crash before that leaves everything to be done again.
+What the fragment files hold of the same entries is in doubt: the crash may have come while they
+were being written. So each file is first cut back to before the first entry that the journal has of
+its ledger, then the journal's entries are appended, in the file that the writer had begun. What was
+good in the cut piece and is missing in the journal (it is damaged itself) is put back. The journal
+is removed when all of that is synced; a crash before that leaves everything to be done again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class Takeover:
         """Damaged places of the journal, the torn tail among them."""
 
     def run(self) -> None:
-        """Do it all, and remove the journal. Raises `OSError`; then nothing of the journal is lost."""
+        """Do it all, and remove the journal.
+
+        Raises `OSError`; then nothing of the journal is lost.
+        """
         self._storage.refresh()
         try:
             for path, _ in journal_files(self._disk, self._journal):
@@ -121,8 +124,10 @@ class Takeover:
         ]
 
     def _cut_files(self, ledger_id: int, first_journaled: int) -> list[StoredEntry]:
-        """Cut the dead writer's files of a ledger back to what is beyond doubt; the good entries of
-        what was cut off."""
+        """Cut the dead writer's files of a ledger back to what is beyond doubt.
+
+        Returns the good entries of what was cut off.
+        """
         saved: list[StoredEntry] = []
         for name in self._storage.names(ledger_id):
             if name.writer != self._writer:

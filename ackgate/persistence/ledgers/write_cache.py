@@ -1,10 +1,10 @@
 """Entries that are in the journal and not yet in fragment files.
 
-Pure: a structure in memory, touched by the event loop only. Reads look here first. The cache has two
-halves: *active* takes what was just synced, *sealed* is being written to fragment files and does not
-change any more. Entries stay encoded, joined to blocks of the size that fragment files have: a
-million tiny adds make a few thousand objects, which matters to the garbage collector more than to
-memory.
+Pure: a structure in memory, touched by the event loop only. Reads look here first. The cache has
+two halves: *active* takes what was just synced, *sealed* is being written to fragment files and
+does not change any more. Entries stay encoded, joined to blocks of the size that fragment files
+have: a million tiny adds make a few thousand objects, which matters to the garbage collector more
+than to memory.
 """
 
 from __future__ import annotations

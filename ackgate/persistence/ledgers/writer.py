@@ -1,8 +1,8 @@
 """The one writer of an open ledger.
 
 Edge. `append` gives ids and returns; everything else happens once a turn of the loop, when what was
-gathered is encoded and handed to the bookies, and when they report what they have synced. Nothing is
-kept per entry.
+gathered is encoded and handed to the bookies, and when they report what they have synced. Nothing
+is kept per entry.
 
              append              once a turn             ack quorum has synced it
     payloads ------> gathered ----------------> in flight -----------------------> confirmed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -112,10 +113,8 @@ async def test_adds_in_flight_while_it_is_fenced_are_in_it_or_fail(
         opening = asyncio.ensure_future(other.open(writer.ledger_id))
         for _ in range(turns):
             await asyncio.sleep(0)
-        try:
+        with contextlib.suppress(LedgerFencedError):
             tickets += [writer.append([b"late"]) for _ in range(3)]
-        except LedgerFencedError:
-            pass
         reader = await opening
         await asyncio.wait([ticket.durable for ticket in tickets])
         for ticket in tickets:

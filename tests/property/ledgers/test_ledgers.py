@@ -1,8 +1,9 @@
 """Ledgers under random appends, checkpoints, failing disks, crashes and recoveries.
 
-The model is a list of payloads per ledger and how many of them were confirmed. Whatever happens: what
-was confirmed is there and is what was appended; what is there beyond that was appended too, without a
-gap; what a recovery has found once is found for ever.
+The model is a list of payloads per ledger and how many of them were confirmed. Whatever happens:
+what was confirmed is there and is what was appended; what is there beyond that was appended too,
+without a gap; what a recovery has found once is found for ever. Crashes come between any two calls
+of the disk.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import AppendTicket, LedgerOptions, LedgerWriter
 from ackgate.testing.faulty_disk import FaultyDisk, disk_error
+from ackgate.testing.inline_lane import InlineLane
 
 T = TypeVar("T")
 
@@ -67,7 +69,8 @@ class LedgersMachine(RuleBasedStateMachine):
         self.tree = MemoryTree()
         self.disk = FaultyDisk()
         self.models: dict[int, Model] = {}
-        self.crashed: list[BookieLedgerClient] = []
+        self.last_id = 0
+        self.rng = random.Random(0)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(asyncio.wait_for(work, 20))
@@ -76,10 +79,16 @@ class LedgersMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.client = self.run(self._open())
 
+    @property
+    def is_disk_fine(self) -> bool:
+        return self.disk.before is None and not self.disk.is_gone
+
     async def _open(self) -> BookieLedgerClient:
         bookies = await open_bookies(
             [self.directory / str(i) for i in range(BOOKIES)],
             disk=self.disk,
+            lane=InlineLane,
+            random_bytes=self.rng.randbytes,
             settings=BookieSettings(
                 checkpoint_idle_seconds=None,
                 open_files_max=8,
@@ -88,7 +97,9 @@ class LedgersMachine(RuleBasedStateMachine):
                 block_bytes=600,
             ),
         )
-        return BookieLedgerClient(bookies, MemoryMetadataStore(self.tree))
+        return BookieLedgerClient(
+            bookies, MemoryMetadataStore(self.tree), random_bytes=self.rng.randbytes
+        )
 
     def writable(self) -> list[int]:
         return [ledger_id for ledger_id, model in self.models.items() if model.writer is not None]
@@ -98,9 +109,10 @@ class LedgersMachine(RuleBasedStateMachine):
         try:
             writer = self.run(self.client.create(LedgerOptions(*shape)))
         except NotEnoughBookiesError:
-            assert self.disk.before is not None
+            assert not self.is_disk_fine
             return
-        assert writer.ledger_id > max(self.models, default=0)
+        assert writer.ledger_id > self.last_id
+        self.last_id = writer.ledger_id
         self.models[writer.ledger_id] = Model(writer, LedgerOptions(*shape))
 
     @precondition(writable)
@@ -145,7 +157,7 @@ class LedgersMachine(RuleBasedStateMachine):
         try:
             self.run(self.client.bookies[bookie].checkpoint())
         except StorageError:
-            assert self.disk.before is not None
+            assert not self.is_disk_fine
 
     @rule(
         broken=st.sets(st.integers(0, BOOKIES - 1), min_size=1, max_size=2),
@@ -165,17 +177,34 @@ class LedgersMachine(RuleBasedStateMachine):
     def mend_disks(self) -> None:
         self.disk.before = None
 
-    @rule(seed=st.integers(0, 2**32), is_power_loss=st.booleans())
-    def crash(self, seed: int, is_power_loss: bool) -> None:
-        self._note_confirmed()
+    @rule(calls=st.integers(1, 40), seed=st.integers(0, 2**32), is_power_loss=st.booleans())
+    def doom(self, calls: int, seed: int, is_power_loss: bool) -> None:
+        """The process will die at one of its next disk calls."""
+
+        def before(operation: str, path: Path) -> None:
+            nonlocal calls
+            calls -= 1
+            if not calls:
+                self._die(seed, is_power_loss)
+
+        self.disk.before = before
+
+    def _die(self, seed: int, is_power_loss: bool) -> None:
         if is_power_loss:
             self.disk.power_loss(random.Random(seed))
         else:
             self.disk.crash()
-        self.crashed.append(self.client)
+
+    @rule(seed=st.integers(0, 2**32), is_power_loss=st.booleans())
+    def crash(self, seed: int, is_power_loss: bool) -> None:
+        self._note_confirmed()
+        if not self.disk.is_gone:
+            self._die(seed, is_power_loss)
         for model in self.models.values():
             model.writer = None
             model.tickets.clear()
+        # What is left of the dead process ends without touching anything.
+        self.run(self.client.close())
         self.disk = FaultyDisk()
         self.client = self.run(self._open())
 
@@ -196,7 +225,7 @@ class LedgersMachine(RuleBasedStateMachine):
         try:
             reader = await self.client.open(ledger_id)
         except StorageError:
-            assert self.disk.before is not None
+            assert not self.is_disk_fine
             return
         found = reader.last_add_confirmed + 1
         self._note_confirmed()
@@ -208,7 +237,7 @@ class LedgersMachine(RuleBasedStateMachine):
             try:
                 entries = await reader.read(0, found - 1)
             except StorageError:
-                assert self.disk.before is not None
+                assert not self.is_disk_fine
             else:
                 assert [e.payload for e in entries] == model.appended[:found]
         assert reader.length_bytes == sum(map(len, model.appended[:found]))
@@ -241,7 +270,7 @@ class LedgersMachine(RuleBasedStateMachine):
         try:
             entries = self.run(model.writer.read(first, last))
         except StorageError:
-            assert self.disk.before is not None
+            assert not self.is_disk_fine
             return
         assert [e.payload for e in entries] == model.appended[first : last + 1]
 
@@ -281,8 +310,6 @@ class LedgersMachine(RuleBasedStateMachine):
                     self.run(self._recover(ledger_id))
                 self.run(self.client.delete_orphans())
                 self.run(self.client.close())
-            for client in self.crashed:
-                self.run(client.close())
         finally:
             self.runner.close()
             shutil.rmtree(self.directory)

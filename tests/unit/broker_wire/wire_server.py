@@ -49,5 +49,5 @@ async def serving(**settings: Any) -> AsyncIterator[WireServer]:
 async def eventually(condition: Callable[[], object]) -> None:
     """Let the loop run until the condition holds; a test that waits in vain fails."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the conditions are of all kinds
+        while not condition():
             await asyncio.sleep(0)

@@ -130,7 +130,7 @@ async def test_a_power_loss_takes_nothing_that_was_confirmed(
             writers = [await client.create(STRIPED) for _ in range(3)]
             for writer in writers:
                 confirmed[writer.ledger_id] = []
-            for i in range(rng.randint(1, 8)):
+            for _ in range(rng.randint(1, 8)):
                 for writer in writers:
                     batch = payloads(len(confirmed[writer.ledger_id]), rng.randint(1, 30))
                     ticket = writer.append(batch)

@@ -111,7 +111,7 @@ async def test_an_entry_without_a_good_copy_says_so_and_the_rest_is_read(
 ) -> None:
     options = LedgerOptions(digest_type=digest_type)
     ledger_id = await abandoned(world, options)
-    damage(world.files()[0], payloads(20)[entry_id] + (b"" if entry_id > 9 else b""))
+    damage(world.files()[0], payloads(20)[entry_id])
     client = await world.start()
     reader = await client.open(ledger_id)
     assert reader.last_add_confirmed == 19
@@ -169,7 +169,7 @@ async def test_a_bookie_that_is_not_there_is_a_storage_error(make_world: MakeWor
             outcomes.append(len(await reader.read(0, 0)))
         except StorageError as error:
             outcomes.append(str(error))
-    assert sorted(map(str, outcomes))[0] == "1"
+    assert min(map(str, outcomes)) == "1"
     assert "is not here" in sorted(map(str, outcomes))[1]
 
 

@@ -207,7 +207,7 @@ def test_a_subscription_whose_gate_is_shut() -> None:
           consumers   consumer  address         permits  unacked  out/s  acked/s  again/s
                       c1        127.0.0.1:5000    1,000       15   10.0      5.0      0.0  blocked
           ledger 5    __=#  :,                15 of 40 acked, 3 ranges
-                      and 2 later ledgers"""  # noqa: E501 - lines of a terminal
+                      and 2 later ledgers"""
     )
 
 

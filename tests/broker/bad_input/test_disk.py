@@ -1,0 +1,207 @@
+"""A disk that is full or may not be written: those who write hear of it, nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from tests.broker.target import Target, eventually, numbered, payloads, receive
+
+MEGABYTES = 12
+PAYLOAD_BYTES = 50_000
+NOBODY = 65_534
+
+Fill = Callable[[], None]
+
+
+def errors_only() -> pulsar.ConsoleLogger:
+    return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, some megabytes large."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mount_point = tmp_path / "small"
+    mount_point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={MEGABYTES}m", "tmpfs", str(mount_point)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    yield mount_point
+    subprocess.run(["umount", "-l", str(mount_point)], check=True)
+
+
+def publish_until_refused(client: pulsar.Client, topic: str, most: int) -> list[bytes]:
+    """Send until the broker says no; return what was confirmed."""
+    producer = client.create_producer(topic, send_timeout_millis=3_000)
+    confirmed = []
+    for number in range(most):
+        payload = str(number).encode().ljust(PAYLOAD_BYTES, b".")
+        try:
+            producer.send(payload)
+        except pulsar.PulsarException:
+            return confirmed
+        confirmed.append(payload)
+    raise AssertionError("the disk did not fill up")
+
+
+def check_everything_is_there(broker: BrokerProcess, topic: str, confirmed: list[bytes]) -> None:
+    client = pulsar.Client(broker.service_url, logger=errors_only())
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = [reader.read_next(10_000).data() for _ in confirmed]
+    assert found == confirmed
+    client.close()
+
+
+def test_a_full_disk_loses_nothing_that_was_confirmed(small_disk, tmp_path):
+    with BrokerProcess(small_disk / "data") as broker:
+        client = pulsar.Client(broker.service_url, logger=errors_only())
+        keeper = client.subscribe("t", "keeper")  # nothing may be trimmed
+        confirmed = publish_until_refused(client, "t", MEGABYTES * 1_000_000 // PAYLOAD_BYTES + 20)
+        assert confirmed
+        assert broker.is_running
+        assert payloads(receive(keeper, len(confirmed))) == confirmed  # reading goes on
+        assert "No space left on device" in broker.log
+        client.close()
+        broker.kill()
+        # A larger disk, as an operator would give it.
+        shutil.copytree(small_disk / "data", tmp_path / "larger")
+        with BrokerProcess(tmp_path / "larger") as second:
+            check_everything_is_there(second, "t", confirmed)
+
+
+def test_acks_on_a_full_disk_are_not_confirmed_and_not_lost_in_memory(small_disk, tmp_path):
+    with BrokerProcess(small_disk / "data") as broker:
+        target = Target(broker.service_url, broker.admin_url, is_ackgate=True)
+        topic = "persistent://public/default/t"
+        client = pulsar.Client(broker.service_url, logger=errors_only())
+        consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+        producer = client.create_producer(topic)
+        for payload in numbered(100):
+            producer.send(payload)
+        messages = receive(consumer, 100)
+        ballast = fill(small_disk)
+        for message in messages[::2]:
+            consumer.acknowledge(message)
+        failing = lambda: target.subscription_stats(topic, "s")["ackState"]["store"]  # noqa: E731
+        trouble = eventually(lambda: failing()["lastFailure"])
+        assert "No space left" in trouble
+        assert target.backlog(topic, "s") == 50
+        ballast.unlink()
+        eventually(lambda: failing()["failingSinceMs"] is None, seconds=30)
+        client.close()
+        broker.kill()
+        broker.start()
+        again = pulsar.Client(broker.service_url, logger=errors_only())
+        rest = again.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+        assert payloads(receive(rest, 50)) == numbered(100)[1::2]
+        again.close()
+
+
+def fill(directory: Path) -> Path:
+    """Use up what is free."""
+    ballast = directory / "ballast"
+    with ballast.open("wb") as file:
+        block = bytes(64 * 1024)
+        while True:
+            try:
+                file.write(block)
+                file.flush()
+            except OSError:
+                break
+            if len(block) < 512:
+                break
+    try:
+        with ballast.open("ab") as file:
+            while True:
+                file.write(bytes(512))
+                file.flush()
+    except OSError:
+        return ballast
+
+
+def test_a_file_size_limit_is_survived_like_a_full_disk(tmp_path):
+    """Writing beyond it fails with EFBIG, and with a signal that would kill whoever ignores it."""
+    with BrokerProcess(tmp_path / "data") as broker:
+        limit = 3_000_000
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        client = pulsar.Client(broker.service_url, logger=errors_only())
+        client.subscribe("t", "keeper")
+        confirmed = publish_until_refused(client, "t", 2_000)
+        assert broker.is_running
+        assert "File too large" in broker.log
+        client.close()
+        broker.kill()
+        broker.start()
+        check_everything_is_there(broker, "t", confirmed)
+
+
+# ---------------------------------------------------------------- directories that cannot be used
+
+
+@pytest.fixture
+def unprivileged(tmp_path: Path) -> Iterator[list[str]]:
+    """A command prefix under which file modes count."""
+    if os.geteuid() == 0:
+        # setpriv would do, but is not everywhere.
+        yield [
+            sys.executable,
+            "-c",
+            "import os, sys; os.setgroups([]); os.setgid(int(sys.argv[1]));"
+            " os.setuid(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])",
+            str(NOBODY),
+        ]
+    else:
+        yield []
+
+
+def test_a_read_only_directory_is_named(unprivileged):
+    # Not below pytest's directory, which others may not enter.
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o555)
+        broker = BrokerProcess(directory / "data")
+        result = subprocess.run(
+            [*unprivileged, *broker.command()],
+            capture_output=True,
+            env=broker.environment(),
+            timeout=30,
+            check=False,
+            text=True,
+        )
+        directory.chmod(0o755)
+    assert result.returncode != 0
+    assert f"{directory / 'data'}" in result.stderr
+    assert "Permission denied" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("part", ["", "bookies", "bookies/0", "bookies/0/ledgers"])
+def test_a_file_where_a_directory_should_be_is_named(tmp_path, part):
+    place = tmp_path / "data" / part
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("I was here first")
+    with pytest.raises(BrokerFailedError, match=str(tmp_path / "data")) as failure:
+        BrokerProcess(tmp_path / "data").start()
+    assert "Traceback" not in str(failure.value)
+    assert place.read_text() == "I was here first"
+
+
+def test_a_directory_where_the_metadata_should_be_is_named(tmp_path):
+    (tmp_path / "data" / "metadata.sqlite").mkdir(parents=True)
+    with pytest.raises(BrokerFailedError, match=r"metadata\.sqlite") as failure:
+        BrokerProcess(tmp_path / "data").start()
+    assert "Traceback" not in str(failure.value)
