@@ -1,13 +1,13 @@
 r"""The embedded metadata store: one SQLite file, written by one thread with group commit.
 
-Edge: the thread and its queue. Every operation is a small closure that runs in the worker thread;
-all that came while one transaction was being committed go together into the next:
+Edge: the thread. Every operation is a small closure that runs in the worker thread; all that were
+asked for in one turn of the loop, or while a transaction was being committed, share the next one:
 
-    loop    put  put  create          get  put  put  put
-              \____|____/                \____|____|___/
-    worker  [BEGIN ... COMMIT, fsync]   [BEGIN ... COMMIT, fsync]
-              |                           |
-    loop    results, then watches       results, then watches
+    loop    put  put  create  |         get  put  put  put      |
+              \____|____/    |            \____|____|___/     |
+    worker                 [BEGIN ... COMMIT, fsync]         [BEGIN ... COMMIT, fsync]
+                              |                                 |
+    loop                   results, then watches             results, then watches
 
 A result is handed out only after the commit, reads too: nobody sees what may yet be lost. The
 journal is WAL with ``synchronous = FULL``. If a commit fails, every operation in it failed.
@@ -79,8 +79,10 @@ class SqliteMetadataStore:
         self._node_bytes_max = node_bytes_max
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
-        self._waiting = 0
+        self._batches: queue.SimpleQueue[list[_Operation] | None] = queue.SimpleQueue()
+        self._waiting: list[_Operation] = []
+        self._is_committing = False
+        self._is_sending = False
         self._watches = Watches()
         self._closing: asyncio.Future[None] | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -165,7 +167,9 @@ class SqliteMetadataStore:
         """See `MetadataStore.close`."""
         if self._closing is None:
             self._closing = self._loop.create_future()
-            self._queue.put(None)
+            self._batches.put(self._waiting)
+            self._batches.put(None)
+            self._waiting = []
             await asyncio.shield(self._ended)
             self._thread.join()
             self._watches.clear()
@@ -183,15 +187,29 @@ class SqliteMetadataStore:
     def _submit(self, run: Callable[[NodeTable], T]) -> asyncio.Future[T]:
         if self._closing is not None:
             raise ClosedHandleError(f"the metadata store {self._path} is closed")
-        if self._waiting >= OPERATIONS_WAITING_MAX:
-            raise MetadataStoreError(f"{self._path}: {self._waiting} operations are waiting")
-        self._waiting += 1
+        if len(self._waiting) >= OPERATIONS_WAITING_MAX:
+            raise MetadataStoreError(f"{self._path}: {len(self._waiting)} operations are waiting")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Operation(run, done))
+        self._waiting.append(_Operation(run, done))
+        if not self._is_committing:
+            self._send_soon()
         return done
 
+    def _send_soon(self) -> None:
+        """Send when this turn of the loop is over: whoever is running may ask for more."""
+        if not self._is_sending:
+            self._is_sending = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_sending = False
+        if self._waiting and not self._is_committing:
+            self._is_committing = True
+            self._batches.put(self._waiting[:OPERATIONS_PER_COMMIT_MAX])
+            del self._waiting[:OPERATIONS_PER_COMMIT_MAX]
+
     def _deliver(self, answers: list[_Answer], events: list[WatchEvent]) -> None:
-        self._waiting -= len(answers)
+        self._is_committing = False
         self.operations += len(answers)
         self.commits += 1
         for done, result, error in answers:
@@ -202,6 +220,8 @@ class SqliteMetadataStore:
             else:
                 done.set_exception(error)
         self._watches.fire(events)
+        if self._waiting:
+            self._send_soon()  # after the turn in which the answers' callers go on
 
     # ------------------------------------------------------------------ in the worker thread
 
@@ -237,19 +257,7 @@ class SqliteMetadataStore:
                 self._post(_fail, self._opened, error)
                 return
         self._post(_succeed, self._opened)
-        is_open = True
-        while is_open:
-            batch: list[_Operation] = []
-            operation = self._queue.get()
-            while operation is not None:
-                batch.append(operation)
-                if len(batch) == OPERATIONS_PER_COMMIT_MAX:
-                    break
-                try:
-                    operation = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-            is_open = operation is not None
+        while (batch := self._batches.get()) is not None:
             if batch:
                 self._commit(connection, table, batch)
         if not self._is_read_only:
