@@ -14,12 +14,13 @@ from collections import Counter
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ackgate.broker.session import Session, SessionContext
+from ackgate.broker.session import Session
+from ackgate.broker.session_context import SessionContext
 
 if TYPE_CHECKING:
     from ackgate.broker.ports import TopicRegistryPort
     from ackgate.broker.schemas import SchemaRegistry
-    from ackgate.broker.session import HasSettings
+    from ackgate.broker.session_context import HasSettings
     from ackgate.config.broker import BrokerSettings
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ client will hear. Required fields are known to be there (the session has looked)
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import Message
@@ -35,6 +36,8 @@ from ackgate.errors import ConsumerAssignError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from google.protobuf.descriptor import Descriptor
+
     from ackgate.broker.proto import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX: Final = 1024
@@ -52,6 +55,8 @@ def broken_text(message: Message) -> str | None:
 
     protobuf does not refuse such text in proto2: it hands it out as bytes.
     """
+    if not _may_hold_text(message.DESCRIPTOR):
+        return None  # a thousand message ids are looked at once
     for field, value in message.ListFields():
         if isinstance(value, bytes):
             if field.type == field.TYPE_STRING:
@@ -59,7 +64,7 @@ def broken_text(message: Message) -> str | None:
         elif isinstance(value, Message):
             if broken := broken_text(value):
                 return f"{field.name}.{broken}"
-        elif field.type == field.TYPE_MESSAGE:
+        elif field.type == field.TYPE_MESSAGE and _may_hold_text(field.message_type):
             for each in value:
                 if broken := broken_text(each):
                     return f"{field.name}.{broken}"
@@ -70,6 +75,21 @@ def broken_text(message: Message) -> str | None:
         ):
             return str(field.name)
     return None
+
+
+@cache
+def _may_hold_text(kind: Descriptor) -> bool:
+    """Whether messages of this kind, or what lies in them, have text fields."""
+    met: set[str] = set()
+    kinds = [kind]
+    while kinds:
+        each = kinds.pop()
+        if each.full_name not in met:
+            met.add(each.full_name)
+            if any(field.type == field.TYPE_STRING for field in each.fields):
+                return True
+            kinds += [field.message_type for field in each.fields if field.message_type]
+    return False
 
 
 def topic_name(text: str) -> TopicName:

@@ -1,7 +1,8 @@
 """One connection: from the first byte to the last.
 
-Edge: owns a transport. It cuts the stream into frames, hands commands to whoever handles them
-(``commands/``), and is what topics send through (`SessionPort`).
+Edge: owns a transport. What comes in goes through `Intake` to whoever handles it (``commands/``);
+what goes out is gathered in `Outbox`. The session knows when the connection lives and ends, runs
+the requests that take time, and is what topics send through (`SessionPort`).
 
     STARTED --CONNECT--> CONNECTED --fatal error, silence, either side closes--> CLOSED
        `----- anything else, or nothing for handshakeTimeoutSeconds --------------^
@@ -19,29 +20,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from google.protobuf.message import DecodeError
-
-from ackgate.broker import replies, requests
+from ackgate.broker import replies
 from ackgate.broker.commands.consumers import Consumers
-from ackgate.broker.commands.dispatch import BEFORE_CONNECT, ROUTES
 from ackgate.broker.commands.producers import Producers
 from ackgate.broker.errors import BrokerError, ProtocolError, server_error
-from ackgate.broker.frames import COMMAND_BYTES_EXTRA, HANDSHAKE_FRAME_BYTES_MAX, FrameDecoder
+from ackgate.broker.frames import COMMAND_BYTES_EXTRA
+from ackgate.broker.intake import Intake
 from ackgate.broker.liveness import Liveness, Verdict
 from ackgate.broker.outbox import Outbox
-from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from ackgate.broker.commands.dispatch import FailureReply
-    from ackgate.broker.frames import Frame
-    from ackgate.broker.ports import ProducerPort, TopicRegistryPort
-    from ackgate.broker.schemas import SchemaRegistry
+    from ackgate.broker.ports import ProducerPort
+    from ackgate.broker.proto import pulsar_pb2 as pb
+    from ackgate.broker.session_context import SessionContext
     from ackgate.broker.wire_types import MessageOut
     from ackgate.config.broker import BrokerSettings
 
@@ -62,49 +59,6 @@ client that opens ten thousand topics waits in its socket, and its answers not i
 CLOSE_GRACE_SECONDS: Final = 5.0
 """How long a peer may take to read its last words before the connection is cut."""
 
-ReadHold: TypeAlias = Literal["publishes", "requests", "output"]
-"""Why nothing is read from a connection at the moment."""
-
-_SEND: Final = b"\x08\x06"  # type: SEND, as every client writes it: field 1 first
-_ACK: Final = b"\x08\x0a"
-_FLOW: Final = b"\x08\x0b"
-
-_parse: Final = pb.BaseCommand.FromString
-
-
-class Connections(Protocol):
-    """Who keeps count of connections."""
-
-    def opened(self, session: Session) -> bool:
-        """A connection was made; False: there are too many, refuse it."""
-
-    def introduced(self, session: Session) -> None:
-        """It has said CONNECT."""
-
-    def closed(self, session: Session) -> None:
-        """It is gone, and its producers and consumers are detached."""
-
-
-class HasSettings(Protocol):
-    """Where the current settings are; they may be replaced while the broker runs."""
-
-    @property
-    def broker(self) -> BrokerSettings:
-        """This room's part."""
-
-
-@dataclass(slots=True)
-class SessionContext:
-    """What all connections of one broker share."""
-
-    registry: TopicRegistryPort
-    schemas: SchemaRegistry
-    connections: Connections
-    settings: HasSettings
-    server_version: str = "ackgate"
-    service_url: str = ""
-    """What LOOKUP answers; known once the port is."""
-
 
 class Session(asyncio.Protocol):
     """A connected client. Implements `SessionPort`."""
@@ -115,16 +69,15 @@ class Session(asyncio.Protocol):
         self.client_version = ""
         self.protocol_version = 0
         self.is_open = False
+        self.is_connected = False
+        """Whether CONNECT has been said and accepted."""
+        self.intake: Intake
         self.producers: Producers = Producers(self)
         self.consumers: Consumers = Consumers(self)
-        self._is_connected = False
-        self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._liveness = Liveness()
-        self._holds: set[ReadHold] = set()
-        self._waiting: list[Frame] = []
-        """Frames that had arrived when reading was held."""
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._detaching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
         self._outbox: Outbox
@@ -148,6 +101,7 @@ class Session(asyncio.Protocol):
             self.settings.connection_write_buffer_bytes_max,
             self._on_drained,
         )
+        self.intake = Intake(self, self._transport, self._loop.call_soon)
         self.is_open = True
         if not self.context.connections.opened(self):
             log.warning("connection of %s refused: too many connections", self.peer)
@@ -158,13 +112,9 @@ class Session(asyncio.Protocol):
         )
 
     def data_received(self, chunk: bytes) -> None:
-        """Handle every frame that is complete now."""
+        """The client says something."""
         self._liveness.heard = True
-        frames = self._decoder.feed(chunk)
-        if self._waiting:
-            self._waiting += frames
-        else:
-            self._take(frames)
+        self.intake.feed(chunk)
 
     def eof_received(self) -> bool:
         """The client sends nothing more: nothing can be asked, so nothing is answered."""
@@ -172,13 +122,13 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Detach what the connection held."""
-        if self.is_open and self._is_connected:
+        if self.is_open and self.is_connected:
             log.info("connection of %s closed%s", self.peer, f": {exc}" if exc else "")
         self.is_open = False
-        self._waiting = []
+        self.intake.discard()
         self._outbox.discard()
         self._cancel_timer()
-        self._loop.create_task(self._detach())
+        self._detaching = self._loop.create_task(self._detach())
 
     async def _detach(self) -> None:
         await self.producers.close_all()
@@ -209,7 +159,7 @@ class Session(asyncio.Protocol):
         self.is_open = False
         self._transport.abort()
 
-    def _end(self, error: ProtocolError) -> None:
+    def end(self, error: ProtocolError) -> None:
         """The connection cannot go on. Say why, here and there."""
         if not self.is_open:
             return
@@ -217,91 +167,11 @@ class Session(asyncio.Protocol):
         self.send(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
         self.close()
 
-    # ---- frames in
-
-    def _take(self, frames: list[Frame]) -> None:
-        """Handle frames, as far as no hold comes in between."""
-        try:
-            self._waiting = self._handle(frames)
-        except ProtocolError as error:
-            self._end(error)
-        except DecodeError:
-            self._end(ProtocolError("a command is not valid protobuf"))
-        except CallerError as error:  # of an ACK, SEND or FLOW: those have nobody to answer
-            self._end(ProtocolError(str(error)))
-        except Exception:
-            log.exception("a bug ended the connection of %s", self.peer)
-            self._end(ProtocolError("internal error"))
-        if self._decoder.error is not None and not self._waiting:
-            self._end(self._decoder.error)
-        self.producers.hold_if_full()
-
-    def _handle(self, frames: list[Frame]) -> list[Frame]:
-        """Handle frames; returns those that have to wait."""
-        acks: dict[int, list[pb.CommandAck]] = {}
-        remaining = iter(frames)
-        try:
-            for command, payload in remaining:
-                head = command[:2]
-                if not self._is_connected:
-                    self._handle_command(command)
-                elif head == _SEND:
-                    self.producers.publish(_parse(command).send, payload)
-                elif head == _ACK:
-                    ack = _parse(command).ack
-                    if not ack.IsInitialized():
-                        raise ProtocolError("ACK lacks a required field")
-                    # Gathered, so that topics apply and answer them in bulk.
-                    gathered = acks.get(ack.consumer_id)
-                    if gathered is None:
-                        acks[ack.consumer_id] = [ack]
-                    else:
-                        gathered.append(ack)
-                elif head == _FLOW:
-                    flow = _parse(command).flow
-                    if not flow.IsInitialized():
-                        raise ProtocolError("FLOW lacks a required field")
-                    self.consumers.flow(flow)
-                else:
-                    # Acks take effect before whatever comes after them (a seek, a redelivery).
-                    if acks:
-                        gathered_acks, acks = acks, {}
-                        self.consumers.acks(gathered_acks)
-                    self._handle_command(command)
-                    # One chunk may hold thousands of requests with large answers.
-                    if self._holds:
-                        return list(remaining)
-        finally:
-            if acks:
-                self.consumers.acks(acks)
-        return []
-
-    def _handle_command(self, serialized: bytes) -> None:
-        envelope = _parse(serialized)
-        if not envelope.HasField("type"):
-            raise ProtocolError("unknown type of command")
-        route = ROUTES.get(envelope.type)
-        if not self._is_connected and envelope.type not in BEFORE_CONNECT:
-            raise ProtocolError(f"{_name(envelope)} before CONNECT")
-        if route is None:
-            raise ProtocolError(f"{_name(envelope)} is not a command that this broker takes")
-        if not envelope.HasField(route.field):
-            raise ProtocolError(f"{_name(envelope)} without its command")
-        if not envelope.IsInitialized():
-            raise ProtocolError(f"{_name(envelope)} lacks a required field")
-        command = getattr(envelope, route.field)
-        if broken := requests.broken_text(command):
-            raise ProtocolError(f"{_name(envelope)} with a {broken} that is not UTF-8")
-        try:
-            route.handle(self, command)
-        except ProtocolError:
-            raise
-        except (BrokerError, CallerError) as error:
-            self._refuse(getattr(command, "request_id", replies.NO_REQUEST_ID), error, route.fail)
+    # ---- handshake
 
     def connect(self, command: pb.CommandConnect) -> None:
         """CONNECT."""
-        if self._is_connected:
+        if self.is_connected:
             raise ProtocolError("CONNECT on a connection that is connected")
         if command.protocol_version < PROTOCOL_VERSION_MIN:
             raise ProtocolError(
@@ -311,8 +181,8 @@ class Session(asyncio.Protocol):
         settings = self.settings
         self.client_version = command.client_version
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
-        self._is_connected = True
-        self._decoder.frame_bytes_max = settings.max_message_size + COMMAND_BYTES_EXTRA
+        self.is_connected = True
+        self.intake.allow_frames(settings.max_message_size + COMMAND_BYTES_EXTRA)
         self.context.connections.introduced(self)
         self.send(
             replies.connected(
@@ -336,15 +206,15 @@ class Session(asyncio.Protocol):
         self._requests.add(task)
         task.add_done_callback(self._on_request_done)
         if len(self._requests) >= REQUESTS_IN_FLIGHT_MAX:
-            self.hold_reading("requests")
+            self.intake.hold("requests")
 
     async def _run(
         self, request_id: int, work: Coroutine[Any, Any, bytes | None], fail: FailureReply
     ) -> None:
         try:
             reply = await work
-        except Exception as error:  # noqa: BLE001 - `_refuse` logs what is not the client's fault
-            self._refuse(request_id, error, fail)
+        except Exception as error:  # noqa: BLE001 - `refuse` logs what is not the client's fault
+            self.refuse(request_id, error, fail)
         else:
             if reply is not None:
                 self.send(reply)
@@ -352,9 +222,10 @@ class Session(asyncio.Protocol):
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)
         if len(self._requests) * 2 <= REQUESTS_IN_FLIGHT_MAX:
-            self.release_reading("requests")
+            self.intake.release("requests")
 
-    def _refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
+    def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
+        """Tell the client that, and why, its request failed."""
         code = server_error(error)
         if isinstance(error, BrokerError | CallerError):
             log.info("request of %s refused: %s", self.peer, error)
@@ -367,30 +238,8 @@ class Session(asyncio.Protocol):
 
     # ---- backpressure and silence
 
-    def hold_reading(self, hold: ReadHold) -> None:
-        """Read nothing more until `release_reading`."""
-        if not self._holds and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._holds.add(hold)
-
-    def release_reading(self, hold: ReadHold) -> None:
-        """Read again, unless there is another reason not to."""
-        if hold in self._holds:
-            self._holds.discard(hold)
-            if not self._holds:
-                # Not here: whoever calls may be in the middle of handling a frame.
-                self._loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        if self._holds or not self.is_open:
-            return
-        if self._waiting:
-            self._take(self._waiting)
-        if not self._holds and not self._transport.is_closing():
-            self._transport.resume_reading()
-
     def _on_drained(self) -> None:
-        self.release_reading("output")
+        self.intake.release("output")
         if self.is_open:
             self.consumers.on_writable()
 
@@ -400,7 +249,7 @@ class Session(asyncio.Protocol):
             self._timer = self._loop.call_later(interval_seconds, self._on_keep_alive)
 
     def _on_keep_alive(self) -> None:
-        is_deaf = bool(self._holds - {"output"})
+        is_deaf = bool(self.intake.holds - {"output"})
         verdict = self._liveness.check(is_deaf=is_deaf)
         if verdict is Verdict.CLOSE:
             log.warning("connection of %s ended: silent, and no answer to a ping", self.peer)
@@ -431,14 +280,14 @@ class Session(asyncio.Protocol):
         if self.is_open:
             self._outbox.send(frame)
             if self._outbox.is_overfull:
-                self.hold_reading("output")
+                self.intake.hold("output")
 
     def send_many(self, pieces: Sequence[bytes]) -> None:
         """Send frames that come in pieces."""
         if self.is_open:
             self._outbox.send_many(pieces)
             if self._outbox.is_overfull:
-                self.hold_reading("output")
+                self.intake.hold("output")
 
     # ---- what topics send (SessionPort)
 
@@ -489,10 +338,6 @@ class Session(asyncio.Protocol):
     def close_consumer(self, consumer_id: int) -> None:
         """CLOSE_CONSUMER."""
         self.consumers.closed_by_broker(consumer_id)
-
-
-def _name(envelope: pb.BaseCommand) -> str:
-    return pb.BaseCommand.Type.Name(envelope.type)
 
 
 def _address(peername: object) -> str:

@@ -48,6 +48,10 @@ PENDING_PUBLISH_BYTES_MAX: Final = 64 * 1024 * 1024
 messages meet the bound on their number first; this is the bound for large ones."""
 
 
+TRANSACTIONS_REFUSED: Final = "Transactions are not enabled."
+"""Pulsar's words."""
+
+
 class _Producer:
     """An open producer, and the sizes of its entries that are not confirmed yet."""
 
@@ -168,7 +172,7 @@ class Producers:
             >= self._session.settings.max_pending_publish_requests_per_connection
             or self._pending_bytes >= PENDING_PUBLISH_BYTES_MAX
         ):
-            self._session.hold_reading("publishes")
+            self._session.intake.hold("publishes")
 
     def _release_if_room(self) -> None:
         # At half the bound, so that reading does not start and stop with every receipt.
@@ -177,7 +181,7 @@ class Producers:
             <= self._session.settings.max_pending_publish_requests_per_connection
             and self._pending_bytes * 2 <= PENDING_PUBLISH_BYTES_MAX
         ):
-            self._session.release_reading("publishes")
+            self._session.intake.release("publishes")
 
     def _refuse_stray(self, producer_id: int) -> None:
         if producer_id not in self._recently_closed:
@@ -263,10 +267,6 @@ class Producers:
                 log.warning("closing producer %s: %s", producer.port.name, error)
             except Exception:
                 log.exception("closing producer %s", producer.port.name)
-
-
-TRANSACTIONS_REFUSED: Final = "Transactions are not enabled."
-"""Pulsar's words."""
 
 
 def _success(request_id: int, port: ProducerPort) -> bytes:

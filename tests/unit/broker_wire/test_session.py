@@ -238,7 +238,7 @@ async def test_publishes_that_are_not_durable_stop_the_reading() -> None:
             frames = [producer.frame(bytes(100_000)) for _ in range(200)]
             sending = asyncio.create_task(send_all(client, frames))
             held = next(iter(server.protocol.sessions))
-            await eventually(lambda: "publishes" in held._holds)
+            await eventually(lambda: "publishes" in held.intake.holds)
             before = len(topic.entries)
             for _ in range(100):
                 await asyncio.sleep(0)
@@ -246,7 +246,7 @@ async def test_publishes_that_are_not_durable_stop_the_reading() -> None:
             topic.release_receipts()
             await producer.until_receipts(200)
             await sending
-            assert not held._holds
+            assert not held.intake.holds
 
 
 async def test_bytes_that_are_not_durable_stop_the_reading_too(
@@ -262,7 +262,7 @@ async def test_bytes_that_are_not_durable_stop_the_reading_too(
         frames = [producer.frame(bytes(100_000)) for _ in range(100)]
         sending = asyncio.create_task(send_all(client, frames))
         held = next(iter(server.protocol.sessions))
-        await eventually(lambda: "publishes" in held._holds)
+        await eventually(lambda: "publishes" in held.intake.holds)
         assert len(topic.entries) < 100
         topic.release_receipts()
         await producer.until_receipts(100)
@@ -275,10 +275,10 @@ async def test_too_many_requests_wait_in_the_socket(monkeypatch: pytest.MonkeyPa
         server.registry.gate = asyncio.Event()
         asking = [asyncio.create_task(client.partitions(f"t{index}")) for index in range(100)]
         held = next(iter(server.protocol.sessions))
-        await eventually(lambda: "requests" in held._holds)
+        await eventually(lambda: "requests" in held.intake.holds)
         server.registry.gate.set()
         assert await asyncio.gather(*asking) == [0] * 100
-        assert not held._holds
+        assert not held.intake.holds
 
 
 async def test_a_slow_consumer_does_not_grow_memory() -> None:
@@ -321,10 +321,10 @@ async def test_a_client_that_asks_without_listening_is_not_listened_to(
         question = pb.BaseCommand(type=Type.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=asking)
         for _ in range(300):
             client.send(question)
-        await eventually(lambda: "output" in held._holds)
+        await eventually(lambda: "output" in held.intake.holds)
         assert held._outbox.unsent_bytes < 5_000_000
         client.resume_reading()
-        await eventually(lambda: "output" not in held._holds)
+        await eventually(lambda: "output" not in held.intake.holds)
         client.abort()
 
 
