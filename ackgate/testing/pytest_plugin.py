@@ -1,9 +1,8 @@
 """pytest fixtures: a broker for a test session, and topics nobody else uses.
 
-Edge. Use them by importing them into a ``conftest.py``, or by naming the plugin there::
+Edge. Name the plugin in the ``conftest.py`` at the root, or in a test file::
 
-    from ackgate.testing.pytest_plugin import ackgate_broker, ackgate_topic   # or
-    pytest_plugins = ["ackgate.testing.pytest_plugin"]
+    pytest_plugins = ["ackgate.testing"]
 
     def test_greets(ackgate_broker, ackgate_topic):
         client = pulsar.Client(ackgate_broker.service_url)
