@@ -7,7 +7,7 @@ free id.
 Ids ascend in the order in which ledgers are created, across all clients of one store, since a topic
 orders its messages by ledger id, whichever broker wrote them. They are still taken in blocks: a
 block's remaining ids are used only while nobody else has taken a block since, which costs a read
-per ledger instead of a write.
+instead of a write, and one read serves all who were waiting for an id when it began.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ class LedgerCatalog:
         self._next_id = 0
         self._stop_id = 0
         self._id_version = -1
+        self._asking = 0
+        self._vouched = 0
+        """Ids that may be given out without looking again: their callers had asked by then."""
 
     async def read(self, ledger_id: int) -> CatalogEntry:
         """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
@@ -102,12 +105,23 @@ class LedgerCatalog:
 
     async def new_id(self) -> int:
         """An id above every id given out before, by anybody."""
-        async with self._id_lock:
-            if not await self._owns_block():
-                await self._take_block()
-            ledger_id = self._next_id
-            self._next_id += 1
-            return ledger_id
+        self._asking += 1
+        try:
+            async with self._id_lock:  # first come, first served
+                if self._vouched == 0:
+                    asking = self._asking
+                    if not await self._owns_block():
+                        await self._take_block()
+                    self._vouched = min(asking, self._stop_id - self._next_id)
+                self._vouched -= 1
+                ledger_id = self._next_id
+                self._next_id += 1
+                return ledger_id
+        except asyncio.CancelledError:
+            self._vouched = 0  # the next in line may have asked after the look
+            raise
+        finally:
+            self._asking -= 1
 
     async def _owns_block(self) -> bool:
         if self._next_id >= self._stop_id:
