@@ -1,0 +1,144 @@
+"""Every example runs, and does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ackgate.testing.broker_process import BrokerProcess
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Python on these arguments, in a process group of its own, with `tmp_path` for its files."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env={**BrokerProcess.environment(), "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def output_of(tmp_path: Path, *arguments: str, code: int = 0) -> str:
+    with start(tmp_path, *arguments) as process:
+        try:
+            output, _ = process.communicate(timeout=90)
+        finally:
+            process.kill()
+    assert process.returncode == code, output
+    return output
+
+
+def brokers_in(output: str) -> list[int]:
+    return [int(pid) for pid in re.findall(r"process (\d+) listens", output)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def check_nothing_is_left(tmp_path: Path, output: str) -> None:
+    assert list(tmp_path.iterdir()) == []
+    assert [pid for pid in brokers_in(output) if is_running(pid)] == []
+
+
+@pytest.mark.slow
+def test_minimal_embedding(tmp_path: Path) -> None:
+    assert output_of(tmp_path, str(EXAMPLES / "embed_minimal.py")).splitlines() == [
+        "found: 0 holes, 1000 to do",
+        "left:  500 holes, gate open: False",
+        "found: 500 holes, 500 to do",
+        "left:  0 holes, gate open: True",
+    ]
+    check_nothing_is_left(tmp_path, "")
+
+
+@pytest.mark.slow
+def test_host_with_a_gate(tmp_path: Path) -> None:
+    assert output_of(tmp_path, str(EXAMPLES / "embed_cursor_store_gate.py")).splitlines() == [
+        "paused (budget): 100 ranges, 101 messages held",
+        "went on: 799 more messages, 0 left",
+    ]
+    check_nothing_is_left(tmp_path, "")
+
+
+@pytest.mark.slow
+def test_test_suite_as_a_user_has_it(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "test_with_ackgate.py", tmp_path)  # away from this project's settings
+    output = output_of(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert re.search(r"^3 passed in", output, flags=re.MULTILINE), output
+
+
+@pytest.mark.slow
+def test_client_of_a_broker_elsewhere(tmp_path: Path, ackgate_broker: BrokerProcess) -> None:
+    output = output_of(tmp_path, str(EXAMPLES / "compose_client.py"), ackgate_broker.service_url)
+    assert "500 of 500 unacknowledged messages came" in output
+    assert "0 acknowledged messages came again" in output
+
+
+@pytest.mark.slow
+def test_demo_tells_the_whole_story(tmp_path: Path) -> None:
+    output = output_of(tmp_path, str(EXAMPLES / "demo.py"))
+    ticked = re.findall(r"^   ✓ (.+)$", output, flags=re.MULTILINE)
+    assert len(ticked) == 12
+    assert ticked.count("0 acked messages came again") == 2
+    assert any("isBlockedOnAckStatePersistent is true" in claim for claim in ticked)
+    assert output.splitlines()[-1].startswith("12 claims checked in ")
+    assert len(brokers_in(output)) == 2
+    assert "\r" not in output, "a pipe gets no moving line"
+    assert "\x1b" not in output
+    told = [line for line in output.splitlines() if line.startswith("   ")]
+    assert max(map(len, told)) <= 100, "one line of the story is one line of a terminal"
+    check_nothing_is_left(tmp_path, output)
+
+
+@pytest.mark.slow
+def test_demo_fails_when_a_claim_does_not_hold(tmp_path: Path) -> None:
+    without_gate = (
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import demo; "
+        "demo.SETTINGS['dispatcherPauseOnAckStatePersistentEnabled'] = False; "
+        "sys.exit(demo.main())"
+    )
+    output = output_of(tmp_path, "-c", without_gate, code=1)
+    assert (
+        "FAILED: the gate is shut: isBlockedOnAckStatePersistent is true\n"
+        "   expected  True\n"
+        "   seen      False\n"
+    ) in output
+    check_nothing_is_left(tmp_path, output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_demo_leaves_nothing_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    with start(tmp_path, str(EXAMPLES / "demo.py")) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "received" in line:  # the broker works, the client is connected
+                if number is signal.SIGINT:
+                    os.killpg(process.pid, number)  # as a terminal does it
+                else:
+                    process.send_signal(number)
+                break
+        lines += process.stdout
+    output = "".join(lines)
+    assert (process.returncode, lines[-1]) == (130, "interrupted\n"), output
+    check_nothing_is_left(tmp_path, output)
