@@ -28,11 +28,13 @@ from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.envelope import Compression, Packing
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.limits import PersistLimits
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.paths import cursor_path, topic_path
 from ackgate.persistence.planner import plan_delta, plan_snapshot
 from ackgate.persistence.ports import LedgerEntry
 from ackgate.persistence.recovery import TailScan
+from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -45,6 +47,10 @@ SEED: Final = 20261121
 MESSAGES: Final = 3
 """Id of the message ledger."""
 UNLIMITED: Final = PersistLimits(2**40, 2**40)
+_IN_A_ROW: Final = {
+    "ack_persist_linger_ms": 0,
+    "managed_ledger_max_unacked_ranges_to_persist": 10**6,
+}
 ZSTD: Final = Packing(Compression.ZSTD, 256)
 
 
@@ -108,8 +114,10 @@ def _snapshot_sizes(sizes: Sizes) -> dict[str, int]:
 
 
 def _recovery(sizes: Sizes) -> dict[str, float]:
-    entries = 2 * sizes.recovered_holes + 1
-    encoded = _snapshot_of(np.arange(sizes.recovered_holes) * 2 + 1, entries)
+    gaps = np.random.default_rng(SEED).integers(2, 6, sizes.recovered_holes)
+    acked = np.cumsum(gaps)
+    entries = int(acked[-1]) + 1
+    encoded = _snapshot_of(acked, entries)
 
     def recover() -> None:
         scan = TailScan()
@@ -173,18 +181,47 @@ def _best_us(work: Callable[[], object], repeats: int) -> float:
 
 
 async def _durable(sizes: Sizes) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
-        path = Path(directory)
-        return {
-            f"{sizes.huge_ranges}_ranges": await _huge(path / "huge", sizes),
-            "groups_of_shuffled_acks": await _groups(path / "groups", sizes),
-            f"{sizes.cursors}_dirty_cursors": await _many(path / "many", sizes),
-        }
+    figures: dict[str, Any] = {
+        "one_write_without_disk_us": await _write_cost(sizes),
+        "idle_bytes": await _idle_bytes(sizes),
+    }
+    for name, measure in (
+        (f"{sizes.huge_ranges}_ranges", _huge),
+        ("groups_of_shuffled_acks", _groups),
+        (f"{sizes.cursors}_dirty_cursors", _many),
+    ):
+        with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
+            figures[name] = await measure(Path(directory), sizes)
+    return figures
+
+
+async def _write_cost(sizes: Sizes) -> dict[str, float]:
+    """Processor time of acks, a delta, the turns of the loop and receipts; the ledger is memory."""
+    costs = {}
+    for group in (1, 16):
+        stores = (MemoryLedgerClient(MemoryLedgers()), MemoryMetadataStore())
+        store = await _open(stores, "memory", _topic(4 * group * sizes.groups), **_IN_A_ROW)
+        order = np.random.default_rng(SEED).permutation(np.arange(group * sizes.groups) * 2 + 1)
+        positions = [Position(MESSAGES, int(entry)) for entry in order]
+        began = time.process_time()
+        for start in range(0, len(positions), group):
+            for position in positions[start : start + group]:
+                store.cursor.ack(position)
+                store.notify()
+                store.when_durable(store.cursor.version, _ignore)
+            await store.flush()
+        spent = time.process_time() - began
+        costs[f"{group}_acks"] = round(spent / store.statistics().ledger_writes * 1e6, 1)
+        await store.close()
+    return costs
+
+
+def _ignore(error: BaseException | None) -> None:
+    assert error is None
 
 
 @contextlib.asynccontextmanager
 async def _stores(directory: Path) -> AsyncIterator[tuple[LedgerClient, MetadataStore]]:
-    directory.mkdir(exist_ok=True)
     metadata = await SqliteMetadataStore.open(directory / "metadata.sqlite")
     client = BookieLedgerClient(await open_bookies([directory / "bookie"]), metadata)
     try:
@@ -252,13 +289,7 @@ async def _groups(directory: Path, sizes: Sizes) -> dict[str, Any]:
     order = np.random.default_rng(SEED).permutation(np.arange(group * sizes.groups) * 2 + 1)
     positions = [Position(MESSAGES, int(entry)) for entry in order]
     async with _stores(directory) as stores:
-        store = await _open(
-            stores,
-            "groups",
-            ledgers,
-            ack_persist_linger_ms=0,
-            managed_ledger_max_unacked_ranges_to_persist=10**6,
-        )
+        store = await _open(stores, "groups", ledgers, **_IN_A_ROW)
         answered = 0
 
         def done(error: BaseException | None) -> None:
@@ -285,27 +316,35 @@ async def _groups(directory: Path, sizes: Sizes) -> dict[str, Any]:
         }
 
 
+async def _idle_bytes(sizes: Sizes) -> dict[str, int]:
+    """Memory of a cursor nobody acks on, and of its store; what storage itself keeps is not it."""
+    ledgers = _topic(1_000)
+    stores = (MemoryLedgerClient(MemoryLedgers()), MemoryMetadataStore())
+    numbers = range(sizes.cursors)
+    for number in numbers:
+        await _open(stores, f"topic-{number}", ledgers)
+    gc.collect()
+    tracemalloc.start()
+    opened = [await _open(stores, f"topic-{number}", ledgers) for number in numbers]
+    gc.collect()
+    both = tracemalloc.get_traced_memory()[0]
+    cursors = [ManagedCursor(ledgers, Position(MESSAGES, -1)) for _ in opened]
+    alone = tracemalloc.get_traced_memory()[0] - both
+    tracemalloc.stop()
+    return {
+        "store": round((both - alone) / len(opened)),
+        "cursor": round(alone / len(cursors)),
+    }
+
+
 async def _many(directory: Path, sizes: Sizes) -> dict[str, Any]:
     """All cursors become dirty at once, each without a ledger yet; then again with one."""
     ledgers = _topic(1_000)
     async with _stores(directory) as stores:
-        gc.collect()
-        tracemalloc.start()
         opened = await asyncio.gather(
             *(_open(stores, f"topic-{number}", ledgers) for number in range(sizes.cursors))
         )
-        gc.collect()
-        with_cursors = tracemalloc.get_traced_memory()[0]
-        cursors_alone = [
-            ManagedCursor(ledgers, Position(MESSAGES, -1)) for _ in range(sizes.cursors)
-        ]
-        cursor_bytes = tracemalloc.get_traced_memory()[0] - with_cursors
-        tracemalloc.stop()
-        del cursors_alone
-        figures: dict[str, Any] = {
-            "idle_store_bytes": round((with_cursors - cursor_bytes) / sizes.cursors),
-            "idle_cursor_bytes": round(cursor_bytes / sizes.cursors),
-        }
+        figures: dict[str, Any] = {}
         for label, entry in (("first_write_with_new_ledger", 1), ("next_write", 3)):
             figures[f"{label}_ms"] = await _dirty_all(opened, entry)
         began = time.perf_counter()
