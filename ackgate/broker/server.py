@@ -27,7 +27,7 @@ from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
+from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
@@ -169,21 +169,9 @@ async def _open_ledgers(
 ) -> LedgerClient:
     persistence = settings.persistence
     bookies = await open_bookies(
-        persistence.bookie_paths(directory.root),
-        settings=BookieSettings(
-            journal_bytes_max=persistence.bookie_journal_bytes_max,
-            write_cache_bytes_max=persistence.bookie_write_cache_bytes_max,
-            open_files_max=persistence.bookie_open_files_max,
-        ),
+        persistence.bookie_paths(directory.root), settings=bookie_settings(persistence)
     )
-    client = BookieLedgerClient(
-        bookies,
-        metadata,
-        settings=LedgerClientSettings(
-            entry_bytes_max=persistence.max_entry_bytes,
-            in_flight_adds_max=persistence.ledger_in_flight_adds_max,
-        ),
-    )
+    client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(persistence))
     try:
         await _refuse_lost_metadata(bookies, metadata)
     except BaseException:
