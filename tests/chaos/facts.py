@@ -130,7 +130,8 @@ class SubscriptionFacts:
         """Hold a cursor's state after a restart against the facts (topics without batches).
 
         What it holds of the unsure ones may have come since the restart, from a client that has
-        reconnected: applied, not more.
+        reconnected: applied, not more. What it does not hold was lost, as it might be; the client
+        may ack it once more.
         """
         lost = {key for key in self.done if not is_acked(key.position)}
         if lost:
@@ -141,7 +142,8 @@ class SubscriptionFacts:
                 f"{self.name}: {len(invented)} messages count as acked, and nobody has acked them:"
                 f" {shown(invented)}"
             )
-        self.ack_applied([key for key in self.unsure if is_acked(key.position)], now)
+        for key in self.unsure:
+            self.unsure[key] = now if is_acked(key.position) else math.inf
 
     def verify_mark_delete(self, mark_delete: Position) -> None:
         """It never goes back."""

@@ -101,6 +101,7 @@ class ChaosRun:
                 await self._cycle(plan_cycle(self.seed, number, self._extra))
             await self._finish(plan_cycle(self.seed, cycles, self._extra))
         except (ViolationError, BrokerFailedError, DisconnectedError, TimeoutError) as error:
+            (self._directory / "broker.log").write_text(self._broker.log)
             raise ChaosFailedError(
                 f"seed {self.seed}, cycle {number}: {type(error).__name__}: {error}\n"
                 f"directory kept: {self._directory}\n"

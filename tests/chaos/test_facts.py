@@ -62,6 +62,15 @@ def test_a_state_must_hold_durable_acks_and_no_others(facts):
         facts.verify_state(lambda _: True, 1.0)
 
 
+def test_an_ack_that_a_crash_took_does_not_count_as_old_later(facts):
+    facts.ack_sent([A])
+    facts.ack_applied([A], 10.0)
+    facts.broker_ended(10.1, 0.25)
+    facts.verify_state(lambda _: False, 11.0)
+    facts.broker_ended(20.0, 0.25)
+    assert not facts.done
+
+
 def test_mark_delete_must_not_go_back(facts):
     facts.verify_mark_delete(Position(1, 5))
     facts.verify_mark_delete(Position(1, 5))
