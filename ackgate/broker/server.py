@@ -27,16 +27,16 @@ from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from ackgate.config.settings import Settings
-    from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
@@ -173,29 +173,12 @@ async def _open_ledgers(
     )
     client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(persistence))
     try:
-        await _refuse_lost_metadata(bookies, metadata)
+        if await metadata.get(RUN_COUNTER_PATH) is None:
+            await refuse_known_ledgers(bookies)
     except BaseException:
         await client.close()
         raise
     return client
-
-
-async def _refuse_lost_metadata(bookies: Sequence[Bookie], metadata: MetadataStore) -> None:
-    """A store that no broker has used cannot be that of bookies with ledgers.
-
-    Going on would give their ledgers' ids away a second time, and old entries would be served as
-    those of new topics. Raises `ConfigurationError`.
-    """
-    if await metadata.get(RUN_COUNTER_PATH) is not None:
-        return
-    for bookie in bookies:
-        ledger_ids = await bookie.ledger_ids()
-        if ledger_ids:
-            raise ConfigurationError(
-                f"the metadata store is empty, but bookie {bookie.directory} holds"
-                f" {len(ledger_ids)} ledgers: bring back the metadata store (metadata.sqlite of the"
-                " data directory, unless metadataStoreUrl says otherwise), or use other directories"
-            )
 
 
 async def _make_parts(

@@ -13,7 +13,7 @@ writes them through `EmbeddedStorage.ledger_client`.
 Leaving the block writes what is dirty. A process that ends otherwise loses what was not durable,
 and nothing else. One process at a time: a second one gets `DataDirectoryBusyError`.
 
-Its directory is no broker's: a broker keeps its topics elsewhere in the metadata store.
+A directory that a broker has used is refused, as is one whose metadata store is gone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ackgate.errors import CallerError, ConfigurationError
 from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
+from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.paths import cursor_path, topic_path
@@ -128,12 +129,15 @@ async def open_embedded(
         )
         client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(settings))
         stack.push_async_callback(client.close)
+        counted = await metadata.get(OPENINGS_PATH)
+        if counted is None:
+            await refuse_known_ledgers(bookies)
+        opening = 1 if counted is None else int(counted.value) + 1
+        await metadata.put(OPENINGS_PATH, b"%d" % opening, expected_version=None)
         known = await client.ledger_ids()
         for orphan in await find_orphan_cursor_ledgers(client, metadata, known):
             await client.delete(orphan)
-        yield EmbeddedStorage(
-            metadata, client, settings, epoch=await _count_opening(metadata), stack=stack
-        )
+        yield EmbeddedStorage(metadata, client, settings, epoch=opening, stack=stack)
 
 
 async def until_durable(store: CursorStore) -> None:
@@ -155,10 +159,3 @@ async def until_durable(store: CursorStore) -> None:
     store.when_durable(store.cursor.version, done)
     store.notify()
     await durable
-
-
-async def _count_opening(metadata: MetadataStore) -> int:
-    found = await metadata.get(OPENINGS_PATH)
-    opening = 1 if found is None else int(found.value) + 1
-    await metadata.put(OPENINGS_PATH, b"%d" % opening, expected_version=None)
-    return opening

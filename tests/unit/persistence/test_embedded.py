@@ -146,3 +146,14 @@ async def test_a_file_is_no_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="file cannot be used: File exists"):
         async with open_embedded(tmp_path / "file"):
             pass
+
+
+async def test_ledgers_without_their_metadata_are_refused_again_and_again(tmp_path: Path) -> None:
+    async with open_embedded(tmp_path) as storage:
+        await (await storage.ledger_client.create(LedgerOptions())).add_entry(b"a message")
+    for path in tmp_path.glob("metadata.sqlite*"):
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="holds 1 ledgers"):
+            async with open_embedded(tmp_path):
+                pass
