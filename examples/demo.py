@@ -10,6 +10,8 @@ Everything lives in a temporary directory, which goes when the demo ends, and so
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -364,7 +366,7 @@ class Terminal:
 
     def prompt(self, command: list[str]) -> None:
         """The output of this command follows."""
-        self.title(f"\n$ {' '.join(command)}")
+        self.title(f"\n$ {shlex.join(command)}")
 
     def say(self, text: str) -> None:
         """One line of the story."""
@@ -422,9 +424,14 @@ def main() -> int:
         broker = BrokerProcess(Path(directory, "data"), settings=SETTINGS)
         try:
             Story(terminal, broker, Path(directory, "client.log")).tell()
+            seconds = time.monotonic() - began
+            terminal.title(f"\n{terminal.claims} claims checked in {seconds:.1f} s.")
         except (ClaimError, BrokerFailedError, AckGateError, pulsar.PulsarException) as error:
             end_of_log = "\n".join(broker.log.splitlines()[-10:]) or "(empty)"
             terminal.fail(f"FAILED: {error}\nThe end of the broker's log:\n{end_of_log}")
+            return 1
+        except BrokenPipeError:  # nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except KeyboardInterrupt:
             terminal.fail("interrupted")
@@ -432,7 +439,6 @@ def main() -> int:
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C shall not leave a mess
             broker.kill()
-    terminal.title(f"\n{terminal.claims} claims checked in {time.monotonic() - began:.1f} s.")
     return 0
 
 
