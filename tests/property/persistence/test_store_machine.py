@@ -231,7 +231,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not self.store.is_dirty
         assert not self.store.statistics().is_on_fallback
         assert self.store.failing_since_ms is None
-        assert self.store._writer is None
+        assert self.store.is_idle
         assert all(len(heard.errors) == 1 for _, heard in self.receipts)
         self._collect()
         self.receipts = []

@@ -83,9 +83,10 @@ class World:
 
     async def crash_and_reopen(self, store: CursorStore) -> CursorStore:
         """Nothing is written any more, whatever was on its way; then a new owner opens."""
-        if store._writer is not None:
-            store._writer.cancel()
-            await asyncio.wait([store._writer])
+        task = store._writer._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
         self.ledgers.crash()
         self.connect()
         return await self.open(create=False)

@@ -57,7 +57,7 @@ async def test_a_new_cursor_is_one_node_and_no_ledger() -> None:
     assert world.stored == {}
     node = await world.node()
     assert (node.owner_epoch, node.cursor_ledger_id) == (1, None)
-    assert store._writer is None
+    assert store.is_idle
     again = await world.open(create=False)
     assert again.report.source is RecoverySource.METADATA_STORE
     assert again.cursor.mark_delete == START
@@ -100,7 +100,7 @@ async def test_acks_of_one_linger_go_out_as_one_write() -> None:
     assert all(receipt.is_durable for receipt in heard)
     assert store.outcome is not None
     assert store.outcome.at_ms == 2
-    assert store._writer is None, "an idle store has no task"
+    assert store.is_idle, "an idle store has no task"
     assert loop.time() < 1
 
 
@@ -366,7 +366,7 @@ async def test_an_idle_old_ledger_is_replaced_at_a_flush() -> None:
     assert world.ledgers.created == [100, 101]
     await asyncio.sleep(1)
     assert list(world.stored) == [101]
-    assert store._writer is None
+    assert store.is_idle
 
 
 @virtual
@@ -470,7 +470,7 @@ async def test_a_closed_store_refuses_and_answers() -> None:
         await store.set_cursor_properties({})
     store.cursor.ack(Position(3, 1))
     store.notify()
-    assert store._writer is None
+    assert store.is_idle
     receipt = Heard()
     store.when_durable(store.cursor.version, receipt)
     assert isinstance(receipt.errors[0], CursorClosedError)

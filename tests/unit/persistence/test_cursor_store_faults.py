@@ -51,7 +51,7 @@ async def test_a_ledger_that_cannot_be_made_falls_back_to_the_node_and_comes_bac
     assert receipt.is_durable
     assert where_of(store) is PersistWhere.METADATA_STORE
     assert store.failing_since_ms is None
-    assert store.last_failure == "no bookie can be written"
+    assert store.last_failure == "ledger: no bookie can be written"
     statistics = store.statistics()
     assert (statistics.ledger_errors, statistics.metadata_writes) == (1, 1)
     # Nothing else happens, and yet it returns by itself.
@@ -62,7 +62,7 @@ async def test_a_ledger_that_cannot_be_made_falls_back_to_the_node_and_comes_bac
     assert not store.statistics().is_on_fallback
     assert where_of(store) is PersistWhere.LEDGER
     assert store.statistics().last_failure is None
-    assert store._writer is None
+    assert store.is_idle
     expected = state_of(store)
     assert state_of(await world.crash_and_reopen(store)) == expected
 
@@ -306,6 +306,21 @@ async def test_closing_with_both_down_says_what_is_lost_and_closes() -> None:
 
 
 @virtual
+async def test_closing_makes_a_cut_fallback_whole_again_if_the_ledger_works_by_then() -> None:
+    world = World(managed_ledger_max_unacked_ranges_to_persist_in_metadata_store=2)
+    store = await world.open()
+    world.ledgers.faults.create = NO_BOOKIES
+    ack(store, 1, 3, 5, 7)
+    await store.flush()
+    assert not store.is_dirty
+    world.ledgers.faults.create = None
+    await store.close()
+    assert where_of(store) is PersistWhere.LEDGER
+    expected = state_of(store)
+    assert state_of(await world.open(create=False)) == expected
+
+
+@virtual
 async def test_closing_a_clean_cursor_while_the_metadata_store_is_down_is_no_failure() -> None:
     world = World()
     store = await world.open()
@@ -422,7 +437,7 @@ async def test_a_fenced_owner_stops_for_good_and_writes_nothing_more() -> None:
     with pytest.raises(OwnershipError):
         await store.set_cursor_properties({})
     ack(store, 5)
-    assert store._writer is None
+    assert store.is_idle
     await store.close()
     assert world.metadata.puts == puts
     assert new_owner.cursor.acked_count == 1

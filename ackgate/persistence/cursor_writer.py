@@ -1,0 +1,313 @@
+"""The writer of one cursor: a task that lives as long as there is something to write.
+
+Edge: the task and its clock. What one write does is `CursorPersister`, when the next may be is
+`WritePace`; here the two are joined, and failures are told apart.
+
+                  write fails                      node written
+    LEDGER  --------------------------> FALLBACK -------------------.
+       ^                                   |  ^    at a low rate    |
+       |      a ledger can be written      |  '--------------------'
+       '-----------------------------------'  a ledger is tried again and again, with backoff
+
+Neither can be written: the acks stay in memory, `failing_since_ms` says since when. Somebody else
+owns the cursor: the writer stops for good.
+
+Invariants: never two writes at once; a clean writer that is not on fallback has no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+from ackgate.errors import AckGateError, InternalError, OwnershipError, StorageError
+from ackgate.persistence.outcome import PersistWhere
+from ackgate.persistence.write_pace import WritePace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor.position import Position
+    from ackgate.persistence.cursor_persister import CursorPersister
+    from ackgate.persistence.outcome import PersistOutcome
+
+log = logging.getLogger(__name__)
+
+
+class WriterOwner(Protocol):
+    """Who hears of the writes."""
+
+    def wrote(self, outcome: PersistOutcome) -> None:
+        """The state is durable up to the outcome's version."""
+
+    def failed(self, attempt: int) -> None:
+        """This attempt (counted from 1) failed everywhere; another one will be made."""
+
+    def stopped(self, error: AckGateError) -> None:
+        """No further write will ever come."""
+
+
+class CursorWriter:
+    """Writes one cursor's state, sooner or later, somewhere."""
+
+    __slots__ = (
+        "_clock_ms",
+        "_is_finishing",
+        "_is_rolling",
+        "_loop",
+        "_owner",
+        "_persister",
+        "_settings",
+        "_stopped",
+        "_task",
+        "_wake",
+        "attempts",
+        "durable_version",
+        "failing_since_ms",
+        "last_failure",
+        "outcome",
+        "pace",
+        "persisted_mark_delete",
+    )
+
+    def __init__(
+        self,
+        persister: CursorPersister,
+        owner: WriterOwner,
+        settings: PersistenceSettings,
+        clock_ms: Callable[[], int],
+        *,
+        durable_version: int,
+        mark_delete: Position,
+    ) -> None:
+        self._persister = persister
+        self._owner = owner
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._stopped: AckGateError | None = None
+        self._is_finishing = False
+        self._is_rolling = False
+        self.attempts = 0
+        """Writes begun so far."""
+        self.pace = WritePace(seed=crc32(persister.node.path.encode()))
+        self.durable_version = durable_version
+        self.persisted_mark_delete = mark_delete
+        self.outcome: PersistOutcome | None = None
+        self.failing_since_ms: int | None = None
+        self.last_failure: str | None = None
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the cursor has changed since the last durable write."""
+        return self._persister.cursor.version > self.durable_version
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task runs."""
+        return self._task is None
+
+    @property
+    def why_stopped(self) -> AckGateError | None:
+        """Why there will be no further write; None as long as there may be."""
+        return self._stopped
+
+    def configure(self, settings: PersistenceSettings) -> None:
+        """Holds from the next write on."""
+        self._settings = settings
+        self._persister.configure(settings)
+
+    def start(self) -> None:
+        """Write if there is something to write and nobody is at it. Cheap and idempotent."""
+        if self._task is None and self._has_work:
+            self._task = self._loop.create_task(self._write_while_needed())
+
+    def hurry(self, *, roll: bool) -> None:
+        """Write now, whatever linger, rate limit and backoff say; with `roll` into a new ledger."""
+        self._is_rolling = self._is_rolling or roll
+        self.pace.hurry()
+        self.start()
+        self._wake_up()
+
+    def stop(self, error: AckGateError) -> None:
+        """Write no more. The first reason counts."""
+        if self._stopped is None:
+            self._stopped = error
+            self._wake_up()
+            self._owner.stopped(error)
+
+    async def finish(self) -> None:
+        """Start no further write, and wait for the one under way."""
+        self._is_finishing = True
+        while self._task is not None:
+            self._wake_up()
+            await asyncio.wait([self._task])
+
+    async def write_last(self) -> None:
+        """Write what is dirty, into the node if it fits there: the next opening needs no ledger.
+
+        Raises `StorageError` when something is not durable after that.
+        """
+        persister = self._persister
+        is_cut = self.outcome is not None and not self.outcome.is_complete
+        writes: list[Callable[[], Awaitable[PersistOutcome | None]]] = []
+        if self.is_dirty or persister.node.cursor_ledger_id is not None:
+            writes.append(persister.to_node_if_it_fits)
+        if self.is_dirty or (is_cut and self.pace.is_on_fallback):
+            writes.append(persister.to_ledger)
+        if self.is_dirty:
+            writes.append(persister.to_node)
+        failures: list[AckGateError] = []
+        for write in writes:
+            try:
+                outcome = await write()
+            except OwnershipError as error:
+                self.stop(error)
+                return
+            except AckGateError as error:
+                failures.append(error)
+            else:
+                if outcome is not None:
+                    self._wrote(outcome)
+                    break
+        await persister.sweep()
+        if self.is_dirty:
+            raise StorageError(
+                f"cursor {self._path} was closed with changes that are not durable: "
+                + "; ".join(map(str, failures))
+            ) from failures[-1]
+
+    # ------------------------------------------------------------------------- the task
+
+    @property
+    def _has_work(self) -> bool:
+        return (
+            (self.is_dirty or self.pace.is_on_fallback or self._is_rolling)
+            and self._stopped is None
+            and not self._is_finishing
+        )
+
+    async def _write_while_needed(self) -> None:
+        try:
+            if not self.pace.is_hurried:
+                await self._pause(self._settings.ack_persist_linger_ms / 1000)
+            while self._has_work:
+                wait = self.pace.due_at(is_dirty=self.is_dirty) - self._loop.time()
+                if wait > 0:
+                    await self._pause(wait)
+                else:
+                    await self._write()
+                if not self.is_dirty:
+                    await self._persister.sweep()
+        except OwnershipError as error:
+            log.warning("cursor %s: %s", self._path, error)
+            self.stop(error)
+        except Exception as error:
+            log.exception("cursor %s: the writer failed", self._path)
+            self.stop(InternalError(f"the writer of cursor {self._path} failed: {error!r}"))
+        finally:
+            # Nothing was awaited since the loop found no work, so no change can go unnoticed.
+            self._task = None
+
+    async def _write(self) -> None:
+        """One attempt: the ledger, or else the node."""
+        pace, settings = self.pace, self._settings
+        now = self._loop.time()
+        self.attempts += 1
+        attempt = self.attempts
+        pace.begin(now, writes_per_second=settings.managed_ledger_default_mark_delete_rate_limit)
+        failures: list[str] = []
+        if pace.ledger.try_at <= now:
+            self._is_rolling = False
+            outcome = await self._attempt("ledger", self._persister.to_ledger, failures)
+            if outcome is not None:
+                pace.ledger_wrote(outcome.bytes_written)
+                self._wrote(outcome)
+                return
+            pace.ledger_failed(now)
+        if self.is_dirty and pace.node.try_at <= now:
+            outcome = await self._attempt("metadata store", self._persister.to_node, failures)
+            if outcome is not None:
+                self._fell_back(failures)
+                pace.node_wrote(
+                    outcome.bytes_written, now, writes_per_second=settings.fallback_rate_limit
+                )
+                self._wrote(outcome)
+                return
+            pace.node_failed(now)
+        if failures:
+            self._failed(failures, attempt)
+
+    async def _attempt(
+        self, where: str, write: Callable[[], Awaitable[PersistOutcome]], failures: list[str]
+    ) -> PersistOutcome | None:
+        try:
+            return await write()
+        except OwnershipError:
+            raise
+        except AckGateError as error:
+            failures.append(f"{where}: {error}")
+            return None
+
+    def _wrote(self, outcome: PersistOutcome) -> None:
+        was_complete = self.outcome is None or self.outcome.is_complete
+        self.outcome = outcome
+        self.durable_version = outcome.version
+        self.persisted_mark_delete = outcome.mark_delete
+        self.failing_since_ms = None
+        if outcome.where is PersistWhere.LEDGER:
+            self.last_failure = None
+        if was_complete and not outcome.is_complete:
+            log.warning(
+                "cursor %s: %d of %d ranges and %d of %d partly acked entries are in memory only",
+                self._path,
+                outcome.ranges_dropped,
+                outcome.ranges_in_memory,
+                outcome.batch_indexes_dropped,
+                outcome.batch_indexes_in_memory,
+            )
+        self._owner.wrote(outcome)
+
+    def _fell_back(self, failures: list[str]) -> None:
+        if failures:
+            self.last_failure = failures[0]
+        if not self.pace.is_on_fallback:
+            log.warning("cursor %s is kept in its node; %s", self._path, self.last_failure)
+
+    def _failed(self, failures: list[str], attempt: int) -> None:
+        self.last_failure = "; ".join(failures)
+        if self.is_dirty and self.failing_since_ms is None:
+            self.failing_since_ms = self._clock_ms()
+            log.warning("cursor %s cannot be persisted: %s", self._path, self.last_failure)
+        self._owner.failed(attempt)
+
+    @property
+    def _path(self) -> str:
+        return self._persister.node.path
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or until `_wake_up`."""
+        if seconds <= 0:
+            return
+        self._wake = wake = self._loop.create_future()
+        timer = self._loop.call_later(seconds, resolve, wake)
+        try:
+            await wake
+        finally:
+            timer.cancel()
+            self._wake = None
+
+    def _wake_up(self) -> None:
+        if self._wake is not None:
+            resolve(self._wake)
+
+
+def resolve(future: asyncio.Future[None]) -> None:
+    """Let go whoever waits, unless that was done or given up already."""
+    if not future.done():
+        future.set_result(None)
