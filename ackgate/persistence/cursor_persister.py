@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 GARBAGE_MAX: Final = 64
 """Ledgers remembered for deletion; beyond it the oldest are left to the search for orphans."""
 
-
 ROLL_RETRY_SECONDS: Final = 10.0
 """A full ledger that cannot be replaced goes on being written; how often to try again."""
+
+SWEEP_RETRY_SECONDS: Final = 10.0
+"""How long a ledger that could not be deleted is left alone."""
 
 
 class _Candidate(NamedTuple):
@@ -75,6 +77,7 @@ class CursorPersister:
         "_ledger",
         "_roll_at",
         "_settings",
+        "_sweep_at",
         "cursor",
         "node",
     )
@@ -95,16 +98,12 @@ class CursorPersister:
         self._ledger: CursorLedger | None = None
         self._candidate: _Candidate | None = None
         self._roll_at = 0.0
+        self._sweep_at = 0.0
         self._garbage: tuple[int, ...] = ()
 
     def configure(self, settings: PersistenceSettings) -> None:
         """Holds from the next write on."""
         self._settings = settings
-
-    @property
-    def has_ledger(self) -> bool:
-        """Whether a ledger is open for writing."""
-        return self._ledger is not None
 
     @property
     def last_entry_id(self) -> int:
@@ -293,14 +292,15 @@ class CursorPersister:
     # -------------------------------------------------------------------------- the end
 
     async def sweep(self) -> None:
-        """Delete ledgers that the node does not name any more. Failures wait for the next time."""
-        if not self._garbage or not self.node.is_certain:
+        """Delete ledgers that the node does not name any more. What fails is tried again later."""
+        if not self._garbage or not self.node.is_certain or _now() < self._sweep_at:
             return
         garbage, self._garbage = self._garbage, ()
         for ledger_id in garbage:
             is_named = ledger_id == self.node.cursor_ledger_id
             if not is_named and not await delete_ledger(self._client, ledger_id):
                 self._discard(ledger_id)
+                self._sweep_at = _now() + SWEEP_RETRY_SECONDS
 
     async def close(self) -> None:
         """Close the ledger handle. Writes nothing."""
