@@ -134,6 +134,11 @@ class BrokerProcess:
                 self._story(f"still running {timeout_seconds} seconds after SIGTERM")
             ) from None
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting. `wait` or `kill` afterwards."""
+        if self._process is not None:
+            self._process.terminate()
+
     def wait(self, timeout_seconds: float | None = 30.0) -> int:
         """Wait until it ends by itself. Returns the exit code."""
         return self._end(None, timeout_seconds)

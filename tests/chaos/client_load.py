@@ -126,8 +126,9 @@ class ClientLoad:
 
     def _on_sent(self, payload: bytes) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
         def on_sent(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
-            if result == pulsar.Result.Ok:
-                key = message_key(message_id)
+            key = message_key(message_id)
+            is_duplicate = key.ledger_id < 0  # stored before, at a place that is not told
+            if result == pulsar.Result.Ok and not is_duplicate:
                 self._tell(lambda: self.topic.exists(key, payload))
 
         return on_sent

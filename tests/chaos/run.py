@@ -23,7 +23,7 @@ from ackgate.testing.wire_handles import DisconnectedError, RefusedError
 from tests.chaos import inspection
 from tests.chaos.client_load import ClientLoad
 from tests.chaos.facts import SubscriptionFacts, TopicFacts, ViolationError
-from tests.chaos.schedule import plan_cycle
+from tests.chaos.schedule import Ending, plan_cycle
 from tests.chaos.wire_load import Publisher, Style, Subscriber
 
 if TYPE_CHECKING:
@@ -203,12 +203,15 @@ class ChaosRun:
 
     async def _end(self, cycle: Cycle, work: list[asyncio.Task[None]]) -> None:
         ended_at = time.monotonic()
-        if cycle.is_graceful:
-            code = await asyncio.to_thread(self._broker.stop)
-            if code != 0:
-                raise ViolationError(f"exit code {code} after SIGTERM")
-        else:
-            self._broker.kill()
+        match cycle.ending:
+            case Ending.KILL:
+                self._broker.kill()
+            case Ending.TERM:
+                await self._stop_broker()
+            case Ending.KILL_WHILE_STOPPING:
+                self._broker.terminate()
+                await asyncio.sleep(cycle.shutdown_seconds)
+                self._broker.kill()
         # What the broker had said before it died is still in the sockets, and counts.
         for side in self._sides:
             for client in (side.publisher.client, *(s.client for s in side.subscribers)):
@@ -217,20 +220,21 @@ class ChaosRun:
             task.cancel()
         for result in await asyncio.gather(*work, return_exceptions=True):
             self._check_end(result, cycle)
+        grace_seconds = 0.0 if cycle.ending is Ending.TERM else DURABLE_SECONDS
         for side in self._sides:
             for subscriber in side.subscribers:
-                await subscriber.settle(may_be_refused=cycle.is_graceful)
+                await subscriber.settle(may_be_refused=cycle.ending is not Ending.KILL)
             if side.client is not None:
                 side.client.check()
             for facts in side.topic.subscriptions:
-                facts.broker_ended(ended_at, 0.0 if cycle.is_graceful else DURABLE_SECONDS)
+                facts.broker_ended(ended_at, grace_seconds)
 
     @staticmethod
     def _check_end(result: BaseException | None, cycle: Cycle) -> None:
         """Connections end in the midst of everything; that is all that may have gone wrong."""
         if isinstance(result, DisconnectedError | asyncio.CancelledError | OSError | None):
             return
-        if isinstance(result, RefusedError) and cycle.is_graceful:
+        if isinstance(result, RefusedError) and cycle.ending is not Ending.KILL:
             return
         raise result
 
@@ -259,6 +263,9 @@ class ChaosRun:
                 raise ViolationError(f"not everything could be acked: {left}")
             await asyncio.sleep(0.02)
         self._report(f"everything acked; {self._story()}")
+        await self._stop_broker()
+
+    async def _stop_broker(self) -> None:
         code = await asyncio.to_thread(self._broker.stop)
         if code != 0:
             raise ViolationError(f"exit code {code} after SIGTERM")

@@ -8,6 +8,7 @@ records are cut into chunks, small journals are replaced, in every order.
 
 from __future__ import annotations
 
+import enum
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 WORK_SECONDS_MAX: Final = 0.6
 STARTUP_SECONDS_MAX: Final = 0.5
+SHUTDOWN_SECONDS_MAX: Final = 0.06
 
 _ALWAYS: Final[Mapping[str, Any]] = {
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
@@ -36,6 +38,14 @@ _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 
+class Ending(enum.Enum):
+    """How a life of the broker ends."""
+
+    KILL = "kill -9"
+    TERM = "SIGTERM"
+    KILL_WHILE_STOPPING = "SIGTERM, and kill -9 while it stops"
+
+
 @dataclass(frozen=True, slots=True)
 class Cycle:
     """One life of the broker."""
@@ -45,15 +55,15 @@ class Cycle:
     startup_kill_seconds: tuple[float, ...]
     """The broker is launched and killed after these times before it is started for real."""
     work_seconds: float
-    is_graceful: bool
-    """SIGTERM instead of `kill -9`."""
+    ending: Ending
+    shutdown_seconds: float
+    """How long it may stop before it is killed all the same."""
 
     def __str__(self) -> str:
-        ending = "SIGTERM" if self.is_graceful else "kill -9"
         startups = "".join(
             f"kill -9 after {s * 1000:.0f} ms of start; " for s in self.startup_kill_seconds
         )
-        return f"cycle {self.number}: {startups}work {self.work_seconds * 1000:.0f} ms, {ending}"
+        return f"cycle {self.number}: {startups}work {self.work_seconds * 1000:.0f} ms, {self.ending.value}"
 
 
 def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
@@ -66,5 +76,6 @@ def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
         {**_ALWAYS, **settings, **extra},
         tuple(rng.uniform(0.0, STARTUP_SECONDS_MAX) for _ in range(kills)),
         rng.uniform(0.02, WORK_SECONDS_MAX),
-        rng.random() < 0.1,
+        rng.choices(tuple(Ending), (80, 10, 10))[0],
+        rng.uniform(0.0, SHUTDOWN_SECONDS_MAX),
     )
