@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackgate.broker.log_format import KeyValueFormatter
 from ackgate.config.load import load_settings
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ def run_broker(arguments: argparse.Namespace) -> int:
     """Run until told to stop. Raises `AckGateError` when the broker cannot start."""
     loaded = load_settings(arguments.config, _overrides(arguments))
     settings = loaded.settings
-    logging.basicConfig(
-        level=settings.broker.log_level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(KeyValueFormatter())
+    logging.basicConfig(level=settings.broker.log_level, handlers=[handler])
     if loaded.unused_keys:
         log.debug("keys that are not used: %s", ", ".join(loaded.unused_keys))
     data_directory = Path(settings.broker.data_directory or "data")
