@@ -163,6 +163,9 @@ class Bookie:
     ) -> list[StoredEntry]:
         found = self._storage.read(ledger_id, first, last)
         if len(found) >= missing and _distinct(found) >= missing:
+            if len(self._storage.names(ledger_id)) > 1:
+                # A takeover makes files of its own, and a directory lists them in any order.
+                found.sort(key=_by_entry_id)
             return found
         # Journals first: what is gone from there in between is in a fragment file by then.
         self._others.refresh()

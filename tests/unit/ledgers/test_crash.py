@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from ackgate.errors import LedgerWriteError, StorageError
 from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.ports import DigestType, LedgerOptions, LedgerState
+from ackgate.testing.faulty_disk import disk_error
 from tests.unit.ledgers.conftest import World, avro_records
 
 STRIPED = LedgerOptions(3, 2, 2)
@@ -180,3 +182,33 @@ async def test_a_clean_close_leaves_no_journal_and_plain_avro_files(world: World
         records = avro_records(file)
         assert [r["payload"] for r in records] == payloads(0, 30)
         assert {r["ledger_id"] for r in records} == {writer.ledger_id}
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+async def test_entries_of_several_files_come_in_order_however_those_are_listed(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, is_reversed: bool
+) -> None:
+    world = make_world(3)
+    client = await world.start()
+    writer = await client.create(LedgerOptions(3, 3, 2))
+    await writer.append([b"%d" % number for number in range(9)]).durable
+
+    def one_bookie_only(operation: str, path: Path) -> None:
+        if operation == "append" and "bookie-2" not in str(path):
+            raise disk_error(errno.EIO, path)
+
+    world.disk.before = one_bookie_only
+    with pytest.raises(StorageError):
+        await writer.append([b"9"]).durable
+    client = await world.restart()
+    await client.open(writer.ledger_id)  # finds the last entry, and writes it where it is missing
+    for bookie in client.bookies:
+        await bookie.checkpoint()
+    assert [len(world.files(bookie)) for bookie in range(3)] == [2, 2, 1]
+    world.crash()
+    listed = world.disk.list
+    monkeypatch.setattr(world.disk, "list", lambda path: sorted(listed(path), reverse=is_reversed))
+    client = await world.start()
+    reader = await client.open_without_recovery(writer.ledger_id)
+    assert [entry.entry_id for entry in await reader.read(0, 9)] == list(range(10))
+    assert [entry.entry_id for entry in await reader.read(3, 9)] == list(range(3, 10))
