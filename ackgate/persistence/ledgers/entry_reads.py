@@ -114,9 +114,8 @@ class EntryReads:
                 continue
             self._verify(stored, fragment.ensemble[place], found, damaged)
             if len(found) == wanted:
-                entries = list(found.values())
-                # One bookie gives them in order; several, interleaved.
-                return entries if not i else sorted(entries)
+                # Several bookies, and several files of one bookie, give them in any order.
+                return [found[entry_id] for entry_id in range(first, last + 1)]
         missing = next(entry_id for entry_id in range(first, last + 1) if entry_id not in found)
         place_text = f"entry {self._ledger_id}:{missing}"
         if missing in damaged:

@@ -190,7 +190,7 @@ async def test_entries_of_several_files_come_in_order_however_those_are_listed(
 ) -> None:
     world = make_world(3)
     client = await world.start()
-    writer = await client.create(LedgerOptions(3, 3, 2))
+    writer = await client.create(LedgerOptions(3, 3, 3))
     await writer.append([b"%d" % number for number in range(9)]).durable
 
     def one_bookie_only(operation: str, path: Path) -> None:

@@ -1,0 +1,196 @@
+"""Recovery of some entries behind the last add confirmed: who has them, who lacks them.
+
+Edge. An entry that may have been confirmed has an ack quorum of copies. So it is surely not confirmed
+when so many of its write set say "not here" that the rest makes no ack quorum; as long as fewer
+answer, recovery fails and changes nothing, rather than cut off what may be there.
+
+What is found goes to all of its write set again. A bookie that is gone, or does not take it, is
+replaced by a spare: the entries of this step then are a fragment of their own. With no spare left the
+entries stay below their write quorum, which is said, and is the auditor's to mend: an entry that has
+one copy is better closed in than waited for.
+
+An entry of which only damaged copies are left stays part of the ledger: reading it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import AckGateError, StorageError
+from ackgate.persistence.ledgers.entry_batch import batch_of
+from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
+from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.ports import Fragment
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.ledgers.bookie_pool import BookiePool
+    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.persistence.ledgers.entry_reads import EntryReads
+    from ackgate.persistence.ports import LedgerMetadata
+
+logger = logging.getLogger(__name__)
+
+STEP_ENTRIES: Final = 1000
+"""Entries looked at in one go. As a rule there are fewer behind the last add confirmed."""
+
+
+class RecoveryStep:
+    """Up to `STEP_ENTRIES` entries, on the bookies of the last fragment."""
+
+    def __init__(self, metadata: LedgerMetadata, first: int) -> None:
+        self.first = first
+        self._metadata = metadata
+        self._ledger_id = metadata.ledger_id
+        self._ensemble = list(metadata.fragments[-1].ensemble)
+        self._copies: list[dict[int, list[StoredEntry]]] = []
+        """Per place of the ensemble."""
+        self._failures: dict[int, str] = {}
+        """Places that do not answer, or do not take anything, and why."""
+        self._chosen: dict[int, StoredEntry] = {}
+        self._lacking: dict[int, set[int]] = {}
+        """Per place the entries that should be there and are not."""
+
+    async def look(self, pool: BookiePool) -> None:
+        """Ask every bookie for what it has."""
+        for place, bookie_id in enumerate(self._ensemble):
+            copies: dict[int, list[StoredEntry]] = {}
+            self._copies.append(copies)
+            bookie = pool.get(bookie_id)
+            if bookie is None:
+                self._failures[place] = f"bookie {bookie_id} is not here"
+                continue
+            last = self.first + STEP_ENTRIES - 1
+            try:
+                stored = await bookie.read(self._ledger_id, self.first, last, STEP_ENTRIES)
+            except StorageError as error:
+                self._failures[place] = str(error)
+                continue
+            for entry in stored:
+                copies.setdefault(entry.entry_id, []).append(entry)
+
+    def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
+        """A good copy of the entry, or a damaged one if there is no other; None if there is none."""
+        good: StoredEntry | None = None
+        damaged: StoredEntry | None = None
+        places_with: set[int] = set()
+        for place, copies in enumerate(self._copies):
+            for entry in copies.get(entry_id, ()):
+                if reads.digest.matches(entry):
+                    good = good or entry
+                    places_with.add(place)
+                else:
+                    damaged = damaged or entry
+                    reads.report(entry_id, self._ensemble[place], DIGEST_DOES_NOT_FIT)
+        if good is None and damaged is None:
+            return None
+        if good is None and self._failures:
+            raise StorageError(
+                f"entry {self._ledger_id}:{entry_id}: only damaged copies, and not every bookie "
+                f"answers: {'; '.join(self._failures.values())}"
+            )
+        if good is not None:
+            for place in range(len(self._ensemble)):
+                if self._belongs(entry_id, place) and place not in places_with:
+                    self._lacking.setdefault(place, set()).add(entry_id)
+        chosen = good or damaged
+        assert chosen is not None
+        self._chosen[entry_id] = chosen
+        return chosen
+
+    def check_absent(self, entry_id: int) -> None:
+        """Make sure that the entry was never confirmed.
+
+        Raises `StorageError` when that is not sure.
+        """
+        metadata = self._metadata
+        places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        silent = [self._failures[place] for place in places if place in self._failures]
+        if len(silent) >= metadata.ack_quorum:
+            raise StorageError(
+                f"entry {self._ledger_id}:{entry_id} may be on bookies that do not answer: "
+                f"{'; '.join(silent)}"
+            )
+
+    async def write_again(self, pool: BookiePool) -> LedgerMetadata:
+        """Bring the entries to where they are lacking.
+
+        Returns the metadata, with a fragment from this step's first entry on if spares took places.
+        """
+        await asyncio.gather(*(self._write_lacking(pool, place) for place in self._lacking))
+        is_changed = False
+        for place in sorted(self._lacking.keys() & self._failures.keys()):
+            is_changed |= await self._write_to_spare(pool, place)
+        if not is_changed:
+            return self._metadata
+        fragments = self._metadata.fragments
+        if fragments[-1].first_entry_id == self.first:
+            fragments = fragments[:-1]
+        fragment = Fragment(self.first, tuple(self._ensemble))
+        return replace(self._metadata, fragments=(*fragments, fragment))
+
+    async def _write_lacking(self, pool: BookiePool, place: int) -> None:
+        bookie = pool.get(self._ensemble[place])
+        if bookie is None or place in self._failures:
+            return
+        try:
+            await self._write(bookie, sorted(self._lacking[place]))
+        except AckGateError as error:
+            self._failures[place] = str(error)
+
+    async def _write_to_spare(self, pool: BookiePool, place: int) -> bool:
+        """Put all of the step's entries that belong at this place on another bookie."""
+        entry_ids = [e for e in sorted(self._chosen) if self._belongs(e, place)]
+        for _ in range(len(pool)):
+            spare = await pool.spare(self._ensemble)
+            if spare is None:
+                break
+            try:
+                await self._write(spare, entry_ids)
+            except AckGateError as error:
+                self._failures[place] = str(error)
+                continue
+            self._ensemble[place] = spare.bookie_id
+            return True
+        logger.warning(
+            "ledger %d: entries %d..%d stay below their write quorum: %s",
+            self._ledger_id,
+            min(self._lacking[place]),
+            max(self._lacking[place]),
+            self._failures[place],
+        )
+        return False
+
+    async def _write(self, bookie: Bookie, entry_ids: list[int]) -> None:
+        sink = _Rewrite(self._ledger_id)
+        entries = [self._chosen[entry_id] for entry_id in entry_ids]
+        bookie.add(batch_of(entries, self.first), sink)
+        await sink.done
+
+    def _belongs(self, entry_id: int, place: int) -> bool:
+        return holds(place, entry_id, len(self._ensemble), self._metadata.write_quorum)
+
+
+class _Rewrite:
+    """Waits for entries written again. Implements `AddSink`."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.is_recovery = True
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
+        """They are there."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, error: AckGateError) -> None:
+        """They are not."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def fenced(self) -> None:
+        """Never told: it is recovery that fences."""
