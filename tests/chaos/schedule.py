@@ -33,6 +33,7 @@ _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cursorDeltasPerSnapshotMax": (1, 10, 1_000),
     "cursorRecordChunkBytes": (4_096, 1_048_576),
     "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+    "brokerDeduplicationEnabled": (False, False, True),
     "bookieJournalBytesMax": (1_048_576, 67_108_864),
     "bookieWriteCacheBytesMax": (1_048_576, 67_108_864),
 }
@@ -44,6 +45,18 @@ class Ending(enum.Enum):
     KILL = "kill -9"
     TERM = "SIGTERM"
     KILL_WHILE_STOPPING = "SIGTERM, and kill -9 while it stops"
+
+
+def _bookies(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Mapping[str, int]:
+    return {
+        "managedLedgerDefaultEnsembleSize": ensemble_size,
+        "managedLedgerDefaultWriteQuorum": write_quorum,
+        "managedLedgerDefaultAckQuorum": ack_quorum,
+    }
+
+
+_STORAGES: Final = (_bookies(1, 1, 1), _bookies(3, 2, 2), _bookies(3, 3, 2))
+"""One of these holds for a whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +81,13 @@ class Cycle:
 
 def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
     """The cycle of this number. `extra` settings win."""
+    storage = random.Random(f"{seed}/storage").choice(_STORAGES)
     rng = random.Random(f"{seed}/{number}")
     settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
     kills = rng.choices((0, 1, 2), (80, 15, 5))[0]
     return Cycle(
         number,
-        {**_ALWAYS, **settings, **extra},
+        {**_ALWAYS, **storage, **settings, **extra},
         tuple(rng.uniform(0.0, STARTUP_SECONDS_MAX) for _ in range(kills)),
         rng.uniform(0.02, WORK_SECONDS_MAX),
         rng.choices(tuple(Ending), (80, 10, 10))[0],
