@@ -82,6 +82,10 @@ class StoreSuspendedError(MetadataStoreError):
     """The session to the metadata store is suspended: wait, do not write."""
 
 
+class OutcomeUnknownError(MetadataStoreError):
+    """The connection broke while a write was under way: it was done, or was not. Read to find out."""
+
+
 class PersistTimeoutError(StorageError):
     """An ack is applied in memory but did not become durable in time."""
 

@@ -191,11 +191,19 @@ class NodeValue(NamedTuple):
 
 
 class SessionState(enum.Enum):
-    """State of the session to the metadata store."""
+    """State of the session to the metadata store.
+
+    ::
+
+        CONNECTED <----> SUSPENDED --time-out--> LOST --renew()--> CONNECTED
+             `------------------told by the server----^
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
+    """Out of touch; the session may yet live. Wait, do not write."""
     LOST = "lost"
+    """It has expired, or must be assumed to have: its ephemeral nodes and all ownership are over."""
 
 
 class WatchKind(enum.Enum):
@@ -214,7 +222,12 @@ class WatchEvent(NamedTuple):
 
 
 class MetadataStore(Protocol):
-    """A tree of small versioned nodes; ZooKeeper's model. Paths are absolute, no trailing slash."""
+    """A tree of small versioned nodes; ZooKeeper's model. Paths are absolute, no trailing slash.
+
+    Every call may also raise `StoreSuspendedError` (out of touch, and for longer than the call was
+    willing to wait: nothing was done), `SessionLostError` (until `renew`), and a call that writes
+    `OutcomeUnknownError` (the connection broke while it was under way: it was done, or was not).
+    """
 
     @property
     def node_bytes_max(self) -> int:
@@ -246,10 +259,21 @@ class MetadataStore(Protocol):
         """Names (not paths) of the children, sorted; empty when the node does not exist."""
 
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """Call `on_event` on the loop for every change at or below `path`. Returns the cancel."""
+        """Call `on_event` on the loop for every change at or below `path`. Returns the cancel.
+
+        Changes in quick succession, or while the session was suspended, may be told as one; none is
+        left untold. When the session is lost its watches end.
+        """
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """Call `on_change` on the loop at every change of session state. Returns the cancel."""
+
+    async def renew(self) -> None:
+        """Begin a new session in place of a lost one; what the lost one owned stays lost.
+
+        Does nothing while the session lives. Raises `MetadataStoreError` when there is no new one to
+        be had now; then try again.
+        """
 
     async def close(self) -> None:
         """End the session; its ephemeral nodes go."""

@@ -210,6 +210,14 @@ class MemoryMetadataStore:
 
         return cancel
 
+    async def renew(self) -> None:
+        """See `MetadataStore.renew`."""
+        if self._is_closed:
+            raise ClosedHandleError("the metadata store is closed")
+        if self._state is SessionState.LOST:
+            self._tree.join(self)
+            self._change(SessionState.CONNECTED)
+
     async def close(self) -> None:
         """See `MetadataStore.close`."""
         if not self._is_closed:
@@ -230,7 +238,8 @@ class MemoryMetadataStore:
         self._change(SessionState.CONNECTED)
 
     def expire(self) -> None:
-        """The server gave the session up: its ephemeral nodes go."""
+        """The server gave the session up: its ephemeral nodes and its watches go."""
+        self._watches.clear()
         self._tree.leave(self)
         self._change(SessionState.LOST)
 

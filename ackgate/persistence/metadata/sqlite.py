@@ -163,6 +163,11 @@ class SqliteMetadataStore:
         del on_change
         return lambda: None
 
+    async def renew(self) -> None:
+        """A local file's session ends with `close` only: there is nothing to renew."""
+        if self._closing is not None:
+            raise ClosedHandleError(f"the metadata store {self._path} is closed")
+
     async def close(self) -> None:
         """See `MetadataStore.close`."""
         if self._closing is None:
