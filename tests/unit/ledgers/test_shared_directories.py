@@ -12,6 +12,8 @@ import pytest
 
 from ackgate.errors import CallerError, ConfigurationError, LedgerFencedError, StorageError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.disk import OsDisk
+from ackgate.persistence.ledgers.layout import LOCK_FILE
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.ports import LedgerOptions, LedgerState
 from tests.unit.ledgers.conftest import World
@@ -48,6 +50,23 @@ async def test_bytes_in_flight_are_not_confirmed_once_it_is_fenced(make_world: M
         writer.append([b"after"])
     await writer.close()
     assert (await recovering.metadata(writer.ledger_id)).last_entry_id == 1
+
+
+async def test_a_process_that_was_stopped_while_joining_holds_up_no_recovery(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world()
+    writing, recovering = await world.start(), await world.start()
+    writer = await writing.create(LedgerOptions())
+    await writer.append([b"x"] * 3).durable
+    held = OsDisk().lock(writing.bookies[0].directory / LOCK_FILE, wait=False)
+    assert held is not None
+    reader = await recovering.open(writer.ledger_id)
+    held.release()
+    assert reader.last_add_confirmed == 2
+    with pytest.raises(LedgerFencedError):
+        await writer.append([b"late"]).durable
+    await writer.close()
 
 
 async def test_entries_that_come_after_the_fence_are_in_nothing(make_world: MakeWorld) -> None:
