@@ -71,6 +71,10 @@ class DispatchLoop:
         self._is_asked = False
         if self._reading is not None or not self._subscription.may_dispatch:
             return
+        lease = subscription.topic.parts.lease
+        if not lease.holds():
+            lease.when_held(self, self.ask)
+            return
         for _ in range(READS_PER_ROUND_MAX):
             read = self._next_read()
             if read is None:
@@ -119,7 +123,10 @@ class DispatchLoop:
     async def _read(self, pending: PendingRead) -> None:
         try:
             entries = await self._reader.read(pending)
-            self._deliver(pending.read, entries)
+            if self._subscription.topic.parts.lease.holds():
+                self._deliver(pending.read, entries)
+            else:  # it ran out meanwhile; the next round waits for it
+                self._give_back(pending)
         except AckGateError as error:
             self._on_failed(pending, error)
         else:
@@ -135,11 +142,15 @@ class DispatchLoop:
             subscription.topic.name,
             error,
         )
+        self._give_back(pending)
+        asyncio.get_running_loop().call_later(READ_RETRY_SECONDS, subscription.ask_round)
+
+    def _give_back(self, pending: PendingRead) -> None:
+        subscription = self._subscription
         if subscription.dispatcher is not None:
             subscription.carry_out(
                 subscription.dispatcher.read_failed(pending.read, pending.passed_over)
             )
-        asyncio.get_running_loop().call_later(READ_RETRY_SECONDS, subscription.ask_round)
 
     def _deliver(self, read: Read, entries: list[Entry]) -> None:
         subscription = self._subscription

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ackgate.broker.lease import Lease
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,7 +35,11 @@ class BrokerParts:
     """Unique for this run of the broker."""
     forget_topic: Callable[[Topic], None]
     """Let go of a topic that somebody else owns now."""
+    lease: Lease = field(init=False)
     _producer_names: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.lease = Lease(self.metadata)
 
     def next_producer_name(self) -> str:
         """A name for a producer that brought none."""

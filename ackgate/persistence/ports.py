@@ -236,6 +236,15 @@ class MetadataStore(Protocol):
     @property
     def session_state(self) -> SessionState: ...
 
+    @property
+    def lease_until(self) -> float:
+        """By the loop's clock: until then the session surely lives; infinite if it cannot expire.
+
+        Nobody else can own what our ephemeral nodes name before that. It moves on by itself while
+        the session is in touch; after a long stop of the process it lies in the past, until a call
+        has been answered.
+        """
+
     async def get(self, path: str) -> NodeValue | None:
         """The node, or None when it does not exist."""
 

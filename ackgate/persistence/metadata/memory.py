@@ -8,6 +8,7 @@ by the test that owns it.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -118,6 +119,8 @@ class MemoryMetadataStore:
         self._watches = Watches()
         self._on_change: dict[object, Callable[[SessionState], None]] = {}
         self._tree.join(self)
+        self.lease_until = math.inf
+        """See `MetadataStore.lease_until`; the test that lets sessions expire moves it."""
 
     @property
     def tree(self) -> MemoryTree:

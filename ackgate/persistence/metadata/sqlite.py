@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import sqlite3
 import threading
@@ -125,6 +126,11 @@ class SqliteMetadataStore:
     def session_state(self) -> SessionState:
         """See `MetadataStore.session_state`."""
         return SessionState.CONNECTED if self._closing is None else SessionState.LOST
+
+    @property
+    def lease_until(self) -> float:
+        """The lock on a local file does not expire."""
+        return math.inf
 
     # ------------------------------------------------------------------ the port
 
