@@ -7,10 +7,15 @@ and benchmarks; see ``pytest_plugin.py`` for the fixture::
         client = pulsar.Client(broker.service_url)
         broker.kill()                                 # kill -9
         broker.start()                                # same directory, same ports
+        broker.pause()                                # SIGSTOP: alive, and silent
+        broker.resume()
+        broker.limit_files(0)                         # as if the disk were full, for it alone
+        broker.limit_files(None)
 
 Nothing waits by sleeping: the broker's one line on standard output is the signal. Standard error is
 kept in a bounded buffer (`log`), and the end of it is part of every error raised here. The ports of
-the first start are kept for the later ones, so that clients find the broker again.
+the first start are kept for the later ones, so that clients find the broker again. The broker never
+outlives this process, even if that is killed (`leash.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 import os
 import queue
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -27,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import ackgate
+from ackgate.testing.leash import Leash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +75,7 @@ class BrokerProcess:
         self.starts = 0
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
+        self._leash: Leash | None = None
         self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
         self._first_line: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -91,6 +99,7 @@ class BrokerProcess:
             stderr=subprocess.PIPE,
             env=self.environment(),
         )
+        self._leash = Leash(self._process.pid)
         self.starts += 1
         self._threads = [
             threading.Thread(target=drain, args=(pipe,), daemon=True)
@@ -148,6 +157,29 @@ class BrokerProcess:
         self.stop(timeout_seconds)
         return self.start(timeout_seconds)
 
+    # ---------------------------------------------------------------- trouble
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections and files, and does nothing. Raises when none runs."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on, and knows nothing of the time between."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def limit_files(self, bytes_max: int | None) -> None:
+        """Let no write of it go past that many bytes of any file: `EFBIG`. None: lift the limit.
+
+        For this broker that is a full disk, and for nobody else. Linux only.
+        """
+        prlimit = getattr(resource, "prlimit", None)
+        if prlimit is None:
+            raise BrokerFailedError("limits of another process can be set on Linux only")
+        _, hard = prlimit(self.pid, resource.RLIMIT_FSIZE)
+        prlimit(self.pid, resource.RLIMIT_FSIZE, (hard if bytes_max is None else bytes_max, hard))
+
+    # ---------------------------------------------------------------- what it is
+
     @property
     def pid(self) -> int:
         """Process id. Raises `BrokerFailedError` when none runs."""
@@ -204,6 +236,8 @@ class BrokerProcess:
         if number is not None:
             process.send_signal(number)
         code = process.wait(timeout_seconds)
+        if self._leash is not None:
+            self._leash.release()
         for thread in self._threads:
             thread.join()
         for pipe in (process.stdout, process.stderr):

@@ -1,0 +1,93 @@
+"""A broker in trouble: paused, out of disk, and left behind by whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing.wire_client import WireClient
+from ackgate.testing.wire_handles import RefusedError
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "persistent://public/default/trouble"
+
+ORPHANAGE = """
+import sys
+from pathlib import Path
+from ackgate.testing.broker_process import BrokerProcess
+
+broker = BrokerProcess(Path(sys.argv[1])).start()
+broker.pause()
+print(broker.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_paused_broker_is_silent_and_goes_on(tmp_path):
+    with BrokerProcess(tmp_path / "data") as broker:
+        client = await WireClient.connect("127.0.0.1", broker.port)
+        broker.pause()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.lookup(TOPIC)
+        assert broker.is_running
+        broker.resume()
+        assert await client.lookup(TOPIC) == broker.service_url
+        await client.close()
+
+
+async def test_a_broker_without_disk_refuses_and_recovers(tmp_path):
+    with BrokerProcess(tmp_path / "data") as broker:
+        client = await WireClient.connect("127.0.0.1", broker.port)
+        producer = await client.producer(TOPIC)
+        await producer.send(b"fits")
+        broker.limit_files(0)
+        with pytest.raises(RefusedError):
+            await producer.send(b"does not fit")
+        broker.limit_files(None)
+        client.abort()
+        client = await WireClient.connect("127.0.0.1", broker.port)
+        producer = await client.producer(TOPIC)
+        await producer.send(b"fits again")
+        await client.close()
+        assert broker.stop() == 0
+
+
+def test_a_paused_broker_does_not_outlive_a_killed_test(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANAGE, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=BrokerProcess.environment(),
+    ) as holder:
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        assert is_alive(pid)
+        holder.kill()
+    deadline = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_trouble_needs_a_broker(tmp_path):
+    broker = BrokerProcess(tmp_path / "data")
+    for trouble in (broker.pause, broker.resume, lambda: broker.limit_files(0)):
+        with pytest.raises(BrokerFailedError, match="not running"):
+            trouble()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it exists, and not as a zombie that nobody has waited for."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
