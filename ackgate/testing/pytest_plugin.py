@@ -11,6 +11,9 @@ Edge. Name the plugin in the ``conftest.py`` at the root, or in a test file::
 The broker starts in a fraction of a second, once in a session, on a temporary directory and free
 ports; settings of broker.conf come from the fixture `ackgate_settings`, which a suite may override.
 Tests share the broker and are kept apart by their topics' names.
+
+`zookeeper` is a real ZooKeeper server for the session; tests are kept apart by their roots, each of
+which `zookeeper_url` makes up anew. It needs Java, and the jars that come with PySpark.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +47,19 @@ def ackgate_broker(
     directory = tmp_path_factory.mktemp("ackgate")
     with BrokerProcess(directory, settings=ackgate_settings) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    """A running ZooKeeper server: `connection_string`. Not to be killed or paused: others use it."""
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), force_sync=False) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper: ZooKeeperProcess) -> str:
+    """A `metadataStoreUrl` with a root of its own."""
+    return f"zk:{zookeeper.connection_string}/test-{next(_numbers)}"
 
 
 @pytest.fixture

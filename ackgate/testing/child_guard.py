@@ -1,0 +1,60 @@
+"""Sees to it that child processes do not outlive the one that started them, however that one ends.
+
+Edge: owns one small process, started at first use, that does nothing but read a pipe. It is told
+which children live; when the pipe ends, because the parent was killed, it kills what is left. That
+works from every thread, unlike ``PR_SET_PDEATHSIG``, and on every POSIX system.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Final
+
+_WATCH: Final = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+living = set()
+for line in sys.stdin:
+    pid = int(line[1:])
+    (living.add if line[0] == "+" else living.discard)(pid)
+for pid in living:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+
+class ChildGuard:
+    """Children of this process that must end with it. One for a whole process is enough."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def add(self, pid: int) -> None:
+        """A child lives."""
+        self._tell(f"+{pid}\n")
+
+    def remove(self, pid: int) -> None:
+        """A child was waited for: its number may soon be somebody else's."""
+        self._tell(f"-{pid}\n")
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _WATCH],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    text=True,
+                    bufsize=1,
+                )
+            assert self._process.stdin is not None
+            self._process.stdin.write(line)
+
+
+CHILDREN: Final = ChildGuard()
+"""This process's own. Its pipe ends with the process, and then nobody is left to guard."""

@@ -1,0 +1,398 @@
+"""Real ZooKeeper servers, from the jars that come with PySpark: one alone, or an ensemble of three.
+
+Edge: owns child processes, each with a pipe and a thread that drains it. For test suites, chaos runs
+and benchmarks; see ``pytest_plugin.py`` for the fixture::
+
+    with ZooKeeperProcess(directory) as server:        # returns when it serves
+        store = await open_metadata_store(f"zk:{server.connection_string}/my-root")
+
+    with ZooKeeperEnsemble(directory) as ensemble:     # returns when it has a leader
+        ensemble.servers[0].kill()                     # kill -9; start() brings it back
+        ensemble.leader().pause()                      # SIGSTOP; resume() lets it go on
+
+Data lies below the given directory and outlives a restart. Ports are free ones of the loopback
+interface, chosen once. ``jute.maxbuffer`` is ZooKeeper's stock 1 MB. Nothing waits for a fixed time:
+a server is asked until it answers, or until its process has ended. Servers never outlive the
+process that started them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from ackgate.testing.child_guard import CHILDREN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import IO
+
+TICK_MS: Final = 500
+"""ZooKeeper's unit of time. Sessions are forgotten in steps of it, so it decides how exact a short
+session time-out is."""
+
+SESSION_TIMEOUT_MS_MIN: Final = 1_000
+SESSION_TIMEOUT_MS_MAX: Final = 120_000
+
+LOG_LINES_MAX: Final = 1_000
+"""Lines of output that are kept of each server; older ones go."""
+
+LOG_LINE_BYTES_MAX: Final = 4_096
+
+_ERROR_LINES: Final = 30
+_START_SECONDS_MAX: Final = 60.0
+_POLL_SECONDS: Final = 0.02
+_ANSWER_SECONDS_MAX: Final = 2.0
+_FIRST_ANSWER_SECONDS_MAX: Final = 0.3
+"""A server that is just starting may accept a connection and forget about it."""
+
+_JARS: Final = (
+    *("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*"),
+    *("netty-*", "metrics-core-*", "snappy-java-*", "commons-cli-*", "audience-annotations-*"),
+)
+"""What a server needs of PySpark's jars. Java would open every one of them at each start."""
+
+_JAVA_OPTIONS: Final = (
+    *("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+    *("-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true"),
+    *("-Dzookeeper.preAllocSize=1024", "-Djava.net.preferIPv4Stack=true"),
+)
+
+_LOGGING: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss.SSS} %-5p %c{1} - %m%n%ex{4}
+"""
+
+
+class ZooKeeperFailedError(Exception):
+    """A server did not start, or ended when it should not. Holds the end of its log."""
+
+
+class ZooKeeperProcess:
+    """One server, started any number of times on the same data and ports."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        force_sync: bool = True,
+        session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
+        quorum: Sequence[str] = (),
+        number: int = 0,
+    ) -> None:
+        """Describe a server; nothing is started.
+
+        `force_sync` False leaves out the fsync of the transaction log, which no test of killed
+        processes needs. `quorum` and `number` are the ensemble's: the lines ``server.N=...`` and N.
+        """
+        self.directory = directory
+        self.number = number
+        [self.port] = [port] if port else free_ports(1)
+        self._force_sync = force_sync
+        self._session_timeout_ms_min = session_timeout_ms_min
+        self._quorum = tuple(quorum)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._drain: threading.Thread | None = None
+        self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
+
+    @property
+    def connection_string(self) -> str:
+        """``host:port``, for ``zk:`` in front and a root behind."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id. Raises `ZooKeeperFailedError` when none runs."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote, over all starts."""
+        return b"".join(self._log).decode(errors="replace")
+
+    # ---------------------------------------------------------------- life
+
+    def start(self, timeout_seconds: float = _START_SECONDS_MAX) -> Self:
+        """Start, and return when it serves. Raises `ZooKeeperFailedError`."""
+        self.launch()
+        return self.wait_until_ready(timeout_seconds)
+
+    def launch(self) -> None:
+        """Start without waiting: a member of an ensemble serves only with a majority of them."""
+        if self._process is not None:
+            raise ZooKeeperFailedError(f"ZooKeeper {self._process.pid} is running already")
+        process = subprocess.Popen(
+            [_java(), *_JAVA_OPTIONS, *self._options(), *self._main()],
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        CHILDREN.add(process.pid)
+        self._process = process
+        self._drain = threading.Thread(target=self._keep, args=(process.stdout,), daemon=True)
+        self._drain.start()
+
+    def wait_until_ready(self, timeout_seconds: float = _START_SECONDS_MAX) -> Self:
+        """Return when it serves clients. Raises `ZooKeeperFailedError`."""
+        self._until(lambda: self.mode(_FIRST_ANSWER_SECONDS_MAX) is not None, timeout_seconds)
+        return self
+
+    def mode(self, timeout_seconds: float = _ANSWER_SECONDS_MAX) -> str | None:
+        """``standalone``, ``leader`` or ``follower``; None while it serves nobody."""
+        for line in self.ask("srvr", timeout_seconds).splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ")
+        return None
+
+    def ask(self, word: str, timeout_seconds: float = _ANSWER_SECONDS_MAX) -> str:
+        """The answer to one of ZooKeeper's four-letter words; empty when there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout_seconds) as asking:
+                asking.sendall(word.encode())
+                return b"".join(iter(lambda: asking.recv(65_536), b"")).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """`kill -9`, and wait until it is gone. Fine if it is gone already, or paused."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it is gone."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def restart(self) -> Self:
+        """Kill it and start it again."""
+        self.kill()
+        return self.start()
+
+    def __enter__(self) -> Self:
+        return self.start() if self._process is None else self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    # ---------------------------------------------------------------- parts
+
+    def _options(self) -> list[str]:
+        logging = self.directory / "log4j2.properties"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        logging.write_text(_LOGGING)
+        return [
+            f"-Dlog4j2.configurationFile={logging}",
+            f"-Dzookeeper.forceSync={'yes' if self._force_sync else 'no'}",
+            *("-cp", os.pathsep.join(_jars())),
+        ]
+
+    def _main(self) -> list[str]:
+        data = self.directory / "data"
+        data.mkdir(exist_ok=True)
+        lines = [
+            f"tickTime={TICK_MS}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1",
+            "maxClientCnxns=0",
+            f"minSessionTimeout={self._session_timeout_ms_min}",
+            f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}",
+            "4lw.commands.whitelist=ruok,srvr,stat,cons,dump,mntr,wchs",
+        ]
+        name = "ZooKeeperServerMain"
+        if self._quorum:
+            name = "quorum.QuorumPeerMain"
+            lines += ["initLimit=20", "syncLimit=10", *self._quorum]
+            (data / "myid").write_text(f"{self.number}\n")
+        configuration = self.directory / "zoo.cfg"
+        configuration.write_text("".join(f"{line}\n" for line in lines))
+        return [f"org.apache.zookeeper.server.{name}", str(configuration)]
+
+    def _end(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.send_signal(number)
+        process.wait()
+        CHILDREN.remove(process.pid)
+        if self._drain is not None:
+            self._drain.join()
+        if process.stdout is not None:
+            process.stdout.close()
+        self._process = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ZooKeeperFailedError(self._story("not running"))
+        return self._process
+
+    def _until(self, is_so: Callable[[], bool], timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        while not is_so():
+            try:
+                code = self._running().wait(_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                self.kill()
+                raise ZooKeeperFailedError(
+                    self._story(f"not ready after {timeout_seconds} seconds")
+                ) from None
+            self.kill()
+            raise ZooKeeperFailedError(self._story(f"ended with exit code {code}"))
+
+    def _keep(self, pipe: IO[bytes]) -> None:
+        while line := pipe.readline(LOG_LINE_BYTES_MAX):
+            self._log.append(line)
+
+    def _story(self, what: str) -> str:
+        tail = b"".join(list(self._log)[-_ERROR_LINES:]).decode(errors="replace")
+        return f"ZooKeeper on port {self.port}: {what}; the end of its log:\n{tail}"
+
+
+class ZooKeeperEnsemble:
+    """Servers with a quorum. A majority of them has to live for anything to be answered."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        size: int = 3,
+        force_sync: bool = True,
+        session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
+    ) -> None:
+        ports = free_ports(3 * size)
+        client_ports, peer_ports, vote_ports = (
+            ports[:size],
+            ports[size : 2 * size],
+            ports[2 * size :],
+        )
+        quorum = [
+            f"server.{number}=127.0.0.1:{peer}:{vote}"
+            for number, (peer, vote) in enumerate(zip(peer_ports, vote_ports, strict=True), 1)
+        ]
+        self.servers = tuple(
+            ZooKeeperProcess(
+                directory / f"server-{number}",
+                port=port,
+                force_sync=force_sync,
+                session_timeout_ms_min=session_timeout_ms_min,
+                quorum=quorum,
+                number=number,
+            )
+            for number, port in enumerate(client_ports, 1)
+        )
+
+    @property
+    def connection_string(self) -> str:
+        """``host:port,host:port,...``."""
+        return ",".join(server.connection_string for server in self.servers)
+
+    def start(self, timeout_seconds: float = _START_SECONDS_MAX) -> Self:
+        """Start those that do not run, and return when all of them serve."""
+        for server in self.servers:
+            if not server.is_running:
+                server.kill()
+                server.launch()
+        for server in self.servers:
+            server.wait_until_ready(timeout_seconds)
+        return self
+
+    def leader(self) -> ZooKeeperProcess:
+        """The server that leads now. Raises `ZooKeeperFailedError` when none does."""
+        return self._with_mode("leader")[0]
+
+    def followers(self) -> list[ZooKeeperProcess]:
+        """The servers that follow now."""
+        return self._with_mode("follower")
+
+    def pause(self) -> None:
+        """SIGSTOP to all."""
+        for server in self.servers:
+            server.pause()
+
+    def resume(self) -> None:
+        """SIGCONT to all."""
+        for server in self.servers:
+            server.resume()
+
+    def kill(self) -> None:
+        """`kill -9` to all, and wait until they are gone."""
+        for server in self.servers:
+            server.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _with_mode(self, mode: str) -> list[ZooKeeperProcess]:
+        found = [server for server in self.servers if server.is_running and server.mode() == mode]
+        if not found:
+            raise ZooKeeperFailedError(f"none of {self.connection_string} is a {mode} now")
+        return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of the loopback interface that nobody listens on at the moment."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        raise ZooKeeperFailedError("ZooKeeper needs Java 17 or newer, and there is no `java` here")
+    return java
+
+
+def _jars() -> list[str]:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ZooKeeperFailedError(
+            "ZooKeeper's jars come with PySpark, which is not installed: pip install 'ackgate[spark]'"
+        )
+    directory = Path(found.origin).parent / "jars"
+    jars = sorted(str(jar) for pattern in _JARS for jar in directory.glob(f"{pattern}.jar"))
+    if not any("zookeeper-" in jar for jar in jars):
+        raise ZooKeeperFailedError(f"there is no zookeeper-*.jar in {directory}")
+    return jars
