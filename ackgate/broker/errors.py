@@ -16,6 +16,7 @@ from ackgate.errors import (
     ConsumerBusyError,
     CorruptRecordError,
     MetadataStoreError,
+    OwnershipError,
     StorageError,
 )
 
@@ -72,6 +73,19 @@ class ServiceNotReadyError(BrokerError):
     """The broker cannot serve this now (starting, stopping, unloading). Clients retry."""
 
     code = ServerError.SERVICE_NOT_READY
+
+
+class NotOwnedError(ServiceNotReadyError):
+    """Another broker serves this topic, or shall: the client looks up again."""
+
+    def __init__(self, topic: object, web_url: str, *, is_owner: bool) -> None:
+        super().__init__(
+            f"topic {topic} is not served by this broker; please redo the lookup. Request is denied"
+        )
+        self.web_url = web_url
+        """Admin interface of that broker."""
+        self.is_owner = is_owner
+        """False: nobody serves it yet, and that broker shall."""
 
 
 class InvalidTopicNameError(BrokerError, ValueError):
@@ -162,6 +176,8 @@ def server_error(error: BaseException) -> ServerError:
         return ServerError.CONSUMER_ASSIGN
     if isinstance(error, MetadataStoreError):
         return ServerError.METADATA
+    if isinstance(error, OwnershipError):  # somebody else's now: the client looks up again
+        return ServerError.SERVICE_NOT_READY
     if isinstance(error, StorageError | CorruptRecordError):
         return ServerError.PERSISTENCE
     return ServerError.UNKNOWN

@@ -15,12 +15,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.broker.session import Session
-from ackgate.broker.session_context import SessionContext
+from ackgate.broker.session_context import ServedHere, SessionContext
 
 if TYPE_CHECKING:
     from ackgate.broker.ports import TopicRegistryPort
     from ackgate.broker.schemas import SchemaRegistry
-    from ackgate.broker.session_context import HasSettings
+    from ackgate.broker.session_context import HasSettings, TopicOwners
     from ackgate.config.broker import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,12 @@ class ProtocolServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def advertise(self, service_url: str) -> None:
-        """What LOOKUP shall answer."""
-        self.context.service_url = service_url
+        """LOOKUP shall answer that every topic is served at this address."""
+        self.context.owners = ServedHere(service_url)
+
+    def answer_lookups_by(self, owners: TopicOwners) -> None:
+        """LOOKUP shall answer what these say."""
+        self.context.owners = owners
 
     @property
     def sessions(self) -> frozenset[Session]:

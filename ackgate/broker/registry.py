@@ -3,6 +3,9 @@
 Edge. A topic exists when its node does; it is loaded by the first who asks, and whoever asks while
 that goes on waits for the same load. Partitioned topics are a number kept beside: each partition is
 a topic of its own.
+
+Only topics of bundles that this broker owns are loaded; who that is, `Owners` says. A topic whose
+bundle goes away while it is being loaded is let go of again.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.broker.errors import (
     BrokerError,
@@ -29,6 +32,7 @@ from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.topic import Topic
 from ackgate.errors import CallerError, NodeExistsError, NoSuchNodeError
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
+from ackgate.persistence.topic_node import TopicNode, encode_topic_node
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -41,15 +45,40 @@ log = logging.getLogger(__name__)
 CLOSES_AT_ONCE_MAX: Final = 200
 """Topics that are closed at the same time when the broker stops."""
 
+CREATES_AT_ONCE_MAX: Final = 200
+"""Partitions whose nodes are made at the same time."""
+
 
 class TopicConflictError(BrokerError):
     """The topic exists already."""
+
+
+class Owners(Protocol):
+    """Who says which topics this broker serves."""
+
+    async def require(self, topic: TopicName) -> None:
+        """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
+
+    def is_served_here(self, topic: TopicName) -> bool:
+        """Whether it is, without I/O."""
+
+
+class _Alone:
+    """There is no other broker."""
+
+    async def require(self, topic: TopicName) -> None:
+        """Every topic is served here."""
+
+    def is_served_here(self, topic: TopicName) -> bool:  # noqa: ARG002
+        """Every topic is."""
+        return True
 
 
 class TopicRegistry:
     """The topics of this broker."""
 
     def __init__(self, parts: BrokerParts) -> None:
+        self.owners: Owners = _Alone()
         self._parts = parts
         self._topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
@@ -73,6 +102,7 @@ class TopicRegistry:
             raise ServiceNotReadyError(f"topic {name} is being closed")
         loading = self._loading.get(key)
         if loading is None:
+            await self.owners.require(name)
             may_create = create and self._parts.settings.broker.allow_auto_topic_creation
             if name.is_partition and not may_create:
                 partitions = await self.stored_partition_count(name.partitioned)
@@ -92,7 +122,7 @@ class TopicRegistry:
             await topic.open(create=create)
         except NoSuchNodeError:
             raise TopicNotFoundError(f"topic {name} does not exist") from None
-        if self._is_closing:
+        if self._is_closing or not self.owners.is_served_here(name):
             await topic.close()
             raise ServiceNotReadyError(f"topic {name} is being closed")
         self._topics[str(name)] = topic
@@ -106,6 +136,7 @@ class TopicRegistry:
         """Create a topic that is not partitioned. Raises `TopicConflictError`."""
         if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
+        await self.owners.require(name)
         loading = asyncio.get_running_loop().create_task(self._load(name, create=True))
         self._loading[str(name)] = loading
         loading.add_done_callback(lambda _: self._loading.pop(str(name), None))
@@ -144,8 +175,7 @@ class TopicRegistry:
             )
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
-        for index in range(count):
-            await self.topic(name.partition(index), create=False)
+        await self._create_partitions(name, range(count))
 
     async def add_partitions(self, name: TopicName, count: int) -> None:
         """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
@@ -160,8 +190,20 @@ class TopicRegistry:
             encode_partition_count(count),
             expected_version=None,
         )
-        for index in range(present, count):
-            await self.topic(name.partition(index), create=False)
+        await self._create_partitions(name, range(present, count))
+
+    async def _create_partitions(self, name: TopicName, indexes: range) -> None:
+        """Give partitions their nodes; whoever owns them loads them when they are asked for."""
+        value = encode_topic_node(TopicNode())
+
+        async def create(index: int) -> None:
+            try:
+                await self._parts.metadata.create(_node_path(name.partition(index)), value)
+            except NodeExistsError:
+                return
+
+        for start in range(0, len(indexes), CREATES_AT_ONCE_MAX):
+            await asyncio.gather(*map(create, indexes[start : start + CREATES_AT_ONCE_MAX]))
 
     def _check_partition_count(self, name: TopicName, count: int) -> None:
         most = self._parts.settings.broker.max_num_partitions_per_partitioned_topic
@@ -248,12 +290,35 @@ class TopicRegistry:
             if self._topics.get(str(topic.name)) is topic:
                 del self._topics[str(topic.name)]
 
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        """Close topics for another broker, persisting what is dirty.
+
+        Clients are told by what is returned; it takes the address of the new owner, if known.
+        """
+        await self._loaded(is_meant)
+        topics = [topic for topic in self if is_meant(topic.name)]
+        await self._close_all(topics)
+        return lambda _: None
+
+    async def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Let go of topics that somebody else may own already: nothing is written."""
+        topics = [topic for topic in self if is_meant(topic.name)]
+        await self._close_all(topics)
+        await self._loaded(is_meant)
+
+    async def _loaded(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Wait for loads that are under way."""
+        loading = [task for key, task in self._loading.items() if is_meant(TopicName.parse(key))]
+        await asyncio.gather(*loading, return_exceptions=True)
+
     async def close(self) -> None:
         """Close all topics, persisting what is dirty."""
         self._is_closing = True
         if self._loading:
             await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        topics = list(self)
+        await self._close_all(list(self))
+
+    async def _close_all(self, topics: list[Topic]) -> None:
         for start in range(0, len(topics), CLOSES_AT_ONCE_MAX):
             results = await asyncio.gather(
                 *(self._close(topic) for topic in topics[start : start + CLOSES_AT_ONCE_MAX]),

@@ -206,6 +206,17 @@ def lookup(request_id: int, service_url: str) -> bytes:
     return encode(command)
 
 
+def lookup_redirect(request_id: int, service_url: str, *, is_authoritative: bool) -> bytes:
+    """LOOKUP_RESPONSE: ask the broker at `service_url` the same."""
+    command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)
+    reply = command.lookupTopicResponse
+    reply.request_id = request_id
+    reply.response = pb.CommandLookupTopicResponse.Redirect
+    reply.brokerServiceUrl = service_url
+    reply.authoritative = is_authoritative
+    return encode(command)
+
+
 def lookup_failed(request_id: int, code: int, message: str) -> bytes:
     """LOOKUP_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)

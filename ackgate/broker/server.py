@@ -18,6 +18,8 @@ from ackgate.broker.data_directory import DataDirectory
 from ackgate.broker.dynamic_configuration import DynamicConfiguration
 from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.orphans import delete_orphan_ledgers
+from ackgate.broker.owner_nodes import BrokerRecord
+from ackgate.broker.ownership import Ownership
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
 from ackgate.broker.protocol_server import ProtocolServer
@@ -25,7 +27,12 @@ from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.upkeep import Chore, chores, run_chore
-from ackgate.errors import AckGateError, ConfigurationError
+from ackgate.errors import (
+    AckGateError,
+    ConfigurationError,
+    MetadataConflictError,
+    OutcomeUnknownError,
+)
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
@@ -53,10 +60,13 @@ class BrokerServer:
         self.directory = directory
         self.parts = parts
         self.registry = TopicRegistry(parts)
+        self.ownership = Ownership(parts, self.registry)
+        self.registry.owners = self.ownership
         self.schemas = SchemaRegistry(parts.metadata)
         self.dynamic = DynamicConfiguration(parts, self.registry.configure)
         self.sampler = StatsSampler(parts.clock_ms)
         self.started_at = time.time()
+        self.bookie_ids: tuple[str, ...] = ()
         self.protocol_port = 0
         self.http_port = 0
         self._protocol = ProtocolServer(parts, self.registry, self.schemas)
@@ -64,16 +74,23 @@ class BrokerServer:
         self._upkeep: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, settings: Settings, data_directory: Path) -> Self:
-        """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`."""
+    async def start(
+        cls, settings: Settings, data_directory: Path, *, metadata: MetadataStore | None = None
+    ) -> Self:
+        """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`.
+
+        `metadata` (for those who embed brokers) is used instead of what the settings name; it
+        becomes the broker's to close.
+        """
         async with AsyncExitStack() as stack:
             directory = DataDirectory.acquire(data_directory)
             stack.callback(directory.release)
-            metadata = await _open_metadata(settings, directory)
+            metadata = metadata or await _open_metadata(settings, directory)
             stack.push_async_callback(metadata.close)
             client = await _open_ledgers(settings, directory, metadata)
             stack.push_async_callback(client.close)
             broker = cls(settings, directory, await _make_parts(settings, metadata, client))
+            broker.bookie_ids = tuple(bookie.bookie_id for bookie in client.bookies)
             broker.parts.forget_topic = broker.registry.forget
             await broker.dynamic.load()
             await broker._serve(stack)
@@ -92,12 +109,13 @@ class BrokerServer:
             host,
             broker.broker_service_port,
         )
-        self._protocol.advertise(self.service_url)
+        self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
         stack.push_async_callback(stop_http)
         stack.callback(self._protocol.stop_accepting)
+        await self.ownership.join(self._record())
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
         stack.push_async_callback(self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
@@ -106,6 +124,21 @@ class BrokerServer:
             for chore in (sampling, *chores(self.parts, self.registry))
         ]
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
+
+    def _record(self) -> BrokerRecord:
+        return BrokerRecord(
+            broker_id=self.broker_id,
+            service_url=self.service_url,
+            web_url=self.web_url,
+            instance="",
+            bookies=self.bookie_ids,
+            started_ms=int(self.started_at * 1000),
+        )
+
+    @property
+    def broker_id(self) -> str:
+        """``host:port`` of the admin interface, by which Pulsar calls a broker."""
+        return self.web_url.removeprefix("http://")
 
     @property
     def service_url(self) -> str:
@@ -148,6 +181,7 @@ class BrokerServer:
         timeout_ms = self.parts.settings.broker.broker_shutdown_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
+                await self.ownership.leave()
                 await self.registry.close()
         except TimeoutError:
             log.error("topics were not closed within %d ms (brokerShutdownTimeoutMs)", timeout_ms)  # noqa: TRY400
@@ -166,7 +200,7 @@ async def _open_metadata(settings: Settings, directory: DataDirectory) -> Metada
 
 async def _open_ledgers(
     settings: Settings, directory: DataDirectory, metadata: MetadataStore
-) -> LedgerClient:
+) -> BookieLedgerClient:
     persistence = settings.persistence
     bookies = await open_bookies(
         persistence.bookie_paths(directory.root), settings=bookie_settings(persistence)
@@ -185,9 +219,7 @@ async def _make_parts(
     settings: Settings, metadata: MetadataStore, client: LedgerClient
 ) -> BrokerParts:
     persistence = settings.persistence
-    stored = await metadata.get(RUN_COUNTER_PATH)
-    run = int(stored.value) + 1 if stored is not None else 0
-    await metadata.put(RUN_COUNTER_PATH, str(run).encode(), expected_version=None)
+    run = await _next_run(metadata)
     return BrokerParts(
         settings=settings,
         clock_ms=lambda: time.time_ns() // 1_000_000,
@@ -205,6 +237,22 @@ async def _make_parts(
         producer_name_prefix=f"{settings.broker.cluster_name}-{run}",
         forget_topic=lambda _: None,
     )
+
+
+async def _next_run(metadata: MetadataStore) -> int:
+    """A number that no other start of a broker on this store gets."""
+    while True:
+        stored = await metadata.get(RUN_COUNTER_PATH)
+        run = int(stored.value) + 1 if stored is not None else 0
+        try:
+            await metadata.put(
+                RUN_COUNTER_PATH,
+                str(run).encode(),
+                expected_version=stored.version if stored is not None else -1,
+            )
+        except (MetadataConflictError, OutcomeUnknownError):
+            continue
+        return run
 
 
 async def _listening(listening: Awaitable[int], host: str, port: int) -> int:

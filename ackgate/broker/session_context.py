@@ -5,10 +5,11 @@ Pure (types and one record).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from ackgate.broker.names import TopicName
     from ackgate.broker.ports import TopicRegistryPort
     from ackgate.broker.schemas import SchemaRegistry
     from ackgate.broker.session import Session
@@ -28,6 +29,61 @@ class Connections(Protocol):
         """It is gone, and its producers and consumers are detached."""
 
 
+class Located(Protocol):
+    """Where a topic is served."""
+
+    @property
+    def service_url(self) -> str:
+        """Where clients connect."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this broker serves it."""
+
+    @property
+    def is_owner(self) -> bool:
+        """False: nobody serves it yet, and that broker shall."""
+
+
+class TopicOwners(Protocol):
+    """Who knows which broker serves a topic."""
+
+    def location_now(self, topic: TopicName) -> Located | None:
+        """Where, if that is known without I/O."""
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Located:
+        """Where; here from now on, if nobody serves it and it is our turn.
+
+        `is_authoritative`: another broker says that it is. Raises `ServiceNotReadyError`.
+        """
+
+
+class _Here(NamedTuple):
+    service_url: str
+    is_here: bool = True
+    is_owner: bool = True
+
+
+class ServedHere:
+    """There is no other broker: every topic is served at one address."""
+
+    def __init__(self, service_url: str) -> None:
+        self._here = _Here(service_url)
+
+    def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
+        """Here."""
+        return self._here
+
+    async def locate(
+        self,
+        topic: TopicName,  # noqa: ARG002
+        *,
+        is_authoritative: bool = False,  # noqa: ARG002
+    ) -> Located:
+        """Here."""
+        return self._here
+
+
 class HasSettings(Protocol):
     """Where the current settings are; they may be replaced while the broker runs."""
 
@@ -45,5 +101,5 @@ class SessionContext:
     connections: Connections
     settings: HasSettings
     server_version: str = "ackgate"
-    service_url: str = ""
-    """What LOOKUP answers; known once the port is."""
+    owners: TopicOwners = field(default_factory=lambda: ServedHere(""))
+    """Whom LOOKUP asks."""

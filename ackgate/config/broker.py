@@ -137,6 +137,16 @@ class BrokerSettings(SettingsGroup):
 
     # --- topics and subscriptions
 
+    default_number_of_namespace_bundles: int = setting(
+        4,
+        "Slices that a namespace's topics are cut into when it is first used. Each slice is served "
+        "by one broker. What is stored for a namespace stays.",
+        unit="bundles",
+        pulsar=4,
+        dynamic=True,
+        ge=1,
+        le=1_024,
+    )
     allow_auto_topic_creation: bool = setting(
         True,
         "Create a topic when a producer or consumer first asks for it.",

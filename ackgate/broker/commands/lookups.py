@@ -1,6 +1,8 @@
 """Finding topics: PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE, and watching them.
 
-Edge: asks the registry. One broker owns every topic, so LOOKUP always answers with its own address.
+Edge: asks the registry, and who owns a topic. LOOKUP is answered with the owner's address; for a
+topic that nobody owns with a redirect to the broker that shall, which then finds itself asked with
+authority. What is owned here is answered from memory.
 
 Topic lists are answered with Pulsar's hash, so that a client that has the same list already gets an
 empty answer. A client's regular expression is evaluated here only if it is harmless: Python's
@@ -57,8 +59,20 @@ def partitioned_metadata(session: Session, command: pb.CommandPartitionedTopicMe
 
 def lookup(session: Session, command: pb.CommandLookupTopic) -> None:
     """LOOKUP: which broker serves a topic?"""
-    requests.topic_name(command.topic)
-    session.send(replies.lookup(command.request_id, session.context.service_url))
+    name = requests.topic_name(command.topic)
+    owners = session.context.owners
+    known = owners.location_now(name)
+    if known is not None and (known.is_here or not command.authoritative):
+        session.send(replies.lookup(command.request_id, known.service_url))
+        return
+
+    async def answer() -> bytes:
+        found = await owners.locate(name, is_authoritative=command.authoritative)
+        if found.is_owner:
+            return replies.lookup(command.request_id, found.service_url)
+        return replies.lookup_redirect(command.request_id, found.service_url, is_authoritative=True)
+
+    session.run(command.request_id, answer(), replies.lookup_failed)
 
 
 def topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:

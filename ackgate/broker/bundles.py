@@ -1,0 +1,164 @@
+"""Bundles: the slices of a namespace's topics that brokers own as a whole.
+
+Pure. A topic falls into a bundle by the CRC32 of its full name; a bundle is a range of hashes, and
+called by its bounds, as in Pulsar::
+
+    0x00000000        0x40000000        0x80000000        0xc0000000        0xffffffff
+        |  0x00000000_    |  0x40000000_    |  0x80000000_    |  0xc0000000_    |
+        |     0x40000000  |     0x80000000  |     0xc0000000  |     0xffffffff  |
+
+Lower bounds are included and upper ones are not, but for the last. Where a namespace is cut is
+stored when it is first needed, so that all brokers agree, and never changes afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.broker.names import NamespaceName, quoted
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.paths import name_of_node, node_of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.broker.names import TopicName
+
+HASH_MAX: Final = 0xFFFF_FFFF
+BUNDLES_MAX: Final = 1024
+"""Of one namespace. Each has an owner node; thousands of nodes would make every join slow."""
+
+OWNERS: Final = "/namespace"
+LOCAL_POLICIES: Final = "/admin/local-policies"
+BUNDLE_EPOCHS: Final = "/ackgate/bundle-epochs"
+
+_RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+_BOUNDARY: Final = re.compile(r"0x([0-9a-f]{8})")
+
+
+class Bundle(NamedTuple):
+    """One slice of a namespace's topics."""
+
+    namespace: NamespaceName
+    range_name: str
+    """``0x00000000_0x40000000``."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.range_name}"
+
+    @property
+    def owner_path(self) -> str:
+        """The ephemeral node of its owner."""
+        return f"{OWNERS}/{_below(self.namespace)}/{self.range_name}"
+
+    @property
+    def epoch_path(self) -> str:
+        """The node that counts its owners."""
+        return f"{BUNDLE_EPOCHS}/{_below(self.namespace)}/{self.range_name}"
+
+
+def bundle_of_owner_path(path: str) -> Bundle | None:
+    """The bundle whose owner's node this is; None for any other node."""
+    pieces = path.split("/")
+    if len(pieces) != 5 or f"/{pieces[1]}" != OWNERS or not _RANGE.fullmatch(pieces[4]):
+        return None
+    return Bundle(NamespaceName(name_of_node(pieces[2]), name_of_node(pieces[3])), pieces[4])
+
+
+def local_policies_path(namespace: NamespaceName) -> str:
+    """The node that says where a namespace is cut."""
+    return f"{LOCAL_POLICIES}/{_below(namespace)}"
+
+
+def topic_hash(topic: TopicName) -> int:
+    """Where a topic (or partition) lies among the hashes."""
+    return zlib.crc32(str(topic).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceBundles:
+    """Where a namespace is cut. Make it with `cut` or `decode`."""
+
+    namespace: NamespaceName
+    boundaries: tuple[int, ...]
+    """From 0 to `HASH_MAX`, ascending: one more than there are bundles."""
+
+    @classmethod
+    def cut(cls, namespace: NamespaceName, count: int) -> NamespaceBundles:
+        """Into `count` bundles of the same width, as far as that goes."""
+        if not 1 <= count <= BUNDLES_MAX:
+            raise CallerError(f"a namespace has 1 to {BUNDLES_MAX} bundles, not {count}")
+        width = (HASH_MAX + 1) // count
+        return cls(namespace, (*(width * index for index in range(count)), HASH_MAX))
+
+    @classmethod
+    def decode(cls, namespace: NamespaceName, value: bytes) -> NamespaceBundles:
+        """From its node. Raises `CorruptRecordError`."""
+        try:
+            texts = json.loads(value)["bundles"]["boundaries"]
+            boundaries = tuple(_boundary(text) for text in texts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRecordError(
+                f"bundles of namespace {namespace} cannot be read: {error!r}"
+            ) from error
+        is_whole = boundaries[:1] == (0,) and boundaries[-1:] == (HASH_MAX,)
+        if not is_whole or any(low >= high for low, high in pairwise(boundaries)):
+            raise CorruptRecordError(
+                f"bundles of namespace {namespace} do not ascend from 0x00000000 to 0xffffffff"
+            )
+        return cls(namespace, boundaries)
+
+    def encode(self) -> bytes:
+        """For its node, in Pulsar's form."""
+        return json.dumps({"bundles": self.told()}).encode()
+
+    def told(self) -> dict[str, Any]:
+        """In Pulsar's form."""
+        return {
+            "boundaries": [f"0x{boundary:08x}" for boundary in self.boundaries],
+            "numBundles": len(self.boundaries) - 1,
+        }
+
+    def __iter__(self) -> Iterator[Bundle]:
+        return (self._bundle(index) for index in range(len(self.boundaries) - 1))
+
+    def of(self, topic: TopicName) -> Bundle:
+        """The bundle that a topic falls into."""
+        last = len(self.boundaries) - 2
+        return self._bundle(min(last, bisect_right(self.boundaries, topic_hash(topic)) - 1))
+
+    def named(self, range_name: str) -> Bundle:
+        """The bundle of this range. Raises `BadBundleError` for one that there is not."""
+        bundle = Bundle(self.namespace, range_name)
+        if _RANGE.fullmatch(range_name) is None:
+            raise BadBundleError(
+                f"{quoted(range_name)} is no bundle range: expected 0xLLLLLLLL_0xUUUUUUUU"
+            )
+        if bundle not in list(self):
+            raise BadBundleError(f"namespace {self.namespace} has no bundle {range_name}")
+        return bundle
+
+    def _bundle(self, index: int) -> Bundle:
+        low, high = self.boundaries[index : index + 2]
+        return Bundle(self.namespace, f"0x{low:08x}_0x{high:08x}")
+
+
+class BadBundleError(CallerError, ValueError):
+    """The name is not that of a bundle of this namespace."""
+
+
+def _boundary(text: str) -> int:
+    found = _BOUNDARY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no boundary")
+    return int(found[1], 16)
+
+
+def _below(namespace: NamespaceName) -> str:
+    return f"{node_of_name(namespace.tenant)}/{node_of_name(namespace.namespace)}"

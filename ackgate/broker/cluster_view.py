@@ -1,0 +1,157 @@
+"""Which brokers live, and who owns which bundle: a copy of the metadata store, kept by watching it.
+
+Edge: reads, and never writes. The copy answers at once, and may lag behind by a round trip; nothing
+that must be right rests on it. A change is taken over by reading the changed node again, so that
+the copy ends up right in whatever order changes are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.bundles import OWNERS, bundle_of_owner_path
+from ackgate.broker.owner_nodes import BROKERS, broker_path, decode_broker, decode_owner
+from ackgate.errors import CorruptRecordError, MetadataStoreError, OwnershipError
+from ackgate.persistence.paths import name_of_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackgate.broker.bundles import Bundle
+    from ackgate.broker.owner_nodes import BrokerRecord, OwnerRecord
+    from ackgate.persistence.ports import MetadataStore, WatchEvent
+
+log = logging.getLogger(__name__)
+
+READS_AT_ONCE_MAX: Final = 200
+"""Nodes that are read at the same time."""
+
+RETRY_SECONDS: Final = 0.2
+"""After a read that failed."""
+
+
+class ClusterView:
+    """What is known of brokers and owners. Reads go on from `start` to `stop`."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        on_owner: Callable[[Bundle, OwnerRecord | None], None],
+        on_broker: Callable[[BrokerRecord], None],
+    ) -> None:
+        self._metadata = metadata
+        self._on_owner = on_owner
+        self._on_broker = on_broker
+        self.brokers: dict[str, BrokerRecord] = {}
+        self.owners: dict[Bundle, OwnerRecord] = {}
+        self._joined_ms: dict[str, int] = {}
+        self._stale: set[str] = set()
+        self._wake = asyncio.Event()
+        self._cancels: list[Callable[[], None]] = []
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Watch, then read everything. Raises what the metadata store raises."""
+        self.stop()
+        self.brokers, self.owners, self._joined_ms = {}, {}, {}
+        self._cancels = [self._metadata.watch(root, self._on_event) for root in (BROKERS, OWNERS)]
+        brokers = await self._metadata.children(BROKERS)
+        paths = {f"{BROKERS}/{node}" for node in brokers}
+        level = [OWNERS]
+        for _ in ("tenants", "namespaces", "bundles"):
+            found = await asyncio.gather(*map(self._metadata.children, level))
+            level = [
+                f"{parent}/{name}"
+                for parent, names in zip(level, found, strict=True)
+                for name in names
+            ]
+        await self._read(paths | set(level))
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def stop(self) -> None:
+        """Follow no more; what was known stays."""
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        self._stale.clear()
+
+    @property
+    def leader(self) -> BrokerRecord | None:
+        """The broker that has been there for the longest time."""
+        return min(
+            self.brokers.values(),
+            key=lambda broker: (self._joined_ms[broker.broker_id], broker.broker_id),
+            default=None,
+        )
+
+    def bundles_per_broker(self) -> Counter[str]:
+        """How many bundles each owns."""
+        return Counter(owner.broker_id for owner in self.owners.values())
+
+    def _on_event(self, event: WatchEvent) -> None:
+        self._stale.add(event.path)
+        self._wake.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            paths, self._stale = self._stale, set()
+            try:
+                await self._read(paths)
+            except OwnershipError:
+                return  # the session is lost; whoever begins a new one starts us again
+            except MetadataStoreError as error:
+                log.warning("owners of bundles cannot be read: %s", error)
+                self._stale |= paths
+                self._wake.set()
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self, paths: Iterable[str]) -> None:
+        waiting = sorted(path for path in paths if _is_known(path))
+        for start in range(0, len(waiting), READS_AT_ONCE_MAX):
+            group = waiting[start : start + READS_AT_ONCE_MAX]
+            await asyncio.gather(*map(self._read_one, group))
+
+    async def _read_one(self, path: str) -> None:
+        found = await self._metadata.get(path)
+        bundle = bundle_of_owner_path(path)
+        try:
+            if bundle is None:
+                broker = decode_broker(found.value, path=path) if found else None
+                if broker is None or found is None:
+                    self._forget_broker(name_of_node(path.rpartition("/")[2]))
+                else:
+                    self._joined_ms[broker.broker_id] = found.created_ms
+                    self.brokers[broker.broker_id] = broker
+                    self._on_broker(broker)
+                return
+            self.put_owner(bundle, decode_owner(found.value, path=path) if found else None)
+        except CorruptRecordError as error:
+            log.error("%s", error)  # noqa: TRY400 - the trace says nothing more
+
+    def put_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
+        """Take over what is known of a bundle's owner."""
+        if owner is None:
+            self.owners.pop(bundle, None)
+        else:
+            self.owners[bundle] = owner
+        self._on_owner(bundle, owner)
+
+    def _forget_broker(self, broker_id: str) -> None:
+        self.brokers.pop(broker_id, None)
+        self._joined_ms.pop(broker_id, None)
+
+
+def _is_known(path: str) -> bool:
+    is_broker = path.startswith(f"{BROKERS}/") and path == broker_path(
+        name_of_node(path.rpartition("/")[2])
+    )
+    return is_broker or bundle_of_owner_path(path) is not None

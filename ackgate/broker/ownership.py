@@ -1,0 +1,569 @@
+"""This broker among others: which bundles it owns, who owns the rest, and how that changes.
+
+Edge. An owner is whoever holds the bundle's ephemeral node. That node only keeps brokers from
+getting in each other's way: what a broker that lost a bundle still writes is refused by the topic's
+epoch and by the fences of its ledgers, however late it learns of its loss. ::
+
+    somebody asks for a topic ---> free, and ours by plan ---> acquire: epoch + 1, node ---> owned
+             |                       `-- another's by plan --> sent there, to have it acquired
+             `--------------------> owned by another --------> sent there
+
+    unload, SIGTERM      topics closed (persisted) -> node deleted -> clients told
+    session lost         clients told, topics dropped unwritten -> new session -> announced again
+
+While the session is suspended what is owned is served on, and nothing is acquired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ackgate.broker.balance import plan
+from ackgate.broker.bundle_states import BundleEvent, BundleState, after
+from ackgate.broker.bundles import NamespaceBundles, local_policies_path
+from ackgate.broker.cluster_view import ClusterView
+from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.owner_nodes import (
+    BrokerRecord,
+    OwnerRecord,
+    broker_path,
+    decode_broker,
+    decode_owner,
+    encode_broker,
+    encode_owner,
+)
+from ackgate.errors import (
+    AckGateError,
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+    OwnershipError,
+)
+from ackgate.persistence.ports import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from ackgate.broker.bundles import Bundle
+    from ackgate.broker.names import NamespaceName, TopicName
+    from ackgate.broker.parts import BrokerParts
+
+log = logging.getLogger(__name__)
+
+LOCATE_SECONDS_MAX: Final = 10.0
+"""How long somebody who asks for a topic waits for its bundle to come to rest."""
+
+ATTEMPTS_MAX: Final = 10
+"""Tries of one small change of metadata against others that make the same one."""
+
+RELEASES_AT_ONCE_MAX: Final = 8
+"""Bundles that are given away at the same time when the broker stops."""
+
+REJOIN_SECONDS_MIN: Final = 0.1
+REJOIN_SECONDS_MAX: Final = 5.0
+"""Between attempts to begin a new session: doubled each time, and jittered."""
+
+
+class Location(NamedTuple):
+    """Where a topic is served."""
+
+    broker_id: str
+    service_url: str
+    web_url: str
+    is_here: bool
+    is_owner: bool
+    """False: nobody owns the topic yet, and this broker shall."""
+
+
+class TopicsPort(Protocol):
+    """Who has the topics."""
+
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        """Close, with all that is dirty persisted, and return how to tell the clients.
+
+        What is returned takes the address of the new owner, or an empty text.
+        """
+
+    async def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Let go of topics that somebody else may own already: tell clients, write nothing."""
+
+
+class Ownership:
+    """One broker's bundles. `join` begins, `leave` ends."""
+
+    def __init__(self, parts: BrokerParts, topics: TopicsPort) -> None:
+        self._parts = parts
+        self._metadata = parts.metadata
+        self._topics = topics
+        self.view = ClusterView(parts.metadata, on_owner=self._on_owner, on_broker=self._on_broker)
+        self._namespaces: dict[NamespaceName, NamespaceBundles] = {}
+        self._states: dict[Bundle, BundleState] = {}
+        """ACQUIRING, OWNED and RELEASING; for the others see `state`."""
+        self._settled: dict[Bundle, asyncio.Event] = {}
+        self._me: BrokerRecord | None = None
+        self._session = 0
+        """Counts our sessions: what an earlier one began must not end in a later one."""
+        self._is_member = False
+        self._is_leaving = False
+        self._rejoining: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_listening: Callable[[], None] = lambda: None
+        self.ask_to_acquire: Callable[[str, Bundle], Awaitable[bool]] | None = None
+        """Ask the broker at this web address to acquire a bundle; whether it did."""
+
+    # ---------------------------------------------------------------- joining and leaving
+
+    async def join(self, me: BrokerRecord) -> None:
+        """Announce this broker and begin to own. Raises what the metadata store raises."""
+        self._me = me
+        self._stop_listening = self._metadata.on_session_change(self._on_session)
+        await self._announce()
+
+    async def _announce(self) -> None:
+        session = self._session
+        self._me = replace(self._require_me(), instance=uuid.uuid4().hex)
+        await self._register(self._me)
+        await self.view.start()
+        if session == self._session:
+            self._is_member = True
+
+    async def _register(self, me: BrokerRecord) -> None:
+        path, value = broker_path(me.broker_id), encode_broker(me)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, value, ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                if decode_broker(found.value, path=path).instance == me.instance:
+                    return
+                # We listen at this address, so whoever announced it before us is gone.
+                log.warning("broker %s is announced already: by an earlier life", me.broker_id)
+                await self._delete(path, found.version)
+            else:
+                return
+        raise MetadataStoreError(f"broker {me.broker_id} cannot be announced: {path} is contended")
+
+    async def leave(self) -> None:
+        """Take nothing more, and give away every bundle in good order."""
+        self._is_leaving = True
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+            await asyncio.gather(self._rejoining, return_exceptions=True)
+        if self._me is not None and self._is_member:
+            try:
+                await self._delete(broker_path(self._me.broker_id), None)
+            except AckGateError as error:
+                log.warning("broker %s is still announced: %s", self._me.broker_id, error)
+            await self._release_all()
+        self._is_member = False
+        self._stop_listening()
+        self.view.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _release_all(self) -> None:
+        gate = asyncio.Semaphore(RELEASES_AT_ONCE_MAX)
+
+        async def release(bundle: Bundle) -> None:
+            async with gate:
+                await self.release(bundle)
+
+        owned = [bundle for bundle, state in self._states.items() if state is BundleState.OWNED]
+        results = await asyncio.gather(*map(release, owned), return_exceptions=True)
+        for bundle, result in zip(owned, results, strict=True):
+            if isinstance(result, BaseException):
+                log.error("bundle %s was not released cleanly: %r", bundle, result)
+
+    # ---------------------------------------------------------------- asking
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this broker is about to stop."""
+        return self._is_leaving
+
+    def state(self, bundle: Bundle) -> BundleState:
+        """What a bundle is to this broker, as far as known."""
+        own = self._states.get(bundle)
+        if own is not None:
+            return own
+        owner = self.view.owners.get(bundle)
+        if owner is None or owner.broker_id == self._require_me().broker_id:
+            return BundleState.FREE  # what an earlier life of ours left behind is for us to take
+        return BundleState.ELSEWHERE
+
+    @property
+    def owned(self) -> list[Bundle]:
+        """The bundles that this broker owns."""
+        return [b for b, state in self._states.items() if state is BundleState.OWNED]
+
+    async def bundles(self, namespace: NamespaceName) -> NamespaceBundles:
+        """Where a namespace is cut; decided now if it was not yet."""
+        known = self._namespaces.get(namespace)
+        if known is not None:
+            return known
+        path = local_policies_path(namespace)
+        count = self._parts.settings.broker.default_number_of_namespace_bundles
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._metadata.get(path)
+            if stored is not None:
+                return self._namespaces.setdefault(
+                    namespace, NamespaceBundles.decode(namespace, stored.value)
+                )
+            try:
+                await self._metadata.create(path, NamespaceBundles.cut(namespace, count).encode())
+            except (NodeExistsError, OutcomeUnknownError):
+                continue
+        raise MetadataStoreError(f"bundles of {namespace} cannot be stored: {path} is contended")
+
+    def location_now(self, topic: TopicName) -> Location | None:
+        """Where a topic is served if that is known and at rest, without I/O."""
+        bundles = self._namespaces.get(topic.namespace_name)
+        if bundles is None or not self._is_member:
+            return None
+        bundle = bundles.of(topic)
+        match self.state(bundle):
+            case BundleState.OWNED:
+                return self._here()
+            case BundleState.ELSEWHERE:
+                return _owned_by(self.view.owners[bundle])
+            case _:
+                return None
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Location:
+        """Where a topic is served; acquired here if nobody serves it and it is our turn.
+
+        `is_authoritative`: another broker has decided that it is our turn. Raises
+        `ServiceNotReadyError` when that cannot be said now.
+        """
+        try:
+            async with asyncio.timeout(LOCATE_SECONDS_MAX):
+                self._check_member()
+                bundles = await self.bundles(topic.namespace_name)
+                return await self.locate_bundle(
+                    bundles.of(topic), is_authoritative=is_authoritative
+                )
+        except TimeoutError:
+            raise ServiceNotReadyError(f"topic {topic} is changing hands") from None
+        except (MetadataStoreError, OwnershipError) as error:
+            log.warning("topic %s cannot be located: %s", topic, error)
+            raise ServiceNotReadyError(
+                f"topic {topic} cannot be located: {type(error).__name__}"
+            ) from error
+
+    async def locate_bundle(self, bundle: Bundle, *, is_authoritative: bool = False) -> Location:
+        """As `locate`, of a whole bundle, without a bound in time."""
+        while True:
+            self._check_member()
+            match self.state(bundle):
+                case BundleState.OWNED:
+                    return self._here()
+                case BundleState.ACQUIRING | BundleState.RELEASING:
+                    await self._settled[bundle].wait()
+                case BundleState.ELSEWHERE:
+                    if not is_authoritative:
+                        return _owned_by(self.view.owners[bundle])
+                    is_authoritative = False  # it was free a moment ago: is this news, or old?
+                    await self._look(bundle)
+                case BundleState.FREE:
+                    chosen = None if is_authoritative else await self._chosen(bundle)
+                    if chosen is not None:
+                        return chosen
+                    if self.state(bundle) is BundleState.FREE:
+                        await self._acquire(bundle)
+
+    async def require(self, topic: TopicName, *, is_authoritative: bool = False) -> None:
+        """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
+        location = self.location_now(topic)
+        if location is None or (is_authoritative and not location.is_here):
+            location = await self.locate(topic, is_authoritative=is_authoritative)
+        if not location.is_here:
+            raise NotOwnedError(topic, location.web_url, is_owner=location.is_owner)
+
+    def is_served_here(self, topic: TopicName) -> bool:
+        """Whether the topic's bundle is owned, without I/O."""
+        bundles = self._namespaces.get(topic.namespace_name)
+        return bundles is not None and self._states.get(bundles.of(topic)) is BundleState.OWNED
+
+    async def _chosen(self, bundle: Bundle) -> Location | None:
+        """Another broker that shall own a free bundle; None: this one shall."""
+        me = self._require_me()
+        owner = self.view.owners.get(bundle)
+        if owner is not None:
+            return None  # an earlier life of ours had it
+        namespace = await self.bundles(bundle.namespace)
+        counts = self.view.bundles_per_broker()
+        loads = {broker_id: counts[broker_id] for broker_id in self.view.brokers}
+        loads.setdefault(me.broker_id, counts[me.broker_id])
+        loads[me.broker_id] += sum(
+            state is BundleState.ACQUIRING for state in self._states.values()
+        )
+        if self._is_leaving:
+            del loads[me.broker_id]
+        free = [str(each) for each in namespace if self.state(each) is BundleState.FREE]
+        chosen = plan({*free, str(bundle)}, loads).get(str(bundle))
+        if chosen is None:
+            raise ServiceNotReadyError("the broker is stopping, and there is no other")
+        if chosen == me.broker_id:
+            return None
+        broker = self.view.brokers[chosen]
+        return Location(chosen, broker.service_url, broker.web_url, is_here=False, is_owner=False)
+
+    def _here(self) -> Location:
+        me = self._require_me()
+        return Location(me.broker_id, me.service_url, me.web_url, is_here=True, is_owner=True)
+
+    def _require_me(self) -> BrokerRecord:
+        if self._me is None:
+            raise ServiceNotReadyError("the broker is starting")
+        return self._me
+
+    def _check_member(self) -> None:
+        if not self._is_member:
+            raise ServiceNotReadyError("the broker has no session to the metadata store")
+
+    # ---------------------------------------------------------------- acquiring
+
+    async def _acquire(self, bundle: Bundle) -> None:
+        """Become the owner, or learn who is."""
+        if self._is_leaving:
+            raise ServiceNotReadyError("the broker is stopping")
+        session = self._session
+        self._move(bundle, BundleEvent.ACQUIRE)
+        try:
+            epoch = await self._next_epoch(bundle)
+            me = self._require_me()
+            wanted = OwnerRecord(me.broker_id, me.service_url, me.web_url, me.instance, epoch)
+            owner = await self._claim(bundle, wanted)
+        except BaseException:
+            if session == self._session:
+                self._move(bundle, BundleEvent.FAILED)
+            raise
+        if session != self._session:
+            if owner == wanted:  # by a call of the new session: nobody waits for it any more
+                await self._delete(bundle.owner_path, None)
+            raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
+        if owner == wanted:
+            self._move(bundle, BundleEvent.WON)
+            log.info("bundle %s is ours, epoch %d", bundle, epoch)
+        else:
+            self._move(bundle, BundleEvent.BEATEN)
+        self.view.put_owner(bundle, owner)
+
+    async def _next_epoch(self, bundle: Bundle) -> int:
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._metadata.get(bundle.epoch_path)
+            try:
+                epoch = int(stored.value) + 1 if stored is not None else 1
+            except ValueError as error:
+                raise CorruptRecordError(f"{bundle.epoch_path} is not a number") from error
+            try:
+                await self._metadata.put(
+                    bundle.epoch_path,
+                    str(epoch).encode(),
+                    expected_version=stored.version if stored is not None else -1,
+                )
+            except (MetadataConflictError, OutcomeUnknownError):
+                continue
+            return epoch
+        raise MetadataStoreError(f"{bundle.epoch_path} is contended")
+
+    async def _claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
+        """Put our node in place. Returns the owner: `wanted`, or whoever was faster."""
+        path = bundle.owner_path
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, encode_owner(wanted), ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                owner = decode_owner(found.value, path=path)
+                if owner == wanted or owner.broker_id != wanted.broker_id:
+                    return owner
+                await self._delete(path, found.version)  # an earlier life's
+            else:
+                return wanted
+        raise MetadataStoreError(f"{path} is contended")
+
+    # ---------------------------------------------------------------- giving away
+
+    async def release(self, bundle: Bundle, destination: BrokerRecord | None = None) -> None:
+        """Give an owned bundle away, to nobody in particular unless a destination is given.
+
+        Returns when its clients know. Does nothing with a bundle that is not owned here.
+        """
+        while self.state(bundle) in {BundleState.ACQUIRING, BundleState.RELEASING}:
+            await self._settled[bundle].wait()
+        if self.state(bundle) is not BundleState.OWNED:
+            return
+        self._move(bundle, BundleEvent.RELEASE)
+        tell: Callable[[str], None] = lambda _: None  # noqa: E731 - replaced below
+        try:
+            tell = await self._topics.hand_over(self._is_in(bundle))
+            await self._remove_node(bundle)
+        finally:
+            self._move(bundle, BundleEvent.RELEASED)
+            log.info("bundle %s is given away", bundle)
+            tell(await self._successor(bundle, destination))
+
+    async def _remove_node(self, bundle: Bundle) -> None:
+        session = self._session
+        try:
+            await self._delete(bundle.owner_path, None)
+        except OwnershipError:
+            return  # the session is over, and the node with it
+        finally:
+            if session == self._session:
+                self.view.owners.pop(bundle, None)
+
+    async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> str:
+        """Have another broker acquire the bundle. Returns where clients go; empty: not known."""
+        if self.ask_to_acquire is None or not self._is_member:
+            return ""
+        if destination is None:
+            if not self._is_leaving:
+                return ""
+            try:
+                chosen = await self._chosen(bundle)
+            except AckGateError:
+                return ""
+            destination = self.view.brokers.get(chosen.broker_id) if chosen else None
+        if destination is None or destination.broker_id == self._require_me().broker_id:
+            return ""
+        is_done = await self.ask_to_acquire(destination.web_url, bundle)
+        return destination.service_url if is_done else ""
+
+    def _is_in(self, bundle: Bundle) -> Callable[[TopicName], bool]:
+        namespace = self._namespaces[bundle.namespace]
+        return lambda topic: (
+            topic.namespace_name == bundle.namespace and namespace.of(topic) == bundle
+        )
+
+    # ---------------------------------------------------------------- losing
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.LOST and not self._is_leaving:
+            self._lose_everything()
+
+    def _lose_everything(self) -> None:
+        """The session is over: so is all ownership. Begin anew."""
+        log.warning("the session to the metadata store is lost: every topic is let go of")
+        self._session += 1
+        self._is_member = False
+        self.view.stop()
+        lost = self.owned
+        for bundle in list(self._states):
+            self._move(bundle, BundleEvent.LOST)
+        previous = self._rejoining
+        self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(lost, previous))
+
+    async def _rejoin(self, lost: Sequence[Bundle], previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            previous.cancel()
+            await asyncio.gather(previous, return_exceptions=True)
+        session = self._session
+        try:
+            await self._topics.abandon(lambda _: True)
+        finally:
+            for bundle in lost:
+                self._move(bundle, BundleEvent.RELEASED)
+        seconds = REJOIN_SECONDS_MIN
+        while session == self._session and not self._is_leaving:
+            try:
+                await self._metadata.renew()
+                await self._announce()
+            except AckGateError as error:
+                log.warning("no new session to the metadata store yet: %s", error)
+            else:
+                log.info("joined again")
+                return
+            await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - a jitter
+            seconds = min(seconds * 2, REJOIN_SECONDS_MAX)
+
+    def _on_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
+        """What was read of an owner, perhaps before we became it."""
+        is_ours = owner is not None and owner.instance == self._require_me().instance
+        if not is_ours and self._states.get(bundle) is BundleState.OWNED:
+            self._run(self._verify(bundle))
+
+    async def _verify(self, bundle: Bundle) -> None:
+        """Let go of a bundle whose node is not ours any more: somebody has taken it away."""
+        session = self._session
+        found = await self._metadata.get(bundle.owner_path)
+        owner = decode_owner(found.value, path=bundle.owner_path) if found else None
+        if owner is not None and owner.instance == self._require_me().instance:
+            self.view.owners[bundle] = owner
+            return
+        if session == self._session and self._states.get(bundle) is BundleState.OWNED:
+            log.warning("bundle %s was taken away from us", bundle)
+            self._move(bundle, BundleEvent.LOST)
+            try:
+                await self._topics.abandon(self._is_in(bundle))
+            finally:
+                self._move(bundle, BundleEvent.RELEASED)
+
+    async def _look(self, bundle: Bundle) -> None:
+        found = await self._metadata.get(bundle.owner_path)
+        owner = decode_owner(found.value, path=bundle.owner_path) if found else None
+        self.view.put_owner(bundle, owner)
+
+    def _on_broker(self, broker: BrokerRecord) -> None:
+        me = self._require_me()
+        for who, other in ((me, broker), (broker, me)):
+            missing = sorted(set(other.bookies) - set(who.bookies))
+            if missing:
+                log.warning(
+                    "broker %s cannot reach the bookies %s of broker %s: topics that have entries "
+                    "there cannot move; all brokers need the same bookieDirectories",
+                    who.broker_id, ", ".join(missing), other.broker_id,
+                )  # fmt: skip
+
+    # ---------------------------------------------------------------- inside
+
+    def _move(self, bundle: Bundle, event: BundleEvent) -> None:
+        state = after(self.state(bundle), event, bundle)
+        if state in {BundleState.FREE, BundleState.ELSEWHERE}:
+            self._states.pop(bundle, None)
+        else:
+            self._states[bundle] = state
+        if state in {BundleState.ACQUIRING, BundleState.RELEASING}:
+            self._settled.setdefault(bundle, asyncio.Event())
+        else:
+            settled = self._settled.pop(bundle, None)
+            if settled is not None:
+                settled.set()
+
+    async def _delete(self, path: str, version: int | None) -> None:
+        """Delete a node that may be gone, or somebody else's, already."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.delete(path, expected_version=version)
+            except OutcomeUnknownError:
+                continue
+            except (NoSuchNodeError, MetadataConflictError):
+                pass
+            return
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("ownership: %s", error)
+
+
+def _owned_by(owner: OwnerRecord) -> Location:
+    return Location(owner.broker_id, owner.service_url, owner.web_url, is_here=False, is_owner=True)
