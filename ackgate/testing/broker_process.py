@@ -15,7 +15,7 @@ and benchmarks; see ``pytest_plugin.py`` for the fixture::
 Nothing waits by sleeping: the broker's one line on standard output is the signal. Standard error is
 kept in a bounded buffer (`log`), and the end of it is part of every error raised here. The ports of
 the first start are kept for the later ones, so that clients find the broker again. The broker never
-outlives this process, even if that is killed (`leash.py`).
+outlives this process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import ackgate
-from ackgate.testing.leash import Leash
+from ackgate.testing.child_guard import CHILDREN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,6 @@ class BrokerProcess:
         self.starts = 0
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
-        self._leash: Leash | None = None
         self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
         self._first_line: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -99,7 +98,7 @@ class BrokerProcess:
             stderr=subprocess.PIPE,
             env=self.environment(),
         )
-        self._leash = Leash(self._process.pid)
+        CHILDREN.add(self._process.pid)
         self.starts += 1
         self._threads = [
             threading.Thread(target=drain, args=(pipe,), daemon=True)
@@ -236,8 +235,7 @@ class BrokerProcess:
         if number is not None:
             process.send_signal(number)
         code = process.wait(timeout_seconds)
-        if self._leash is not None:
-            self._leash.release()
+        CHILDREN.remove(process.pid)
         for thread in self._threads:
             thread.join()
         for pipe in (process.stdout, process.stderr):

@@ -17,8 +17,10 @@ class Echo:
     def __init__(self) -> None:
         self.received = b""
         self.came = asyncio.Event()
+        self.serving = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving += 1
         try:
             while chunk := await reader.read(65_536):
                 self.received += chunk
@@ -27,7 +29,9 @@ class Echo:
                 await writer.drain()
         except ConnectionError:
             pass
-        writer.close()
+        writer.transport.abort()
+        await asyncio.sleep(0)
+        self.serving -= 1
 
 
 @pytest.fixture
@@ -41,7 +45,9 @@ async def proxy(echo):
     with TcpProxy(("127.0.0.1", server.sockets[0].getsockname()[1])) as proxy:
         yield proxy
     server.close()
-    await server.wait_closed()
+    async with asyncio.timeout(5):
+        while echo.serving:
+            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
