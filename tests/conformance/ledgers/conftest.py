@@ -12,6 +12,7 @@ from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import LedgerClient, LedgerOptions
+from ackgate.testing.faulty_ledgers import FaultyLedgerClient
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
 
 ENTRY_BYTES_MAX = 100_000
@@ -47,6 +48,15 @@ def memory(_: Path) -> Backend:
     return Backend(connect, LedgerOptions(3, 2, 2))
 
 
+def faulty(directory: Path) -> Backend:
+    below = memory(directory)
+
+    async def connect() -> LedgerClient:
+        return FaultyLedgerClient(await below.connect())
+
+    return Backend(connect, below.options)
+
+
 def bookies(count: int, options: LedgerOptions, directory: Path) -> Backend:
     tree = MemoryTree()
     directories = [directory / f"bookie-{i}" for i in range(count)]
@@ -77,7 +87,7 @@ def four_bookies_mirrored(directory: Path) -> Backend:
     return bookies(4, LedgerOptions(3, 3, 2), directory)
 
 
-BACKENDS = [memory, one_bookie, three_bookies_striped, four_bookies_mirrored]
+BACKENDS = [memory, faulty, one_bookie, three_bookies_striped, four_bookies_mirrored]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)

@@ -11,6 +11,7 @@ import pytest
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.ports import MetadataStore
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
 
 NODE_BYTES_MAX = 64 * 1024
 
@@ -42,6 +43,15 @@ def memory(_: Path) -> Backend:
     return Backend(connect, is_shared=True)
 
 
+def faulty(directory: Path) -> Backend:
+    below = memory(directory)
+
+    async def connect() -> MetadataStore:
+        return FaultyMetadataStore(await below.connect())
+
+    return Backend(connect, is_shared=True)
+
+
 def sqlite(directory: Path) -> Backend:
     async def connect() -> MetadataStore:
         return await SqliteMetadataStore.open(
@@ -51,7 +61,7 @@ def sqlite(directory: Path) -> Backend:
     return Backend(connect, is_shared=False)
 
 
-BACKENDS = [memory, sqlite]
+BACKENDS = [memory, faulty, sqlite]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
