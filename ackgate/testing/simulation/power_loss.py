@@ -39,7 +39,7 @@ def choose_fates(changes: Sequence[Change], rng: random.Random) -> dict[int, Fat
 
 def torn_prefix(size: int) -> Fate:
     """The beginning of a write."""
-    return Fate(is_kept=True, size=size, pieces=((0, size),))
+    return LOST if not size else Fate(is_kept=True, size=size, pieces=((0, size),))
 
 
 def zeros(size: int) -> Fate:
@@ -60,9 +60,9 @@ def _any_fate(change: Change, rng: random.Random) -> Fate:
         return KEPT
     if roll < 0.8 or not isinstance(change, Write) or not change.data:
         return LOST if roll < 0.8 else KEPT
-    size = rng.randint(1, len(change.data))
-    if roll < 0.9:
-        return torn_prefix(size)
+    if roll < 0.87:
+        return torn_prefix(rng.randint(1, len(change.data)))
+    size = len(change.data) if rng.random() < 0.5 else rng.randint(1, len(change.data))
     pieces: list[tuple[int, int]] = []
     start = 0
     stop = SECTOR_BYTES - change.offset % SECTOR_BYTES
