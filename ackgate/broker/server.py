@@ -33,7 +33,8 @@ from ackgate.errors import (
     MetadataConflictError,
     OutcomeUnknownError,
 )
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.url import open_metadata_store
@@ -202,10 +203,14 @@ async def _open_ledgers(
     settings: Settings, directory: DataDirectory, metadata: MetadataStore
 ) -> BookieLedgerClient:
     persistence = settings.persistence
-    bookies = await open_bookies(
-        persistence.bookie_paths(directory.root), settings=bookie_settings(persistence)
+    bookies, absent = await open_usable_bookies(
+        persistence.bookie_paths(directory.root),
+        BookieOpener(settings=bookie_settings(persistence)),
+        least=persistence.managed_ledger_default_write_quorum,
     )
-    client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(persistence))
+    client = BookieLedgerClient(
+        bookies, metadata, settings=ledger_client_settings(persistence), absent=absent
+    )
     try:
         if await metadata.get(RUN_COUNTER_PATH) is None:
             await refuse_known_ledgers(bookies)

@@ -245,6 +245,61 @@ class PersistenceSettings(SettingsGroup):
         ge=1,
         le=INT_MAX,
     )
+    bookkeeper_client_timeout_in_seconds: int = setting(
+        10,
+        "A bookie whose disk does not answer a write or a read for so long has failed, until it "
+        "answers: another one takes its place, or another copy is read.",
+        unit="s",
+        pulsar=30,
+        departs="Pulsar's bookies are behind a network; a disk that is silent for so long is hardly "
+        "coming back, and producers wait for it.",
+        ge=1,
+        le=3_600,
+    )
+    bookkeeper_client_speculative_read_timeout_in_millis: int = setting(
+        2_000,
+        "After so long without an answer to a read the next copy is asked as well. 0: not before the "
+        "first one has failed.",
+        unit="ms",
+        pulsar=0,
+        departs="BookKeeper's own default; a slow disk should not make readers slow.",
+        ge=0,
+        le=3_600_000,
+    )
+    lost_bookie_recovery_delay: int = setting(
+        600,
+        "What a bookie holds that is not there is copied to others when it has been away for so long; "
+        "a directory that is mounted late does not set that off. BookKeeper's key, 0 there.",
+        unit="s",
+        ge=0,
+        le=INT_MAX,
+    )
+    auditor_periodic_bookie_check_interval: int = setting(
+        86_400,
+        "How often the auditor looks whether every ledger's bookies are there, and copies what one "
+        "that is lost was to hold. 0: never. BookKeeper's key and default.",
+        unit="s",
+        dynamic=True,
+        ge=0,
+        le=INT_MAX,
+    )
+    auditor_periodic_check_interval: int = setting(
+        604_800,
+        "How often the auditor reads and verifies every copy of every entry, and replaces those that "
+        "are missing or damaged. 0: never.",
+        unit="s",
+        dynamic=True,
+        ge=0,
+        le=INT_MAX,
+    )
+    auditor_bytes_per_second: int = setting(
+        4 * 1024 * 1024,
+        "Most that the auditor reads and writes in a second, so that nobody notices it.",
+        unit="bytes/s",
+        dynamic=True,
+        ge=1024,
+        le=1024 * 1024 * 1024 * 1024,
+    )
 
     # --- metadata store
 

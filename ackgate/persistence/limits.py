@@ -56,6 +56,7 @@ def bookie_settings(settings: PersistenceSettings) -> BookieSettings:
         journal_bytes_max=settings.bookie_journal_bytes_max,
         write_cache_bytes_max=settings.bookie_write_cache_bytes_max,
         open_files_max=settings.bookie_open_files_max,
+        timeout_seconds=settings.bookkeeper_client_timeout_in_seconds,
     )
 
 
@@ -64,4 +65,7 @@ def ledger_client_settings(settings: PersistenceSettings) -> LedgerClientSetting
     return LedgerClientSettings(
         entry_bytes_max=settings.max_entry_bytes,
         in_flight_adds_max=settings.ledger_in_flight_adds_max,
+        speculative_read_seconds=(
+            settings.bookkeeper_client_speculative_read_timeout_in_millis / 1000 or None
+        ),
     )

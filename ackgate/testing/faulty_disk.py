@@ -166,6 +166,7 @@ class FaultyDisk:
     def names_stamp(self, directory: Path) -> int | None:
         """Whether its names have changed. Never sure, so that the clock plays no part."""
         with self.call("names_stamp", directory):
+            self._disk.names_stamp(directory)  # raises when the directory is gone
             return None
 
     def make_directory(self, directory: Path) -> None:

@@ -22,15 +22,16 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
 from ackgate.persistence.ledgers.group_commit import GroupCommit
 from ackgate.persistence.ledgers.journal import Journal, remove_journals
+from ackgate.persistence.ledgers.patience import NoAnswerError, within
 from ackgate.persistence.ledgers.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_SILENT_FOR: Final = 6
+"""A disk that did not answer is asked last for so many time-outs, and waited for less patiently."""
+
+_PATIENCE_IF_SILENT: Final = 0.1
+"""Part of the time-out for which a disk is waited for that did not answer lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ class Bookie:
         self._fence_round: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_commit_at = 0.0
+        self._silent_until: float | None = None
         self._is_closed = False
 
     # -------------------------------------------------------------------------------------- adding
@@ -147,16 +155,23 @@ class Bookie:
         """Entries first..last as far as they are here, ascending; a copy may come more than once.
 
         `entry_count`: how many there should be; when as many are found, it looks no further.
-        Digests are not verified. Raises `StorageError`.
+        Digests are not verified. Raises `StorageError`, also when the disk does not answer.
         """
         cached = self._cache.read(ledger_id, first, last)
         if len(cached) >= entry_count:
             return cached
         missing = entry_count - len(cached)
-        stored = await self._on_storage(lambda: self._read_stored(ledger_id, first, last, missing))
+        stored = await self._in_time(lambda: self._read_stored(ledger_id, first, last, missing))
         if not cached:
             return stored
         return sorted(cached + stored, key=_by_entry_id)
+
+    def read_cached(
+        self, ledger_id: int, first: int, last: int, entry_count: int
+    ) -> list[StoredEntry] | None:
+        """What `read` would give, when that needs no disk; else None."""
+        cached = self._cache.read(ledger_id, first, last)
+        return cached if len(cached) >= entry_count else None
 
     def _read_stored(
         self, ledger_id: int, first: int, last: int, missing: int
@@ -185,7 +200,7 @@ class Bookie:
             self._storage.refresh()
             return found + self._storage.last_blocks(ledger_id)
 
-        return cached + await self._on_storage(stored)
+        return cached + await self._in_time(stored)
 
     async def ledger_ids(self) -> set[int]:
         """Ledgers that have entries here."""
@@ -195,7 +210,7 @@ class Bookie:
             self._storage.refresh()
             return self._others.ledger_ids() | self._storage.ledger_ids()
 
-        return self._cache.ledger_ids() | await self._on_storage(stored)
+        return self._cache.ledger_ids() | await self._in_time(stored)
 
     # ------------------------------------------------------------------------- fencing and deleting
 
@@ -210,7 +225,7 @@ class Bookie:
         while ledger_id in self._fence_waiting:
             if self._fence_round is None:
                 self._fence_round = asyncio.get_running_loop().create_task(self._write_fences())
-            await asyncio.shield(self._fence_round)
+            await self._patiently(asyncio.shield(self._fence_round))
 
     async def _write_fences(self) -> None:
         writer = self._opened.writer
@@ -234,7 +249,7 @@ class Bookie:
         then.
         """
         self._writable().drop(ledger_id)
-        await self._on_storage(lambda: self._storage.remove(ledger_id))
+        await self._in_time(lambda: self._storage.remove(ledger_id))
 
     async def take_over_dead_journals(self) -> int:
         """Bring entries of writers that are gone into fragment files; the number of entries.
@@ -341,23 +356,35 @@ class Bookie:
         self._is_closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._commit is not None:
-            await self._commit.close()
-            is_written = await self._checkpoint_until_empty()
-        else:
-            is_written = False
         try:
-            await self._storage_lane.run(lambda: self._opened.close(is_written=is_written))
-        except OSError as error:
-            logger.warning("bookie %s: %s", self.bookie_id, error)
+            await self._close_in_time()
+        except NoAnswerError:
+            # Its threads cannot be ended; they are left to the disk, and the journal to the next start.
+            logger.error("bookie %s: its disk does not answer; left as it is", self.bookie_id)  # noqa: TRY400
+            return
         self._journal_lane.close()
         self._storage_lane.close()
+
+    async def _close_in_time(self) -> None:
+        """Raises `NoAnswerError`."""
+        is_written = False
+        if self._commit is not None:
+            if not await self._commit.close():
+                raise NoAnswerError
+            is_written = await self._checkpoint_until_empty()
+        try:
+            await within(
+                self._settings.timeout_seconds,
+                self._storage_lane.run(lambda: self._opened.close(is_written=is_written)),
+            )
+        except OSError as error:
+            logger.warning("bookie %s: %s", self.bookie_id, error)
 
     async def _checkpoint_until_empty(self) -> bool:
         # At most: one under way, one left over from a failure, one for what came since.
         for _ in range(3):
             try:
-                await self.checkpoint()
+                await within(self._settings.timeout_seconds, self.checkpoint())
             except AckGateError:
                 return False
             if not self._cache.bytes and self._unwritten is None:
@@ -391,6 +418,32 @@ class Bookie:
                 f"bookie {self.bookie_id} ({self.directory}) is open for reading only"
             )
         return self._commit
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its disk did not answer lately: ask others first."""
+        if self._silent_until is None:
+            return False
+        return asyncio.get_running_loop().time() < self._silent_until
+
+    async def _in_time(self, work: Callable[[], T]) -> T:
+        """Raises `StorageError`, also when the disk does not answer. The work may yet be done then."""
+        return await self._patiently(self._on_storage(work))
+
+    async def _patiently(self, answer: Awaitable[T]) -> T:
+        seconds = self._settings.timeout_seconds
+        if seconds is None:
+            return await answer
+        patience = seconds * _PATIENCE_IF_SILENT if self.is_silent else seconds
+        try:
+            answered = await within(patience, answer)
+        except NoAnswerError:
+            self._silent_until = asyncio.get_running_loop().time() + seconds * _SILENT_FOR
+            raise StorageError(
+                f"bookie {self.bookie_id}: its disk has not answered for {patience:g} s"
+            ) from None
+        self._silent_until = None
+        return answered
 
     async def _on_storage(self, work: Callable[[], T]) -> T:
         try:

@@ -22,16 +22,11 @@ class BookiePool:
     def __init__(self, bookies: Iterable[Bookie]) -> None:
         self._bookies: dict[str, Bookie] = {}
         for bookie in bookies:
-            other = self._bookies.setdefault(bookie.bookie_id, bookie)
-            if other is not bookie:
-                raise ConfigurationError(
-                    f"{bookie.directory} and {other.directory} are both bookie {bookie.bookie_id}: "
-                    "is one a copy of the other?"
-                )
+            self.add(bookie)
         self._turn = 0
 
     def __iter__(self) -> Iterator[Bookie]:
-        return iter(self._bookies.values())
+        return iter(tuple(self._bookies.values()))
 
     def __len__(self) -> int:
         return len(self._bookies)
@@ -40,16 +35,31 @@ class BookiePool:
         """The bookie, or None when this client does not have it."""
         return self._bookies.get(bookie_id)
 
-    async def ensemble(self, size: int) -> tuple[str, ...]:
-        """Bookies for a new ledger. Raises `NotEnoughBookiesError`."""
+    def add(self, bookie: Bookie) -> None:
+        """One more. Raises `ConfigurationError` if it is here already."""
+        other = self._bookies.setdefault(bookie.bookie_id, bookie)
+        if other is not bookie:
+            raise ConfigurationError(
+                f"{bookie.directory} and {other.directory} are both bookie {bookie.bookie_id}: "
+                "is one a copy of the other?"
+            )
+
+    async def ensemble(self, size: int, least: int | None = None) -> tuple[str, ...]:
+        """Bookies for a new ledger: `size`, or as many as can be written, but not below `least`.
+
+        Raises `NotEnoughBookiesError`.
+        """
         self._turn += 1
         chosen = choose_ensemble(self._writable(), size, self._turn)
         if chosen is None:
             await self._try_failed()
-            chosen = choose_ensemble(self._writable(), size, self._turn)
+            writable = self._writable()
+            if least is not None:
+                size = max(least, min(size, len(writable)))
+            chosen = choose_ensemble(writable, size, self._turn)
         if chosen is None:
             raise NotEnoughBookiesError(
-                f"an ensemble of {size} needs {size} bookies that can be written; there are "
+                f"a ledger of {size} copies needs {size} bookies that can be written; there are "
                 f"{len(self._writable())}{self._reasons()}"
             )
         return chosen

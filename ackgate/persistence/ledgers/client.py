@@ -19,11 +19,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ackgate.errors import CallerError, ClosedHandleError, ConfigurationError, StorageError
-from ackgate.persistence.ledgers.bookie import Bookie
-from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
+from ackgate.errors import CallerError, ClosedHandleError, StorageError
+from ackgate.persistence.ledgers.bookie_opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
-from ackgate.persistence.ledgers.disk import OsDisk
 from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
 from ackgate.persistence.ledgers.io_lane import ThreadLane
 from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
@@ -31,18 +29,21 @@ from ackgate.persistence.ledgers.ledger_password import PasswordCheck
 from ackgate.persistence.ledgers.ledger_recovery import LedgerRecovery
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ledgers.reader import BookieLedgerReader, confirmed_of
-from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
+from ackgate.persistence.ledgers.settings import LedgerClientSettings
 from ackgate.persistence.ledgers.writer import BookieLedgerWriter
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.ledgers.bookie_opening import AbsentBookies
     from ackgate.persistence.ledgers.disk import Disk
     from ackgate.persistence.ledgers.entry_reads import BadCopy
     from ackgate.persistence.ledgers.io_lane import IoLane
     from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry
+    from ackgate.persistence.ledgers.settings import BookieSettings
     from ackgate.persistence.ports import LedgerOptions, MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -67,30 +68,17 @@ async def open_bookies(
     Raises `StorageError` when a directory cannot be read or written, `ConfigurationError` when it
     is not a bookie's or is named twice; then none is left open.
     """
-    resolved = [directory.resolve() for directory in directories]
-    for directory in resolved:
-        if resolved.count(directory) > 1:
-            raise ConfigurationError(f"bookie directory {directory} is named twice")
-    settings = settings or BookieSettings()
-    disk = disk or OsDisk()
+    opener = BookieOpener(
+        settings=settings,
+        is_read_only=is_read_only,
+        disk=disk,
+        lane=lane,
+        random_bytes=random_bytes,
+    )
     bookies: list[Bookie] = []
     try:
-        for directory in resolved:
-            storage_lane = lane(f"bookie-storage-{directory.name}")
-            opened = BookieDirectory(disk, directory, settings, random_bytes)
-            try:
-                await storage_lane.run(opened.look if is_read_only else opened.join)
-            except BaseException:
-                storage_lane.close()
-                raise
-            bookies.append(
-                Bookie(
-                    opened,
-                    settings=settings,
-                    journal_lane=lane(f"bookie-journal-{directory.name}"),
-                    storage_lane=storage_lane,
-                )
-            )
+        for directory in distinct(directories):
+            bookies.append(await opener.open(directory))  # noqa: PERF401  what is open is closed
         BookiePool(bookies)
     except BaseException:
         for bookie in bookies:
@@ -111,8 +99,13 @@ class BookieLedgerClient:
         on_bad_copy: Callable[[BadCopy], None] = log_bad_copy,
         clock_ms: Callable[[], int] = wall_clock_ms,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        absent: AbsentBookies | None = None,
     ) -> None:
+        """`absent`: bookies that may come later. They are the client's too."""
         self._pool = BookiePool(bookies)
+        self._absent = absent
+        if absent is not None:
+            absent.start(self._pool.add)
         self._catalog = LedgerCatalog(metadata)
         self._settings = settings or LedgerClientSettings()
         self._on_bad_copy = on_bad_copy
@@ -125,14 +118,19 @@ class BookieLedgerClient:
         """The bookies of this client."""
         return tuple(self._pool)
 
+    @property
+    def absent_bookies(self) -> Mapping[Path, str]:
+        """Directories that could not be opened, and why."""
+        return dict(self._absent.reasons) if self._absent is not None else {}
+
     async def create(self, options: LedgerOptions) -> BookieLedgerWriter:
         self._check_writable()
         check_quorum(options.ensemble_size, options.write_quorum, options.ack_quorum)
-        ensemble = await self._pool.ensemble(options.ensemble_size)
+        ensemble = await self._choose_ensemble(options)
         metadata = LedgerMetadata(
             ledger_id=await self._catalog.new_id(),
             state=LedgerState.OPEN,
-            ensemble_size=options.ensemble_size,
+            ensemble_size=len(ensemble),
             write_quorum=options.write_quorum,
             ack_quorum=options.ack_quorum,
             digest_type=options.digest_type,
@@ -146,6 +144,12 @@ class BookieLedgerClient:
         entry = await self._catalog.create(metadata, password)
         reads = self._reads(entry, options.password)
         return BookieLedgerWriter(entry, self._catalog, self._pool, reads, self._settings)
+
+    async def _choose_ensemble(self, options: LedgerOptions) -> tuple[str, ...]:
+        # BookKeeper's opportunistic striping: fewer bookies will do while some of ours are not well.
+        size = options.ensemble_size
+        is_enough = len(self._pool) + len(self.absent_bookies) >= size
+        return await self._pool.ensemble(size, options.write_quorum if is_enough else None)
 
     async def open(self, ledger_id: int, *, password: bytes = b"") -> BookieLedgerReader:
         self._check_writable()
@@ -197,6 +201,8 @@ class BookieLedgerClient:
         """Close the bookies. Handles that are still open take no more adds."""
         if not self._is_closed:
             self._is_closed = True
+            if self._absent is not None:
+                await self._absent.close()
             await asyncio.gather(*(bookie.close() for bookie in self._pool))
 
     async def _remove_files(self, ledger_id: int) -> None:
@@ -210,7 +216,8 @@ class BookieLedgerClient:
     def _reads(self, entry: CatalogEntry, password: bytes) -> EntryReads:
         ledger_id = entry.metadata.ledger_id
         digest = entry.password.digest(ledger_id, entry.metadata.digest_type, password)
-        return EntryReads(ledger_id, digest, self._pool, self._on_bad_copy)
+        seconds = self._settings.speculative_read_seconds
+        return EntryReads(ledger_id, digest, self._pool, self._on_bad_copy, seconds)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,11 +1,15 @@
 """Reading the entries of one ledger: from whichever bookie has a good copy.
 
 Edge. Digests are verified at every read. A copy that does not fit is reported, and the next bookie
-is asked; an entry is given up only when nobody is left to ask.
+is asked; an entry is given up only when nobody is left to ask. A bookie that takes its time is not
+waited for alone: the next one is asked as well, and the first good copy counts. Bookies that did not
+answer lately are asked last.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +23,7 @@ from ackgate.persistence.ledgers.quorum import held_count
 from ackgate.persistence.ports import LedgerEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
@@ -64,7 +68,7 @@ def log_bad_copy(bad: BadCopy) -> None:
 class EntryReads:
     """Reads and verifies entries of one ledger."""
 
-    __slots__ = ("_ledger_id", "_on_bad_copy", "_pool", "digest")
+    __slots__ = ("_ledger_id", "_on_bad_copy", "_pool", "_speculative_seconds", "digest")
 
     def __init__(
         self,
@@ -72,11 +76,13 @@ class EntryReads:
         digest: Digest,
         pool: BookiePool,
         on_bad_copy: Callable[[BadCopy], None],
+        speculative_seconds: float | None = None,
     ) -> None:
         self._ledger_id = ledger_id
         self.digest = digest
         self._pool = pool
         self._on_bad_copy = on_bad_copy
+        self._speculative_seconds = speculative_seconds
 
     async def read(
         self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
@@ -99,23 +105,18 @@ class EntryReads:
         found: dict[int, LedgerEntry] = {}
         damaged: set[int] = set()
         failures: list[str] = []
-        size, quorum = metadata.ensemble_size, metadata.write_quorum
         wanted = last - first + 1
-        for i in range(size):
-            place = (first + i) % size
-            expected = held_count(place, first, last, size, quorum)
-            if not expected:
-                continue
-            try:
-                stored = await self._ask(fragment.ensemble[place], first, last, expected)
-            except StorageError as error:
-                failures.append(str(error))
-                self.report(first, fragment.ensemble[place], str(error))
-                continue
-            self._verify(stored, fragment.ensemble[place], found, damaged)
-            if len(found) == wanted:
-                # Several bookies, and several files of one bookie, give them in any order.
-                return [found[entry_id] for entry_id in range(first, last + 1)]
+        copies = self._copies(metadata, fragment, first, last)
+        async with contextlib.aclosing(copies):
+            async for bookie_id, stored in copies:
+                if isinstance(stored, StorageError):
+                    failures.append(str(stored))
+                    self.report(first, bookie_id, str(stored))
+                    continue
+                self._verify(stored, bookie_id, found, damaged)
+                if len(found) == wanted:
+                    # Several bookies, and several files of one bookie, give them in any order.
+                    return [found[entry_id] for entry_id in range(first, last + 1)]
         missing = next(entry_id for entry_id in range(first, last + 1) if entry_id not in found)
         place_text = f"entry {self._ledger_id}:{missing}"
         if missing in damaged:
@@ -123,6 +124,62 @@ class EntryReads:
         if failures:
             raise StorageError(f"{place_text}: {'; '.join(failures)}")
         raise NoSuchEntryError(f"{place_text}: on none of {', '.join(fragment.ensemble)}")
+
+    async def _copies(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
+    ) -> AsyncGenerator[tuple[str, list[StoredEntry] | StorageError]]:
+        """What each bookie has of first..last, the preferred one first, the others if need be."""
+        asked: dict[asyncio.Task[list[StoredEntry] | StorageError], str] = {}
+        seconds = self._speculative_seconds
+        try:
+            for bookie_id, expected in self._askable(metadata, fragment, first, last):
+                bookie = self._pool.get(bookie_id)
+                if bookie is not None:
+                    cached = bookie.read_cached(self._ledger_id, first, last, expected)
+                    if cached is not None:
+                        yield bookie_id, cached
+                        continue
+                answer = self._ask_safely(bookie_id, first, last, expected)
+                if seconds is None or metadata.write_quorum == 1:
+                    yield bookie_id, await answer
+                    continue
+                asked[asyncio.get_running_loop().create_task(answer)] = bookie_id
+                done, _ = await asyncio.wait(
+                    asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    yield asked.pop(task), task.result()
+            while asked:
+                done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield asked.pop(task), task.result()
+        finally:
+            for task in asked:
+                task.cancel()
+
+    def _askable(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
+    ) -> list[tuple[str, int]]:
+        """Bookies in the order in which to ask them, each with how many entries it should have."""
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        willing: list[tuple[str, int]] = []
+        silent: list[tuple[str, int]] = []
+        for i in range(size):
+            place = (first + i) % size
+            expected = held_count(place, first, last, size, quorum)
+            if expected:
+                bookie = self._pool.get(fragment.ensemble[place])
+                group = silent if bookie is not None and bookie.is_silent else willing
+                group.append((fragment.ensemble[place], expected))
+        return willing + silent
+
+    async def _ask_safely(
+        self, bookie_id: str, first: int, last: int, expected: int
+    ) -> list[StoredEntry] | StorageError:
+        try:
+            return await self._ask(bookie_id, first, last, expected)
+        except StorageError as error:
+            return error
 
     async def _ask(self, bookie_id: str, first: int, last: int, expected: int) -> list[StoredEntry]:
         bookie = self._pool.get(bookie_id)
@@ -148,7 +205,8 @@ class EntryReads:
             else:
                 bad[entry_id] = None
         for entry_id in bad:
-            # One of several copies on the same bookie may be good.
+            if entry_id in found:
+                continue  # one of several copies on the same bookie is good
             self.report(entry_id, bookie_id, DIGEST_DOES_NOT_FIT)
             damaged.add(entry_id)
 

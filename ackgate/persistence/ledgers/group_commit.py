@@ -7,6 +7,10 @@ waiting, of any ledger, hands it to the journal lane, and on its way back tells 
     -----+-----            -------+-------
          v                        v
       [ write, fdatasync, poll fences ]  -> synced(...) per ledger, one hop back to the loop
+
+A disk may also never answer. A round that takes longer than `BookieSettings.timeout_seconds` has
+*stalled*: whoever waits for it is told that it failed, and so is whoever adds after that, until the
+round has ended after all. What it wrote is then there, and nobody was told so: that does no harm.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
+from ackgate.persistence.ledgers.patience import NoAnswerError, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,13 +51,18 @@ class GroupCommit:
         "_pending",
         "_progress",
         "_request_checkpoint",
+        "_round_began",
         "_seals",
         "_task",
+        "_timeout_seconds",
+        "_under_way",
+        "_watch",
         "bookie_id",
         "commit_count",
         "committed_bytes",
         "committed_entries",
         "fenced",
+        "is_stalled",
         "last_error",
     )
 
@@ -74,12 +84,19 @@ class GroupCommit:
         self._lane = lane
         self._cache = cache
         self._commit_bytes_max = settings.commit_bytes_max
+        self._timeout_seconds = settings.timeout_seconds
         self._request_checkpoint = request_checkpoint
         self._on_committed = on_committed
         self._progress = asyncio.Event()
         self._checkpoint_error: AckGateError | None = None
         self._pending: list[tuple[EntryBatch, AddSink]] = []
         self._seals: list[asyncio.Future[tuple[CacheHalf, int]]] = []
+        self._under_way: list[tuple[EntryBatch, AddSink]] = []
+        """What the round that runs is to answer for."""
+        self._round_began = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+        self.is_stalled = False
+        """Whether the round that runs has been given up."""
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._dropped: set[int] = set()
@@ -95,6 +112,9 @@ class GroupCommit:
         """Queue a batch; its sink hears of it. Never blocks."""
         if self._is_closed:
             sink.failed(ClosedHandleError(f"bookie {self.bookie_id} is closed"))
+            return
+        if self.is_stalled:
+            sink.failed(self._silence())
             return
         self._pending.append((batch, sink))
         if self._task is None:
@@ -127,38 +147,81 @@ class GroupCommit:
         """Find out whether the disk takes writes again. Raises `StorageError`."""
         if self._is_closed:
             raise StorageError(f"bookie {self.bookie_id} is closed")
+        if self.is_stalled:
+            raise self._silence()
         try:
-            await self._lane.run(self._journal.probe)
+            await within(self._timeout_seconds, self._lane.run(self._journal.probe))
+        except NoAnswerError:
+            self.last_error = self._silence()
+            raise self.last_error from None
         except OSError as error:
             self.last_error = self._storage_error(error)
             raise self.last_error from error
         self.last_error = None
 
-    async def close(self) -> None:
-        """Finish what was added; take no more."""
+    async def close(self) -> bool:
+        """Finish what was added; take no more. False when the disk does not answer."""
         self._is_closed = True
         self.last_error = ClosedHandleError(f"bookie {self.bookie_id} is closed")
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._task is not None and not self.is_stalled:
+            # The watch ends this wait where the task does not.
+            await asyncio.wait([self._task], timeout=self._timeout_seconds)
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        return self._task is None
 
     def _start(self) -> None:
+        self._begin_round()
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _begin_round(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._round_began = loop.time()
+        if self._watch is None and self._timeout_seconds is not None:
+            self._watch = loop.call_at(self._round_began + self._timeout_seconds, self._look)
+
+    def _look(self) -> None:
+        """Give the round up if it began too long ago. One timer, however many rounds."""
+        self._watch = None
+        if self._task is None or self._timeout_seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._round_began + self._timeout_seconds
+        if loop.time() < due:
+            self._watch = loop.call_at(due, self._look)
+            return
+        self.is_stalled = True
+        error = self._silence()
+        if not self._is_closed:
+            self.last_error = error
+        given_up = self._under_way + self._pending
+        self._under_way, self._pending = [], []
+        self._fail(given_up, error)
+
+    def _silence(self) -> StorageError:
+        return StorageError(
+            f"bookie {self.bookie_id}: its disk has not answered for {self._timeout_seconds} s"
+        )
 
     async def _run(self) -> None:
         try:
             while self._pending or self._seals:
+                self._begin_round()
                 if self._seals:
                     await self._seal()
                 elif self._cache.is_full:
                     await self._wait_for_cache()
                 else:
                     await self._commit(self._take())
+                self.is_stalled = False
         finally:
             self._task = None
+            self.is_stalled = False
             self._dropped.clear()
             # Cancelled with the loop, or a bug: nobody may wait for ever.
             error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
-            self._fail(self._pending, error)
+            self._fail(self._take_under_way() + self._pending, error)
             self._pending = []
             for waiter in self._seals:
                 if not waiter.done():
@@ -197,18 +260,20 @@ class GroupCommit:
         return pending
 
     async def _commit(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
+        self._under_way = taken
         try:
             newly_fenced = await self._lane.run(lambda: self._write(taken))
         except OSError as error:
             self.last_error = self._storage_error(error)
-            self._fail(taken, self.last_error)
+            self._fail(self._take_under_way(), self.last_error)
             return
         except Exception as error:
             logger.exception("bookie %s: commit failed", self.bookie_id)
             self.last_error = InternalError(f"bookie {self.bookie_id}: {error!r}")
-            self._fail(taken, self.last_error)
+            self._fail(self._take_under_way(), self.last_error)
             return
-        self.last_error = None
+        if not self._is_closed:
+            self.last_error = None
         self.fenced |= newly_fenced
         self.commit_count += 1
         dropped, cache = self._dropped, self._cache
@@ -217,8 +282,13 @@ class GroupCommit:
                 cache.add(batch)
             self.committed_entries += batch.entry_count
             self.committed_bytes += len(batch.encoded)
-        self._tell(taken)
+        self._tell(self._take_under_way())
         self._on_committed()
+
+    def _take_under_way(self) -> list[tuple[EntryBatch, AddSink]]:
+        """Whoever was not told yet; nobody when the round was given up."""
+        taken, self._under_way = self._under_way, []
+        return taken
 
     def _write(self, taken: list[tuple[EntryBatch, AddSink]]) -> set[int]:
         """In the journal lane. Returns the ledgers that were fenced meanwhile."""

@@ -106,6 +106,8 @@ class Journal:
         block = b"".join((head, records, self._marker))
         file.append(block)
         file.sync()
+        # A removed or unmounted directory leaves the descriptor working, into nowhere.
+        self._disk.names_stamp(self._directory)
         self._synced_bytes += len(block)
         self.unremoved_bytes += len(block)
 

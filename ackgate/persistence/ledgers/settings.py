@@ -38,6 +38,9 @@ class BookieSettings:
     block_bytes: int = 32 * 1024
     """Size at which a block of a fragment file is full: the least that a read decodes."""
 
+    timeout_seconds: float | None = 10.0
+    """A disk that does not answer for so long has failed, until it answers. None: wait for ever."""
+
     def __post_init__(self) -> None:
         for name, least in (
             ("journal_bytes_max", 4096),
@@ -48,10 +51,10 @@ class BookieSettings:
         ):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: must be at least {least}")
-        if self.checkpoint_idle_seconds is not None and self.checkpoint_idle_seconds <= 0:
-            raise ConfigurationError(
-                f"checkpoint_idle_seconds={self.checkpoint_idle_seconds}: must be above 0"
-            )
+        for name in ("checkpoint_idle_seconds", "timeout_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and seconds <= 0:
+                raise ConfigurationError(f"{name}={seconds}: must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ class LedgerClientSettings:
 
     batch_bytes_max: int = 32 * 1024
     """Entries of one append are cut into batches of about this size on their way to the bookies."""
+
+    speculative_read_seconds: float | None = 2.0
+    """A bookie that does not answer a read for so long is not waited for alone: the next copy is asked
+    too. None: it is waited for until it has failed."""
 
     def __post_init__(self) -> None:
         for name in ("entry_bytes_max", "in_flight_adds_max", "batch_bytes_max"):

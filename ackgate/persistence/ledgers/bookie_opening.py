@@ -1,0 +1,180 @@
+"""Opening bookies' directories, and going on without those that cannot be opened.
+
+Edge. A broker with three disks must start when one of them does not work. What is skipped is named,
+and tried again every so often; once it opens it joins the others. Of a directory that cannot be
+opened not even the id is known: to the ledgers on it, its bookie "is not here".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import AckGateError, ConfigurationError, InternalError, StorageError
+from ackgate.persistence.ledgers.bookie import Bookie
+from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
+from ackgate.persistence.ledgers.disk import OsDisk
+from ackgate.persistence.ledgers.io_lane import ThreadLane
+from ackgate.persistence.ledgers.settings import BookieSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from ackgate.persistence.ledgers.disk import Disk
+    from ackgate.persistence.ledgers.io_lane import IoLane
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 30.0
+"""How often a directory is tried again."""
+
+OPEN_SECONDS_MAX: Final = 60.0
+"""How long the others wait for one that may have much to replay. It goes on by itself then."""
+
+
+class BookieOpener:
+    """How directories are opened."""
+
+    def __init__(
+        self,
+        *,
+        settings: BookieSettings | None = None,
+        is_read_only: bool = False,
+        disk: Disk | None = None,
+        lane: Callable[[str], IoLane] = ThreadLane,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._settings = settings or BookieSettings()
+        self._is_read_only = is_read_only
+        self._disk = disk or OsDisk()
+        self._lane = lane
+        self._random_bytes = random_bytes
+
+    async def open(self, directory: Path) -> Bookie:
+        """Open one directory, made if absent, and replay what a crash left in its journal.
+
+        Raises `StorageError`, `ConfigurationError`, `CorruptRecordError`.
+        """
+        storage_lane = self._lane(f"bookie-storage-{directory.name}")
+        opened = BookieDirectory(self._disk, directory, self._settings, self._random_bytes)
+        try:
+            await storage_lane.run(opened.look if self._is_read_only else opened.join)
+        except BaseException:
+            storage_lane.close()
+            raise
+        return Bookie(
+            opened,
+            settings=self._settings,
+            journal_lane=self._lane(f"bookie-journal-{directory.name}"),
+            storage_lane=storage_lane,
+        )
+
+
+def distinct(directories: Sequence[Path]) -> list[Path]:
+    """The directories, resolved. Raises `ConfigurationError` when one is named twice."""
+    resolved = [directory.resolve() for directory in directories]
+    for directory in resolved:
+        if resolved.count(directory) > 1:
+            raise ConfigurationError(f"bookie directory {directory} is named twice")
+    return resolved
+
+
+class AbsentBookies:
+    """Directories that could not be opened, tried again until they can be."""
+
+    def __init__(self, opener: BookieOpener) -> None:
+        self._opener = opener
+        self._reasons: dict[Path, str] = {}
+        self._opening: dict[Path, asyncio.Task[Bookie]] = {}
+        """What an attempt that takes longer than the others could wait may yet become."""
+        self._retry: asyncio.Task[None] | None = None
+
+    @property
+    def reasons(self) -> Mapping[Path, str]:
+        """Why each of them is not there."""
+        return self._reasons
+
+    def put(self, directory: Path, reason: str, opening: asyncio.Task[Bookie] | None) -> None:
+        """One more."""
+        logger.error("bookie directory %s is left out for now: %s", directory, reason)
+        self._reasons[directory] = reason
+        if opening is not None:
+            self._opening[directory] = opening
+
+    def start(self, on_opened: Callable[[Bookie], None]) -> None:
+        """Try again from now on; who opens is handed over."""
+        if self._reasons and self._retry is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.create_task(self._try_again(on_opened))
+
+    async def _try_again(self, on_opened: Callable[[Bookie], None]) -> None:
+        while self._reasons:
+            await asyncio.sleep(RETRY_SECONDS)
+            for directory in tuple(self._reasons):
+                try:
+                    await self.try_one(directory, on_opened)
+                except AckGateError as error:
+                    self._reasons[directory] = str(error)
+
+    async def try_one(self, directory: Path, on_opened: Callable[[Bookie], None]) -> None:
+        """Try one now. Raises what opening raises."""
+        task = self._opening.pop(directory, None)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._opener.open(directory))
+        done, _ = await asyncio.wait([task], timeout=RETRY_SECONDS)
+        if not done:
+            self._opening[directory] = task
+            return
+        bookie = task.result()
+        try:
+            on_opened(bookie)
+        except BaseException:
+            await bookie.close()
+            raise
+        del self._reasons[directory]
+        logger.warning("bookie directory %s is here again: bookie %s", directory, bookie.bookie_id)
+
+    async def close(self) -> None:
+        """Try no more."""
+        if self._retry is not None:
+            self._retry.cancel()
+            await asyncio.wait([self._retry])
+        for task in self._opening.values():
+            task.cancel()
+
+
+async def open_usable_bookies(
+    directories: Sequence[Path], opener: BookieOpener, *, least: int = 1
+) -> tuple[list[Bookie], AbsentBookies]:
+    """Open as many of the directories as can be opened, all at the same time.
+
+    Raises `StorageError` when fewer than `least` can be, `ConfigurationError` when a directory is
+    named twice.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = {path: loop.create_task(opener.open(path)) for path in distinct(directories)}
+    done, _ = await asyncio.wait(tasks.values(), timeout=OPEN_SECONDS_MAX)
+    bookies: list[Bookie] = []
+    absent = AbsentBookies(opener)
+    for path, task in tasks.items():
+        error = task.exception() if task in done else None
+        if task not in done:
+            absent.put(path, f"not open after {OPEN_SECONDS_MAX:g} s", task)
+        elif error is None:
+            bookies.append(task.result())
+        elif isinstance(error, AckGateError) and not isinstance(error, InternalError):
+            absent.put(path, str(error), None)
+        else:
+            raise error
+    if len(bookies) < least:
+        await asyncio.gather(absent.close(), *(bookie.close() for bookie in bookies))
+        if len(tasks) == 1 and (error := next(iter(done)).exception()) is not None:
+            raise error
+        raise StorageError(
+            f"{len(bookies)} of {len(tasks)} bookies can be opened, at least {least} are needed: "
+            + "; ".join(f"{path}: {reason}" for path, reason in absent.reasons.items())
+        )
+    return bookies, absent
