@@ -85,7 +85,11 @@ class WireClient(asyncio.Protocol):
             client_version=client_version, protocol_version=protocol_version
         )
         client.send(pb.BaseCommand(type=Type.CONNECT, connect=connect))
-        await client.until(lambda: client.connected is not None)
+        try:
+            await client.until(lambda: client.connected is not None)
+        except BaseException:
+            client.abort()
+            raise
         return client
 
     async def __aenter__(self) -> Self:
@@ -160,11 +164,18 @@ class WireClient(asyncio.Protocol):
 
     async def lookup(self, topic: str) -> str:
         """LOOKUP: the URL of the topic's broker."""
+        return (await self.lookup_answer(topic)).brokerServiceUrl
+
+    async def lookup_answer(
+        self, topic: str, *, is_authoritative: bool = False
+    ) -> pb.CommandLookupTopicResponse:
+        """LOOKUP: the whole answer, which may be a redirect (see `wire_lookup.py`)."""
         command = pb.BaseCommand(type=Type.LOOKUP)
         body = command.lookupTopic
         body.topic, body.request_id = topic, self.next_id()
+        body.authoritative = is_authoritative
         reply = await self.request(command, body.request_id)
-        return reply.lookupTopicResponse.brokerServiceUrl
+        return reply.lookupTopicResponse
 
     async def topics(
         self, namespace: str = "public/default", *, pattern: str = "", topics_hash: str = ""
