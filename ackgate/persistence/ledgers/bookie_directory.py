@@ -88,6 +88,9 @@ class BookieDirectory:
             assert lock is not None
             try:
                 self.bookie_id = self._read_identity() or self._make_identity()
+                # Whoever made these names may have died before they were durable, and from now on
+                # entries rest on them.
+                self.disk.sync_directory(self.directory)
                 others = self._take_over_dead()
                 self.writer = self._make_writer(is_alone=not others)
             finally:
@@ -191,6 +194,7 @@ class BookieDirectory:
             raise CorruptRecordError(
                 f"{self.directory}: {IDENTITY_FILE} is missing although there are ledgers"
             )
+        self._sync_way_here()
         bookie_id = f"{self.directory.name}-{self.random_bytes(4).hex()}"
         path = self.directory / IDENTITY_FILE
         temporary = self.directory / f"{IDENTITY_FILE}.new"
@@ -203,8 +207,16 @@ class BookieDirectory:
         finally:
             file.close()
         self.disk.rename(temporary, path)
-        self.disk.sync_directory(self.directory)
         return bookie_id
+
+    def _sync_way_here(self) -> None:
+        """Make the directory's own name durable, and those of the parents it may have needed."""
+        # Those that are not ours to open were not made by us either.
+        with contextlib.suppress(PermissionError):
+            self.disk.sync_directory(self.directory.parent)
+        for directory in self.directory.parents[1:]:
+            with contextlib.suppress(OSError):
+                self.disk.sync_directory(directory)
 
     def _take_over_dead(self) -> list[str]:
         """Under the directory's lock. Returns the writers that are alive."""
