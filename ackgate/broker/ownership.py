@@ -273,7 +273,7 @@ class Ownership:
                     if not is_authoritative:
                         return _owned_by(self.view.owners[bundle])
                     is_authoritative = False  # it was free a moment ago: is this news, or old?
-                    await self._look(bundle)
+                    await self.look(bundle)
                 case BundleState.FREE:
                     chosen = None if is_authoritative else await self._chosen(bundle)
                     if chosen is not None:
@@ -512,7 +512,8 @@ class Ownership:
             finally:
                 self._move(bundle, BundleEvent.RELEASED)
 
-    async def _look(self, bundle: Bundle) -> None:
+    async def look(self, bundle: Bundle) -> None:
+        """Read who owns a bundle, where what is known may be old."""
         found = await self._metadata.get(bundle.owner_path)
         owner = decode_owner(found.value, path=bundle.owner_path) if found else None
         self.view.put_owner(bundle, owner)

@@ -216,15 +216,8 @@ class TopicRegistry:
         """Partitions of a partitioned topic; 0 when there is none of this name."""
         return await read_partition_count(self._parts.metadata, name)
 
-    async def delete_partitioned(self, name: TopicName, *, force: bool) -> None:
-        """Delete a partitioned topic with its partitions. Raises `CallerError` if one is in use."""
-        count = await self.stored_partition_count(name)
-        if not count:
-            raise TopicNotFoundError(f"partitioned topic {name} does not exist")
-        for index in range(count):
-            partition = name.partition(index)
-            if await self.exists(partition):
-                await self.delete(partition, force=force)
+    async def delete_partition_count(self, name: TopicName) -> None:
+        """A partitioned topic is no more; its partitions are deleted one by one before."""
         await self._parts.metadata.delete(partitioned_topic_path(name))
         await self._delete_belongings(name)
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from pathlib import Path
 
+    from ackgate.broker.admin.peers import Peers
     from ackgate.config.settings import Settings
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
@@ -68,6 +69,7 @@ class BrokerServer:
         self.sampler = StatsSampler(parts.clock_ms)
         self.started_at = time.time()
         self.bookie_ids: tuple[str, ...] = ()
+        self.peers: Peers
         self.protocol_port = 0
         self.http_port = 0
         self._protocol = ProtocolServer(parts, self.registry, self.schemas)
@@ -112,6 +114,11 @@ class BrokerServer:
         )
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
+        from ackgate.broker.admin.peers import Peers  # noqa: PLC0415 - so does this
+
+        self.peers = Peers()
+        stack.push_async_callback(self.peers.close)
+        self.ownership.ask_to_acquire = self.peers.acquire
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
         stack.push_async_callback(stop_http)

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from ackgate.broker.admin import (
     brokers,
+    bundles,
     cursor_moves,
     lookup,
     metrics,
@@ -28,9 +29,10 @@ from ackgate.broker.admin import (
     topic_policies,
     topics,
 )
-from ackgate.broker.admin.call import Call, Reply, json_reply
+from ackgate.broker.admin.call import AUTHORITATIVE, Call, Reply, json_reply
 from ackgate.broker.admin.refusals import RefusedError, status_of
 from ackgate.broker.admin.router import Router
+from ackgate.broker.errors import NotOwnedError
 from ackgate.errors import AckGateError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ ROUTER: Final = Router(
     (
         *brokers.ROUTES,
         *lookup.ROUTES,
+        *bundles.ROUTES,
         *metrics.ROUTES,
         *namespaces.ROUTES,
         *namespace_policies.ROUTES,
@@ -82,7 +85,7 @@ async def serve_http(
         return web.Response(
             status=reply.status,
             body=reply.body or None,
-            headers={"Content-Type": reply.content_type} if reply.body else None,
+            headers=_headers(reply),
         )
 
     runner = web.ServerRunner(
@@ -99,6 +102,13 @@ async def serve_http(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
     return int(runner.addresses[0][1]), runner.cleanup
+
+
+def _headers(reply: Reply) -> dict[str, str]:
+    headers = {"Content-Type": reply.content_type} if reply.body else {}
+    if reply.location:
+        headers["Location"] = reply.location
+    return headers
 
 
 class _BoundedServer(web.Server):
@@ -128,8 +138,17 @@ async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:
     try:
         raw_path, _, raw_query = request.raw_path.partition("?")
         found = ROUTER.find(request.method, raw_path)
-        call = Call(broker, found.parameters, _query(raw_query), await _body(request))
+        call = Call(
+            broker,
+            found.parameters,
+            _query(raw_query),
+            await _body(request),
+            request.method,
+            raw_path,
+        )
         return await found.handler(call)
+    except NotOwnedError as error:
+        return _redirect(error, request.raw_path)
     except AckGateError as error:
         status = status_of(error)
         if status >= 500:
@@ -140,6 +159,14 @@ async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return json_reply({"reason": "internal error; the broker's log has more"}, 500)
+
+
+def _redirect(error: NotOwnedError, raw_path: str) -> Reply:
+    """To the broker that serves the topic, or shall, with the same question."""
+    location = error.web_url + raw_path
+    if not error.is_owner and f"{AUTHORITATIVE}=true" not in raw_path:
+        location += f"{'&' if '?' in raw_path else '?'}{AUTHORITATIVE}=true"
+    return Reply(307, location=location)
 
 
 def _query(raw_query: str) -> dict[str, str]:

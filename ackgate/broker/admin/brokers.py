@@ -37,13 +37,26 @@ async def version(_: Call) -> Reply:
 
 
 async def list_brokers(call: Call) -> Reply:
-    """There is one."""
-    return json_reply([broker_id(call)])
+    """All that live."""
+    return json_reply(sorted(call.broker.ownership.view.brokers))
 
 
 async def leader(call: Call) -> Reply:
-    """The one."""
-    return json_reply({"serviceUrl": call.broker.web_url, "brokerId": broker_id(call)})
+    """The one that has been there for the longest time. It has no other privilege."""
+    broker = call.broker.ownership.view.leader
+    if broker is None:
+        raise RefusedError(404, "Couldn't find leader broker")
+    return json_reply({"serviceUrl": broker.web_url, "brokerId": broker.broker_id})
+
+
+async def owned_namespaces(call: Call) -> Reply:
+    """The bundles of a broker."""
+    view, broker_id = call.broker.ownership.view, call.parameters["broker"]
+    if broker_id not in view.brokers:
+        raise RefusedError(404, f"Broker {broker_id} not found")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    owned = sorted(str(b) for b, owner in view.owners.items() if owner.broker_id == broker_id)
+    return json_reply(dict.fromkeys(owned, status))
 
 
 async def list_clusters(call: Call) -> Reply:
@@ -95,7 +108,7 @@ async def clear_dynamic(call: Call) -> Reply:
 
 def broker_id(call: Call) -> str:
     """``host:port`` of the admin interface, by which Pulsar calls a broker."""
-    return call.broker.web_url.removeprefix("http://")
+    return call.broker.broker_id
 
 
 _BROKERS: Final = "/admin/v2/brokers"
@@ -113,6 +126,7 @@ ROUTES: Final = (
     Route("DELETE", f"{_CONFIGURATION}/{{key}}", clear_dynamic),
     Route("GET", _BROKERS, list_brokers),
     Route("GET", f"{_BROKERS}/{{cluster}}", list_brokers),
+    Route("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
     Route("GET", "/admin/v2/clusters", list_clusters),
     Route("GET", "/admin/v2/clusters/{cluster}", get_cluster),
 )

@@ -31,7 +31,12 @@ class Reply(NamedTuple):
     status: int
     body: bytes = b""
     content_type: str = JSON_TYPE
+    location: str = ""
+    """Where to ask instead, of a redirect."""
 
+
+AUTHORITATIVE: Final = "authoritative"
+"""In the query: another broker has decided that this one shall serve the topic."""
 
 DONE: Final = Reply(204)
 NOTHING: Final = Reply(200)
@@ -53,6 +58,9 @@ class Call:
     """What the path held, decoded."""
     query: Mapping[str, str]
     body: bytes
+    method: str = "GET"
+    raw_path: str = ""
+    """As it came, without the query."""
 
     # -- names
 
@@ -82,11 +90,17 @@ class Call:
         return await self.loaded(self.topic_name)
 
     async def loaded(self, name: TopicName) -> Topic:
-        """A topic, loaded. Refuses one that does not exist."""
+        """A topic, loaded. Refuses one that does not exist, or is served elsewhere."""
+        await self.require_here(name)
         try:
             return await self.broker.registry.topic(name, create=False)
         except TopicNotFoundError:
             raise topic_not_found(name) from None
+
+    async def require_here(self, name: TopicName) -> None:
+        """Refuses a topic that another broker serves, with a redirect to that broker."""
+        ownership = self.broker.ownership
+        await ownership.require(name, is_authoritative=self.is_asked(AUTHORITATIVE))
 
     async def subscription(self) -> Subscription:
         """The subscription in the path."""
@@ -104,10 +118,10 @@ class Call:
             raise topic_not_found(name) from None
         return [name.partition(index) for index in range(count)]
 
-    async def parts(self) -> list[Topic]:
-        """The topic in the path, or all its partitions, loaded."""
-        partitions = await self.partitions()
-        return [await self.loaded(name) for name in partitions or [self.topic_name]]
+    @property
+    def tail(self) -> str:
+        """What follows the topic's name in the path of the request."""
+        return "".join(f"/{piece}" for piece in self.raw_path.split("/")[7:] if piece)
 
     # -- values
 

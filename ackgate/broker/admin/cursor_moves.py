@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, CursorTarget, subscription_of
+from ackgate.broker.admin.call import DONE, CursorTarget
+from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.cursor.position import EARLIEST, LATEST
@@ -32,16 +33,20 @@ async def skip_messages(call: Call) -> Reply:
 
 async def skip_all(call: Call) -> Reply:
     """Ack everything that the topic holds."""
-    for subscription in await _subscriptions(call):
-        await subscription.clear_backlog()
+    if partitions := await call.partitions():
+        await on_each(call, partitions, skip_all)
+        return DONE
+    await (await call.subscription()).clear_backlog()
     return DONE
 
 
 async def reset_to_time(call: Call) -> Reply:
     """Read next what was published at this time (ms since 1970) or later."""
     publish_time_ms = call.integer("timestamp")
-    for subscription in await _subscriptions(call):
-        await subscription.reset_to_time(publish_time_ms)
+    if partitions := await call.partitions():
+        await on_each(call, partitions, reset_to_time)
+        return DONE
+    await (await call.subscription()).reset_to_time(publish_time_ms)
     return DONE
 
 
@@ -57,8 +62,10 @@ async def reset_to_position(call: Call) -> Reply:
 async def expire_messages(call: Call) -> Reply:
     """Ack what was published longer ago than so many seconds."""
     seconds = call.integer("seconds")
-    for subscription in await _subscriptions(call):
-        await _expire(subscription, seconds)
+    if partitions := await call.partitions():
+        await on_each(call, partitions, expire_messages)
+        return DONE
+    await _expire(await call.subscription(), seconds)
     return DONE
 
 
@@ -78,21 +85,18 @@ async def expire_to_position(call: Call) -> Reply:
 async def expire_all_subscriptions(call: Call) -> Reply:
     """The same for every subscription of a topic; all are tried before a refusal is told."""
     seconds = call.integer("seconds")
+    if partitions := await call.partitions():
+        await on_each(call, partitions, expire_all_subscriptions)
+        return DONE
     refusal: RefusedError | None = None
-    for topic in await call.parts():
-        for subscription in list(topic.subscriptions.values()):
-            try:
-                await _expire(subscription, seconds)
-            except RefusedError as error:
-                refusal = refusal or error
+    for subscription in list((await call.topic()).subscriptions.values()):
+        try:
+            await _expire(subscription, seconds)
+        except RefusedError as error:
+            refusal = refusal or error
     if refusal is not None:
         raise refusal
     return DONE
-
-
-async def _subscriptions(call: Call) -> list[Subscription]:
-    """The subscription in the path, on every partition if the topic has some."""
-    return [subscription_of(topic, call.subscription_name) for topic in await call.parts()]
 
 
 async def _expire(subscription: Subscription, seconds: int) -> None:

@@ -2,7 +2,8 @@
 
 Edge. Names are not registered here: a tenant or namespace exists when it was made, or has a topic
 or a policy, and ``public/default`` always does. Making one is allowed, and remembered, because
-scripts written for Pulsar do that first. Roles, replication, bundles are not kept.
+scripts written for Pulsar do that first. Roles and replication are not kept. Where a deleted
+namespace was cut into bundles stays known, since brokers that have read it would not learn anew.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ async def get_namespace(call: Call) -> Reply:
     stored = await call.broker.parts.policies.load(namespace_policy_path(call.namespace_name))
     told: dict[str, Any] = {
         "replication_clusters": [call.broker.parts.settings.broker.cluster_name],
-        "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+        "bundles": (await call.broker.ownership.bundles(call.namespace_name)).told(),
         "deleted": False,
     }
     if RETENTION_MINUTES in stored:
@@ -137,15 +138,6 @@ async def delete_namespace(call: Call) -> Reply:
     below = f"/{node_of_name(name.tenant)}/{node_of_name(name.namespace)}"
     await _prune(call, f"{below}/persistent")
     await _prune(call, below)
-    return DONE
-
-
-async def unload_namespace(call: Call) -> Reply:
-    """Close every topic of a namespace."""
-    await check_namespace_exists(call)
-    for topic in call.broker.registry:
-        if topic.name.namespace_name == call.namespace_name:
-            await call.broker.registry.unload(topic.name)
     return DONE
 
 
@@ -206,5 +198,4 @@ ROUTES: Final = (
     Route("GET", _NAMESPACE, get_namespace),
     Route("PUT", _NAMESPACE, create_namespace),
     Route("DELETE", _NAMESPACE, delete_namespace),
-    Route("PUT", f"{_NAMESPACE}/unload", unload_namespace),
 )

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.partition_calls import on_each_tried, raise_refusal
 from ackgate.broker.admin.refusals import RefusedError, topic_exists, topic_not_found
 from ackgate.broker.admin.router import Route
-from ackgate.broker.admin.topics import check_unused
+from ackgate.broker.admin.topics import check_unused, delete_topic
 from ackgate.broker.errors import TopicNotFoundError
 from ackgate.broker.registry import TopicConflictError
 
@@ -75,12 +76,15 @@ async def delete_partitions(call: Call) -> Reply:
                 "please call delete.",
             )
         raise RefusedError(404, f"Topic {name} not found.")
-    if not is_forced:
-        for index in range(count):
-            topic = registry.loaded(name.partition(index))
-            if topic is not None:
-                check_unused(topic)
-    await registry.delete_partitioned(name, force=is_forced)
+    partitions = [name.partition(index) for index in range(count)]
+    if not is_forced:  # before any is deleted, as far as can be seen from here
+        for topic in filter(None, map(registry.loaded, partitions)):
+            check_unused(topic)
+    there = [partition for partition in partitions if await registry.exists(partition)]
+    for reply in await on_each_tried(call, there, delete_topic, tail=""):
+        if reply.status != 404:
+            raise_refusal(reply)
+    await registry.delete_partition_count(name)
     return DONE
 
 

@@ -6,6 +6,7 @@ asked for; it never holds a stack trace, a path of this machine or a payload.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from ackgate.broker.errors import (
@@ -58,6 +59,14 @@ def status_of(error: AckGateError) -> int:
     if isinstance(error, RefusedError):
         return error.status
     return next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+
+
+def reason_of(body: bytes) -> str:
+    """The reason in the body of a refusal, another broker's too."""
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
 
 
 # Pulsar's own words where it has them: scripts look for them.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.brokers import broker_id
 from ackgate.broker.admin.call import json_reply
+from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.pulsar_stats import topic_json
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
@@ -19,6 +21,7 @@ from ackgate.broker.stats.take import earliest_publish_times, subscription_stats
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.admin.router import Handler
     from ackgate.broker.topic import Topic
 
 CELLS_DEFAULT: Final = 64
@@ -34,13 +37,9 @@ async def get_stats(call: Call) -> Reply:
 
 async def get_partitioned_stats(call: Call) -> Reply:
     """All partitions added up, and each of them unless ``perPartition=false``."""
-    topics = await _partitions(call)
-    stats = {}
-    for topic in topics:
-        stats[str(topic.name)] = await _stats(call, topic)
-        await asyncio.sleep(0)  # there may be thousands
+    stats = await _of_partitions(call, get_stats, "/stats")
     told = add_up(stats.values())
-    told["metadata"] = {"partitions": len(topics), "deleted": False}
+    told["metadata"] = {"partitions": len(stats), "deleted": False}
     told["partitions"] = stats if call.is_asked("perPartition", default=True) else {}
     return json_reply(told)
 
@@ -52,12 +51,9 @@ async def get_internal_stats(call: Call) -> Reply:
 
 async def get_partitioned_internal_stats(call: Call) -> Reply:
     """Ledgers and cursors of every partition."""
-    topics = await _partitions(call)
+    stats = await _of_partitions(call, get_internal_stats, "/internalStats")
     return json_reply(
-        {
-            "metadata": {"partitions": len(topics), "deleted": False},
-            "partitions": {str(topic.name): internal_stats(topic) for topic in topics},
-        }
+        {"metadata": {"partitions": len(stats), "deleted": False}, "partitions": stats}
     )
 
 
@@ -102,12 +98,18 @@ async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
     return topic_json(topic_stats(topic, call.broker.sampler, owner=owner, earliest=earliest))
 
 
-async def _partitions(call: Call) -> list[Topic]:
+async def _of_partitions(call: Call, handler: Handler, tail: str) -> dict[str, Any]:
     name = call.topic_name
     count = await call.broker.registry.stored_partition_count(name)
     if not count:
         raise RefusedError(404, f"Partitioned Topic {name} not found")
-    return [await call.loaded(name.partition(index)) for index in range(count)]
+    partitions = [name.partition(index) for index in range(count)]
+    replies = await on_each(call, partitions, handler, tail)
+    told: dict[str, Any] = {}
+    for partition, reply in zip(partitions, replies, strict=True):
+        told[str(partition)] = json.loads(reply.body)
+        await asyncio.sleep(0)  # there may be thousands
+    return told
 
 
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, CursorTarget, json_reply, subscription_of
-from ackgate.broker.admin.refusals import RefusedError, subscription_not_found, topic_not_found
+from ackgate.broker.admin.call import DONE, CursorTarget, json_reply
+from ackgate.broker.admin.partition_calls import on_each, on_each_tried, raise_refusal
+from ackgate.broker.admin.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.router import Route
 from ackgate.broker.errors import TopicNotFoundError
 from ackgate.cursor.position import LATEST
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.names import TopicName
+    from ackgate.broker.subscription import Subscription
     from ackgate.broker.topic import Topic
 
 PROPERTIES_MAX: Final = 100
@@ -20,8 +24,11 @@ PROPERTIES_MAX: Final = 100
 
 async def list_subscriptions(call: Call) -> Reply:
     """Names of the subscriptions of a topic, or of any of its partitions."""
-    names = {name: None for topic in await call.parts() for name in topic.subscriptions}
-    return json_reply(list(names))
+    partitions = await call.partitions()
+    if not partitions:
+        return json_reply(list((await call.topic()).subscriptions))
+    replies = await on_each(call, partitions, list_subscriptions)
+    return json_reply(list({name: None for reply in replies for name in json.loads(reply.body)}))
 
 
 async def create_subscription(call: Call) -> Reply:
@@ -33,59 +40,87 @@ async def create_subscription(call: Call) -> Reply:
     body = call.json()
     position = LATEST if body is None else CursorTarget.read(body).position
     properties = _properties(body.get("properties")) if isinstance(body, dict) else {}
-    made = 0
-    for topic in await _parts_or_new(call):
-        if name not in topic.subscriptions:
-            await topic.subscription(name, position, properties=properties, by_client=False)
-            made += 1
-    if not made:
+    if partitions := await _partitions_or_new(call):
+        replies = await on_each_tried(call, partitions, create_subscription)
+        _check_some_succeeded(replies, besides=409)
+        return DONE
+    topic = await _topic_or_new(call)
+    if name in topic.subscriptions:
         raise RefusedError(409, "Subscription already exists for topic")
+    await topic.subscription(name, position, properties=properties, by_client=False)
     return DONE
 
 
 async def delete_subscription(call: Call) -> Reply:
     """Delete a subscription; with ``force=true`` one that has consumers too."""
-    name = call.subscription_name
-    topics = await call.parts()
-    found = [topic.subscriptions[name] for topic in topics if name in topic.subscriptions]
-    if not found:
-        if len(topics) > 1:
+    name, is_forced = call.subscription_name, call.is_asked("force")
+    if partitions := await call.partitions():
+        if not is_forced:  # before any is deleted, as far as can be seen from here
+            for topic in filter(None, map(call.broker.registry.loaded, partitions)):
+                _check_unused(topic.subscriptions.get(name))
+        replies = await on_each_tried(call, partitions, delete_subscription)
+        if len(replies) > 1 and all(reply.status == 404 for reply in replies):
             raise RefusedError(404, "Subscription not found")
-        raise subscription_not_found(name, topics[0].name)
-    if not call.is_asked("force") and any(subscription.consumers for subscription in found):
-        raise RefusedError(412, "Subscription has active connected consumers")
-    for subscription in found:
-        await subscription.delete()
+        _check_some_succeeded(replies, besides=404)
+        return DONE
+    subscription = await call.subscription()
+    if not is_forced:
+        _check_unused(subscription)
+    await subscription.delete()
     return DONE
 
 
 async def get_properties(call: Call) -> Reply:
     """What users attached to a subscription."""
-    parts = await call.parts()
-    store = subscription_of(parts[0], call.subscription_name).store
+    if partitions := await call.partitions():
+        return (await on_each(call, partitions[:1], get_properties))[0]
+    store = (await call.subscription()).store
     return json_reply(dict(store.cursor_properties) if store is not None else {})
 
 
 async def set_properties(call: Call) -> Reply:
     """Replace what users attached to a subscription, durably."""
     properties = _properties(call.json())
-    for topic in await call.parts():
-        store = subscription_of(topic, call.subscription_name).store
-        if store is None:
-            raise RefusedError(412, "the subscription of a reader keeps no properties")
-        await store.set_cursor_properties(properties)
+    if partitions := await call.partitions():
+        await on_each(call, partitions, set_properties)
+        return DONE
+    store = (await call.subscription()).store
+    if store is None:
+        raise RefusedError(412, "the subscription of a reader keeps no properties")
+    await store.set_cursor_properties(properties)
     return DONE
 
 
-async def _parts_or_new(call: Call) -> list[Topic]:
-    """The topic in the path or its partitions, made if need be and allowed."""
-    name, registry = call.topic_name, call.broker.registry
+async def _partitions_or_new(call: Call) -> list[TopicName]:
+    """The partitions of the topic in the path, made if need be and allowed."""
+    name = call.topic_name
     try:
-        count = await registry.partition_count(name, create=True)
-        names = [name.partition(index) for index in range(count)] or [name]
-        return [await registry.topic(part, create=True) for part in names]
+        count = await call.broker.registry.partition_count(name, create=True)
     except TopicNotFoundError:
         raise topic_not_found(name) from None
+    return [name.partition(index) for index in range(count)]
+
+
+async def _topic_or_new(call: Call) -> Topic:
+    name = call.topic_name
+    await call.require_here(name)
+    try:
+        return await call.broker.registry.topic(name, create=True)
+    except TopicNotFoundError:
+        raise topic_not_found(name) from None
+
+
+def _check_some_succeeded(replies: list[Reply], *, besides: int) -> None:
+    """Refuses if all refused, or one for another reason than this status."""
+    refusals = [reply for reply in replies if reply.status >= 300]
+    for reply in refusals:
+        if reply.status != besides or len(refusals) == len(replies):
+            raise_refusal(reply)
+
+
+def _check_unused(subscription: Subscription | None) -> None:
+    if subscription is not None and subscription.consumers:
+        raise RefusedError(412, "Subscription has active connected consumers")
 
 
 def _properties(value: object) -> dict[str, str]:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.refusals import RefusedError, topic_exists
 from ackgate.broker.admin.router import Route
+from ackgate.broker.bundle_states import BundleState
+from ackgate.broker.errors import NotOwnedError
 from ackgate.broker.registry import TopicConflictError
 
 if TYPE_CHECKING:
@@ -33,8 +36,10 @@ async def create_topic(call: Call) -> Reply:
     if await _is_missing_partition(call, name):
         if await registry.exists(name):
             raise topic_exists()
+        await call.require_here(name)
         await registry.topic(name, create=False)  # a partition that was lost comes back
         return DONE
+    await call.require_here(name)
     try:
         await registry.create(name)
     except TopicConflictError:
@@ -44,8 +49,14 @@ async def create_topic(call: Call) -> Reply:
 
 async def unload_topic(call: Call) -> Reply:
     """Close a topic (all its partitions); the next who asks loads it again."""
-    for name in await call.partitions() or [call.topic_name]:
-        await call.broker.registry.unload(name)
+    if partitions := await call.partitions():
+        await on_each(call, partitions, unload_topic)
+        return DONE
+    name, ownership = call.topic_name, call.broker.ownership
+    bundle = (await ownership.bundles(name.namespace_name)).of(name)
+    if ownership.state(bundle) is BundleState.ELSEWHERE:
+        raise NotOwnedError(name, ownership.view.owners[bundle].web_url, is_owner=True)
+    await call.broker.registry.unload(name)
     return DONE
 
 
@@ -72,8 +83,9 @@ async def delete_topic(call: Call) -> Reply:
             f"{name} is a partitioned topic, instead of calling delete topic, please call "
             "delete-partitioned-topic.",
         )
+    topic = await call.topic()
     if not is_forced:
-        check_unused(await call.topic())
+        check_unused(topic)
     await call.broker.registry.delete(name, force=is_forced)
     return DONE
 

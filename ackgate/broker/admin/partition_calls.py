@@ -1,0 +1,78 @@
+"""One call for all partitions of a topic, wherever they are served.
+
+Edge. A partition that is served here is handled here; of any other its owner is asked the same over
+HTTP, for this partition alone. Partitions are asked at the same time, and each answers for itself:
+where some refuse, what the others did stays done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from ackgate.broker.admin.call import AUTHORITATIVE, Reply, json_reply
+from ackgate.broker.admin.refusals import RefusedError, reason_of, status_of
+from ackgate.errors import AckGateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackgate.broker.admin.call import Call
+    from ackgate.broker.admin.router import Handler
+    from ackgate.broker.names import TopicName
+
+ASKED_AT_ONCE_MAX: Final = 32
+"""Partitions that are asked at the same time."""
+
+
+async def on_each(
+    call: Call, partitions: Iterable[TopicName], handler: Handler, tail: str | None = None
+) -> list[Reply]:
+    """Ask all partitions; `tail` replaces what follows the topic's name in the path.
+
+    Raises the first refusal when all have answered.
+    """
+    replies = await on_each_tried(call, partitions, handler, tail)
+    for reply in replies:
+        raise_refusal(reply)
+    return replies
+
+
+async def on_each_tried(
+    call: Call, partitions: Iterable[TopicName], handler: Handler, tail: str | None = None
+) -> list[Reply]:
+    """As `on_each`, with refusals among the replies."""
+    gate = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+    async def ask(partition: TopicName) -> Reply:
+        async with gate:
+            try:
+                return await _on_one(call, partition, handler, tail)
+            except AckGateError as error:
+                return json_reply({"reason": str(error)}, status_of(error))
+
+    return list(await asyncio.gather(*map(ask, partitions)))
+
+
+def raise_refusal(reply: Reply) -> None:
+    """Raise a reply that is a refusal."""
+    if reply.status >= 300:
+        raise RefusedError(reply.status, reason_of(reply.body))
+
+
+async def _on_one(call: Call, partition: TopicName, handler: Handler, tail: str | None) -> Reply:
+    location = await call.broker.ownership.locate(partition)
+    if location.is_here:
+        parameters = {**call.parameters, "topic": partition.local_name}
+        return await handler(replace(call, parameters=parameters))
+    query: dict[str, Any] = dict(call.query)
+    if not location.is_owner:
+        query[AUTHORITATIVE] = "true"
+    names = (partition.tenant, partition.namespace, partition.local_name)
+    path = "/admin/v2/persistent/" + "/".join(quote(name, safe="") for name in names)
+    path += call.tail if tail is None else tail
+    if query:
+        path += f"?{urlencode(query)}"
+    return await call.broker.peers.ask(location.web_url, call.method, path, call.body)
