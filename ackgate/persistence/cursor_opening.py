@@ -10,7 +10,9 @@ writes.
 
 The claim is what shuts out an owner that still lives. Its ledger is fenced, but it could fall back
 to the node; after the claim its compare-and-set fails, and anything that it put before the claim is
-seen by our own compare-and-set and recovered anew.
+seen by our own compare-and-set and recovered anew. A claim whose answer is lost is made again, and
+so is one for an epoch that the node has already: a put of ours may be on its way from an earlier
+opening that failed.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
     NoSuchNodeError,
+    OutcomeUnknownError,
     OwnershipError,
 )
 from ackgate.persistence.codec import encode_record
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 ATTEMPTS_MAX: Final = 5
-"""Recoveries in a row, each because the node was written while the one before was under way."""
+"""Recoveries in a row, each because the node was written during the one before, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,11 @@ class CursorOpening:
                 if self.create_at is None:
                     raise NoSuchNodeError(f"there is no cursor {self.path}")
                 return await self._create(self.create_at)
-            except MetadataConflictError:
+            except (MetadataConflictError, OutcomeUnknownError):
                 continue
-        raise MetadataStoreError(f"cursor {self.path} is being written by somebody else")
+        raise MetadataStoreError(
+            f"cursor {self.path} is being written by somebody else, or does not answer"
+        )
 
     async def _create(self, mark_delete: Position) -> OpenedCursor:
         began = asyncio.get_running_loop().time()
@@ -139,9 +144,8 @@ class CursorOpening:
         cursor, dropped = ManagedCursor.from_snapshot(
             self.ledgers, snapshot, batch_index_acks=self.batch_index_acks
         )
-        if node.owner_epoch < self.owner_epoch:
-            node = replace(node, owner_epoch=self.owner_epoch)
-            version = await self._put(node, expected_version=version)
+        node = replace(node, owner_epoch=self.owner_epoch)
+        version = await self._put(node, expected_version=version)
         report = RecoveryReport(
             source=stored.source,
             version=snapshot.version,

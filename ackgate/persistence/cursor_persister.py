@@ -31,6 +31,7 @@ from ackgate.persistence.planner import (
     plan_node,
     plan_snapshot,
 )
+from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +53,6 @@ SWEEP_RETRY_SECONDS: Final = 10.0
 """How long a ledger that could not be deleted is left alone."""
 
 
-class _Candidate(NamedTuple):
-    """A new ledger that the node may or may not name by now."""
-
-    ledger: CursorLedger
-    named_before: int | None
-
-
 class _Formed(NamedTuple):
     """A record ready to be written."""
 
@@ -75,6 +69,8 @@ class CursorPersister:
         "_clock_ms",
         "_garbage",
         "_ledger",
+        "_named",
+        "_retired",
         "_roll_at",
         "_settings",
         "_sweep_at",
@@ -96,7 +92,12 @@ class CursorPersister:
         self._settings = settings
         self._clock_ms = clock_ms
         self._ledger: CursorLedger | None = None
-        self._candidate: _Candidate | None = None
+        self._candidate: CursorLedger | None = None
+        """A new ledger that the node may or may not name by now."""
+        self._named = node.cursor_ledger_id
+        """The ledger that the node surely named when that was last known."""
+        self._retired: list[CursorLedger] = []
+        """Not written any more, and still to be closed."""
         self._roll_at = 0.0
         self._sweep_at = 0.0
         self._garbage: tuple[int, ...] = ()
@@ -127,7 +128,7 @@ class CursorPersister:
         ledger = self._ledger
         if ledger is None:
             return await self._begin_ledger(began)
-        if began >= self._roll_at and ledger.is_full(self._settings, now=began):
+        if self._may_roll(ledger, began):
             try:
                 return await self._begin_ledger(began)
             except StorageError:
@@ -135,16 +136,24 @@ class CursorPersister:
                 # may name the new one by now, writing to the old one would be writing to nowhere.
                 if not self.node.is_certain:
                     raise
-                self._roll_at = began + ROLL_RETRY_SECONDS
+                self._roll_at = _now() + ROLL_RETRY_SECONDS
         formed = self._next_record(ledger)
         written = await self._append(ledger, formed)
         return self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
+
+    def _may_roll(self, ledger: CursorLedger, now: float) -> bool:
+        """Not while the metadata store is out of touch: the ledger there is needs none of it."""
+        return (
+            now >= self._roll_at
+            and ledger.is_full(self._settings, now=now)
+            and self.node.session_state is SessionState.CONNECTED
+        )
 
     async def _begin_ledger(self, began: float) -> PersistOutcome:
         snapshot = self.cursor.take_snapshot()
         formed = self._form(self._ledger_plan(snapshot))
         ledger = await CursorLedger.create(self._client, self.node.path, self._settings, now=began)
-        self._candidate = _Candidate(ledger, self.node.cursor_ledger_id)
+        self._candidate = ledger
         try:
             written = await ledger.append(formed.plan.record, formed.encoded, self._settings)
             written += await self.node.put(
@@ -162,22 +171,19 @@ class CursorPersister:
     async def _settle_node(self) -> None:
         """Make sure what the node names, and hold exactly that ledger open."""
         await self.node.make_certain()
-        candidate, self._candidate = self._candidate, None
         named = self.node.cursor_ledger_id
-        unnamed: list[CursorLedger] = []
-        if self._ledger is not None and self._ledger.ledger_id != named:
-            unnamed.append(self._ledger)
+        if self._named is not None and self._named != named:
+            self._discard(self._named)
+        self._named = named
+        for ledger in (self._ledger, self._candidate):
+            if ledger is not None and ledger.ledger_id != named:
+                self._retired.append(ledger)
+                self._discard(ledger.ledger_id)
+        candidate, self._candidate = self._candidate, None
+        if candidate is not None and candidate.ledger_id == named:
+            self._ledger = candidate
+        elif self._ledger is not None and self._ledger.ledger_id != named:
             self._ledger = None
-        if candidate is not None:
-            if candidate.ledger.ledger_id == named:
-                self._ledger = candidate.ledger
-                if candidate.named_before is not None:
-                    self._discard(candidate.named_before)
-            else:
-                unnamed.append(candidate.ledger)
-        for ledger in unnamed:
-            self._discard(ledger.ledger_id)
-            await ledger.close()
 
     async def _append(self, ledger: CursorLedger, formed: _Formed) -> int:
         try:
@@ -186,7 +192,7 @@ class CursorPersister:
             # The handle is not writable any more. The node goes on naming the ledger, which holds
             # the newest state that is surely durable.
             self._ledger = None
-            await ledger.close()
+            self._retired.append(ledger)
             raise
 
     def _next_record(self, ledger: CursorLedger) -> _Formed:
@@ -235,12 +241,9 @@ class CursorPersister:
         return await self._put_inline(formed, began) if formed.plan.is_complete else None
 
     async def _put_inline(self, formed: _Formed, began: float) -> PersistOutcome:
-        before = self.node.cursor_ledger_id
         written = await self.node.put(
             cursor_ledger_id=None, state=formed.encoded, packing=packing(self._settings)
         )
-        if before is not None:
-            self._discard(before)
         await self._settle_node()
         return self._outcome(formed.plan, PersistWhere.METADATA_STORE, written, began)
 
@@ -291,33 +294,44 @@ class CursorPersister:
 
     # -------------------------------------------------------------------------- the end
 
+    @property
+    def has_garbage(self) -> bool:
+        """Whether `sweep` has something to do."""
+        return bool(self._retired) or (bool(self._garbage) and _now() >= self._sweep_at)
+
     async def sweep(self) -> None:
-        """Delete ledgers that the node does not name any more. What fails is tried again later."""
-        if not self._garbage or not self.node.is_certain or _now() < self._sweep_at:
-            return
-        garbage, self._garbage = self._garbage, ()
-        for ledger_id in garbage:
-            is_named = ledger_id == self.node.cursor_ledger_id
-            if not is_named and not await delete_ledger(self._client, ledger_id):
-                self._discard(ledger_id)
+        """Close and delete ledgers that are out of use. What fails is tried again later.
+
+        May go on beside a write, which needs nothing of it.
+        """
+        while self._retired:
+            await self._retired.pop().close()
+        for ledger_id in self._garbage:
+            if not self.node.is_certain or ledger_id == self.node.cursor_ledger_id:
+                continue
+            if await delete_ledger(self._client, ledger_id):
+                self._garbage = tuple(each for each in self._garbage if each != ledger_id)
+            else:
                 self._sweep_at = _now() + SWEEP_RETRY_SECONDS
 
     async def close(self) -> None:
-        """Close the ledger handle. Writes nothing."""
-        candidate = self._candidate
-        for ledger in (self._ledger, candidate.ledger if candidate is not None else None):
+        """Close the ledger handles. Writes nothing."""
+        ledgers = [self._ledger, self._candidate, *self._retired]
+        self._ledger = self._candidate = None
+        self._retired = []
+        for ledger in ledgers:
             if ledger is not None:
                 await ledger.close()
-        self._ledger = self._candidate = None
 
     async def delete(self) -> None:
         """Remove the node, then every ledger of the cursor. Raises `StorageError`."""
         if self._candidate is not None:
-            self._discard(self._candidate.ledger.ledger_id)
+            self._discard(self._candidate.ledger_id)
         await self.close()
         await self.node.delete()
-        if self.node.cursor_ledger_id is not None:
-            self._discard(self.node.cursor_ledger_id)
+        for named in (self._named, self.node.cursor_ledger_id):
+            if named is not None:
+                self._discard(named)
         for ledger_id in self._garbage:
             await delete_ledger(self._client, ledger_id)
         self._garbage = ()

@@ -18,10 +18,16 @@ version; an idle store has no task, and after its last receipt soon no timer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from ackgate.errors import CursorClosedError, OwnershipError, PersistTimeoutError
+from ackgate.errors import (
+    CursorClosedError,
+    OwnershipError,
+    PersistTimeoutError,
+    StorageError,
+)
 from ackgate.persistence.cursor_opening import CursorOpening
 from ackgate.persistence.cursor_persister import CursorPersister
 from ackgate.persistence.cursor_writer import CursorWriter, resolve
@@ -43,6 +49,9 @@ if TYPE_CHECKING:
     from ackgate.persistence.receipts import Done
 
 log = logging.getLogger(__name__)
+
+CLOSE_SECONDS_MAX: Final = 10.0
+"""How long closing waits for stores that hang, and again for handles to be let go of."""
 
 
 class _Flush(NamedTuple):
@@ -279,10 +288,19 @@ class CursorStore:
     async def _end_with(self, last_step: Callable[[], Awaitable[None]]) -> None:
         self._closed = self._loop.create_future()
         try:
-            await self._writer.finish()
-            await last_step()
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await self._writer.finish()
+                await last_step()
+        except TimeoutError:
+            self._writer.abandon()
+            raise StorageError(
+                f"cursor {self._path}: not closed cleanly within {CLOSE_SECONDS_MAX:g} s: "
+                f"{self.last_failure or 'a store does not answer'}"
+            ) from None
         finally:
-            await self._persister.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self._persister.close()
             self._writer.stop(CursorClosedError(f"cursor {self._path} is closed"))
             self._closed.set_result(None)
 

@@ -9,8 +9,11 @@ Edge: the task and its clock. What one write does is `CursorPersister`, when the
        |      a ledger can be written      |  '--------------------'
        '-----------------------------------'  a ledger is tried again and again, with backoff
 
-Neither can be written: the acks stay in memory, `failing_since_ms` says since when. Somebody else
-owns the cursor: the writer stops for good.
+Neither can be written: the acks stay in memory, `failing_since_ms` says since when; so it does while
+a write hangs. Somebody else owns the cursor: the writer stops for good.
+
+Ledgers out of use are closed and deleted beside the writes, since that may hang where writing does
+not: it needs the metadata store, which a ledger that is open does not.
 
 Invariants: never two writes at once; a clean writer that is not on fallback has no task.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from ackgate.errors import AckGateError, InternalError, OwnershipError, StorageError
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from ackgate.persistence.outcome import PersistOutcome
 
 log = logging.getLogger(__name__)
+
+STALL_SECONDS: Final = 5.0
+"""A write that takes this long counts as failing, since it began, until it is through."""
 
 
 class WriterOwner(Protocol):
@@ -62,6 +68,7 @@ class CursorWriter:
         "_persister",
         "_settings",
         "_stopped",
+        "_sweep",
         "_task",
         "_wake",
         "attempts",
@@ -89,6 +96,7 @@ class CursorWriter:
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._stopped: AckGateError | None = None
         self._is_finishing = False
@@ -110,7 +118,7 @@ class CursorWriter:
     @property
     def is_idle(self) -> bool:
         """Whether no task runs."""
-        return self._task is None
+        return self._task is None and self._sweep is None
 
     @property
     def why_stopped(self) -> AckGateError | None:
@@ -144,9 +152,15 @@ class CursorWriter:
     async def finish(self) -> None:
         """Start no further write, and wait for the one under way."""
         self._is_finishing = True
-        while self._task is not None:
+        while tasks := [task for task in (self._task, self._sweep) if task is not None]:
             self._wake_up()
-            await asyncio.wait([self._task])
+            await asyncio.wait(tasks)
+
+    def abandon(self) -> None:
+        """Give up what is under way: it has hung for too long. Whether it was done is unknown."""
+        for task in (self._task, self._sweep):
+            if task is not None:
+                task.cancel()
 
     async def write_last(self) -> None:
         """Write what is dirty, into the node if it fits there: the next opening needs no ledger.
@@ -202,8 +216,8 @@ class CursorWriter:
                     await self._pause(wait)
                 else:
                     await self._write()
-                if not self.is_dirty:
-                    await self._persister.sweep()
+                if self._sweep is None and self._persister.has_garbage:
+                    self._sweep = self._loop.create_task(self._sweep_beside())
         except OwnershipError as error:
             log.warning("cursor %s: %s", self._path, error)
             self.stop(error)
@@ -214,12 +228,28 @@ class CursorWriter:
             # Nothing was awaited since the loop found no work, so no change can go unnoticed.
             self._task = None
 
+    async def _sweep_beside(self) -> None:
+        try:
+            await self._persister.sweep()
+        except Exception:
+            log.exception("cursor %s: ledgers out of use are left behind", self._path)
+        finally:
+            self._sweep = None
+
     async def _write(self) -> None:
-        """One attempt: the ledger, or else the node."""
+        """One attempt, of which everybody hears when it hangs."""
+        self.attempts += 1
+        began_ms = self._clock_ms()
+        stall = self._loop.call_later(STALL_SECONDS, self._stalled, self.attempts, began_ms)
+        try:
+            await self._try_to_write(self.attempts, began_ms)
+        finally:
+            stall.cancel()
+
+    async def _try_to_write(self, attempt: int, began_ms: int) -> None:
+        """The ledger, or else the node."""
         pace, settings = self.pace, self._settings
         now = self._loop.time()
-        self.attempts += 1
-        attempt = self.attempts
         pace.begin(now, writes_per_second=settings.managed_ledger_default_mark_delete_rate_limit)
         failures: list[str] = []
         if pace.ledger.try_at <= now:
@@ -229,19 +259,21 @@ class CursorWriter:
                 pace.ledger_wrote(outcome.bytes_written)
                 self._wrote(outcome)
                 return
-            pace.ledger_failed(now)
+            pace.ledger_failed(self._loop.time())
         if self.is_dirty and pace.node.try_at <= now:
             outcome = await self._attempt("metadata store", self._persister.to_node, failures)
             if outcome is not None:
                 self._fell_back(failures)
                 pace.node_wrote(
-                    outcome.bytes_written, now, writes_per_second=settings.fallback_rate_limit
+                    outcome.bytes_written,
+                    self._loop.time(),
+                    writes_per_second=settings.fallback_rate_limit,
                 )
                 self._wrote(outcome)
                 return
-            pace.node_failed(now)
+            pace.node_failed(self._loop.time())
         if failures:
-            self._failed(failures, attempt)
+            self._failed("; ".join(failures), attempt, began_ms)
 
     async def _attempt(
         self, where: str, write: Callable[[], Awaitable[PersistOutcome]], failures: list[str]
@@ -279,11 +311,15 @@ class CursorWriter:
         if not self.pace.is_on_fallback:
             log.warning("cursor %s is kept in its node; %s", self._path, self.last_failure)
 
-    def _failed(self, failures: list[str], attempt: int) -> None:
-        self.last_failure = "; ".join(failures)
+    def _stalled(self, attempt: int, began_ms: int) -> None:
+        """The write under way has hung for a while. It goes on, and nobody need wait for it."""
+        self._failed(f"a write has been under way for {STALL_SECONDS:g} s", attempt, began_ms)
+
+    def _failed(self, why: str, attempt: int, began_ms: int) -> None:
+        self.last_failure = why
         if self.is_dirty and self.failing_since_ms is None:
-            self.failing_since_ms = self._clock_ms()
-            log.warning("cursor %s cannot be persisted: %s", self._path, self.last_failure)
+            self.failing_since_ms = began_ms
+            log.warning("cursor %s cannot be persisted: %s", self._path, why)
         self._owner.failed(attempt)
 
     @property

@@ -8,21 +8,29 @@ the owner epochs decide:
                 `OwnershipError`        put whose answer was lost:     `OwnershipError`
                                         put again over it
 
-A put that failed may have been done all the same. Until that is known (`make_certain`) nobody may
-rely on what the node says, because what it names decides where recovery will look.
+A put that failed may have been done all the same, or may be done yet. Until that is settled
+(`make_certain`) nobody may rely on what the node says, because what it names decides where recovery
+will look. Reading alone settles nothing: the put may be on its way, or the server asked may not have
+heard of it. So what was read is written again, at the version read:
+
+    our second put is done        the first one was not, and never will be: its version is gone
+    it conflicts                  the first one was done: read and write again
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
+    NodeTooLargeError,
     NoSuchNodeError,
+    OutcomeUnknownError,
     OwnershipError,
+    StoreSuspendedError,
 )
 from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
 
@@ -30,10 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.persistence.envelope import Packing
-    from ackgate.persistence.ports import MetadataStore
+    from ackgate.persistence.ports import MetadataStore, SessionState
 
 CONFLICTS_MAX: Final = 5
-"""Puts over a stale writer before giving up for now: one is normal, more is a fight."""
+"""Puts over a stale writer, or over our own that were not answered, before giving up for now."""
+
+
+class _Found(NamedTuple):
+    node: CursorNode
+    value: bytes
 
 
 class OwnedNode:
@@ -73,6 +86,11 @@ class OwnedNode:
         """The store's own size guard."""
         return self._metadata.node_bytes_max
 
+    @property
+    def session_state(self) -> SessionState:
+        """Whether the store can be asked."""
+        return self._metadata.session_state
+
     def encode(
         self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
     ) -> bytes:
@@ -95,13 +113,11 @@ class OwnedNode:
         async with self._lock:
             value = self.encode(cursor_ledger_id=cursor_ledger_id, state=state, packing=packing)
             for _ in range(CONFLICTS_MAX):
-                self._is_certain = False
                 try:
                     await self._put(value)
-                except MetadataConflictError:
+                except (MetadataConflictError, OutcomeUnknownError):
                     await self._read()
                 else:
-                    self._is_certain = True
                     self.cursor_ledger_id = cursor_ledger_id
                     return len(value)
             raise self._contended()
@@ -109,24 +125,33 @@ class OwnedNode:
     async def put_properties(self, properties: Mapping[str, str], packing: Packing) -> None:
         """Replace the cursor properties and leave all else as it is.
 
-        The node names the same ledger whether this succeeds or not, so no doubt can come of it.
+        The node names the same ledger whether this succeeds or not.
         """
         async with self._lock:
             for _ in range(CONFLICTS_MAX):
-                node = replace(await self._read(), cursor_properties=dict(properties))
+                found = await self._read()
+                node = replace(found.node, cursor_properties=dict(properties))
                 try:
                     await self._put(encode_cursor_node(node, packing))
-                except MetadataConflictError:
+                except (MetadataConflictError, OutcomeUnknownError):
                     continue
                 self.cursor_properties = node.cursor_properties
                 return
             raise self._contended()
 
     async def make_certain(self) -> None:
-        """Find out what became of a put that failed."""
-        if not self._is_certain:
-            async with self._lock:
-                await self._read()
+        """Settle what became of a put that failed."""
+        if self._is_certain:
+            return
+        async with self._lock:
+            for _ in range(CONFLICTS_MAX):
+                found = await self._read()
+                try:
+                    await self._put(found.value)
+                except (MetadataConflictError, OutcomeUnknownError):
+                    continue
+                return
+            raise self._contended()
 
     async def delete(self) -> None:
         """Remove the node; it may be gone already."""
@@ -134,8 +159,9 @@ class OwnedNode:
             for _ in range(CONFLICTS_MAX):
                 try:
                     await self._metadata.delete(self.path, expected_version=self._version)
-                except MetadataConflictError:
-                    await self._read()
+                except (MetadataConflictError, OutcomeUnknownError):
+                    if await self._find() is None:
+                        return
                 except NoSuchNodeError:
                     return
                 else:
@@ -143,12 +169,27 @@ class OwnedNode:
             raise self._contended()
 
     async def _put(self, value: bytes) -> None:
-        self._version = await self._metadata.put(self.path, value, expected_version=self._version)
+        """Write at the version known. Only this makes certain, and only when it succeeds."""
+        was_certain, self._is_certain = self._is_certain, False
+        try:
+            self._version = await self._metadata.put(
+                self.path, value, expected_version=self._version
+            )
+        except (NodeTooLargeError, StoreSuspendedError):
+            self._is_certain = was_certain  # nothing was done
+            raise
+        self._is_certain = True
 
-    async def _read(self) -> CursorNode:
-        found = await self._metadata.get(self.path)
+    async def _read(self) -> _Found:
+        found = await self._find()
         if found is None:
             raise OwnershipError(f"cursor {self.path} was deleted by somebody else")
+        return found
+
+    async def _find(self) -> _Found | None:
+        found = await self._metadata.get(self.path)
+        if found is None:
+            return None
         node = decode_cursor_node(found.value, path=self.path)
         if node.owner_epoch > self.owner_epoch:
             raise OwnershipError(
@@ -157,8 +198,9 @@ class OwnedNode:
             )
         self._version = found.version
         self.cursor_ledger_id = node.cursor_ledger_id
-        self._is_certain = True
-        return node
+        return _Found(node, found.value)
 
     def _contended(self) -> MetadataStoreError:
-        return MetadataStoreError(f"{self.path} is being written by somebody else")
+        return MetadataStoreError(
+            f"{self.path} is being written by somebody else, or does not answer"
+        )

@@ -83,10 +83,10 @@ class World:
 
     async def crash_and_reopen(self, store: CursorStore) -> CursorStore:
         """Nothing is written any more, whatever was on its way; then a new owner opens."""
-        task = store._writer._task
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        tasks = [t for t in (store._writer._task, store._writer._sweep) if t is not None]
+        store._writer.abandon()
+        if tasks:
+            await asyncio.wait(tasks)
         self.ledgers.crash()
         self.connect()
         return await self.open(create=False)
