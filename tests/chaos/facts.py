@@ -12,6 +12,8 @@ For one subscription a message that exists is in exactly one of three sets::
 
     open --ack sent--> unsure --receipt, or old enough at the end--> done
                          `--delivered after a restart--> open
+
+"Restart" is any change of hands: the same broker started again, or another one taking over.
 """
 
 from __future__ import annotations
@@ -45,6 +47,25 @@ class ViolationError(AssertionError):
     """The broker has broken a promise."""
 
 
+class OrderFacts:
+    """What one consumer was given first, key by key: in the order of publishing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._seen: set[Position] = set()
+        self._last: dict[str, Position] = {}
+
+    def delivered(self, position: Position, key: str) -> None:
+        """Raises `ViolationError` if a later one of the same key came first."""
+        if position in self._seen:
+            return
+        self._seen.add(position)
+        last = self._last.setdefault(key, position)
+        if position < last:
+            raise ViolationError(f"{self.name}: key {key!r}: {position} came after {last}")
+        self._last[key] = position
+
+
 class SubscriptionFacts:
     """Acks of one subscription."""
 
@@ -60,6 +81,8 @@ class SubscriptionFacts:
         """The furthest that was ever durable."""
         self.settled_comings_again = 0
         """Unconfirmed acks that were lost, as they may be."""
+        self._came_again_in: dict[MessageKey, int] = {}
+        """The last life in which an ack of it turned out to be lost."""
 
     def exists(self, key: MessageKey) -> None:
         """The message is there."""
@@ -88,8 +111,23 @@ class SubscriptionFacts:
             if key in self.unsure:
                 self.unsure[key] = min(self.unsure[key], at)
 
+    def receipt(self, keys: Iterable[MessageKey], sent_in_life: int) -> None:
+        """The receipt of an ack has come, late perhaps. Raises `ViolationError` if it is a lie.
+
+        It is one when the ack has been found lost since: an owner that was paused has woken up, and
+        has confirmed what its successor does not know.
+        """
+        keys = list(keys)
+        lies = [key for key in keys if self._came_again_in.get(key, -1) > sent_in_life]
+        if lies:
+            raise ViolationError(
+                f"{self.name}: {len(lies)} acks were confirmed after they had been lost:"
+                f" {shown(lies)}"
+            )
+        self.ack_durable(keys)
+
     def ack_durable(self, keys: Iterable[MessageKey]) -> None:
-        """The ack's receipt has come."""
+        """The ack is durable, for certain."""
         for key in keys:
             self.open.discard(key)
             self.unsure.pop(key, None)
@@ -104,8 +142,14 @@ class SubscriptionFacts:
         self.ack_durable([k for k, applied in self.unsure.items() if applied <= at - grace_seconds])
         self.life += 1
 
-    def verify_deliveries(self, delivered: set[MessageKey], last: MessageKey) -> None:
-        """Hold what a new consumer was given, up to and with `last`, against the facts."""
+    def verify_deliveries(
+        self, delivered: set[MessageKey], last: MessageKey, *, applied_at: float | None = None
+    ) -> None:
+        """Hold what a new consumer was given, up to and with `last`, against the facts.
+
+        An ack of which nothing came again has survived the broker's end. `applied_at`: the broker
+        had not ended; then it has been applied by that time, and nothing more is known.
+        """
         again = delivered & self.done.keys()
         if again:
             raise ViolationError(
@@ -121,8 +165,11 @@ class SubscriptionFacts:
                 del self.unsure[key]
                 self.open.add(key)
                 self.settled_comings_again += 1
-            else:
+                self._came_again_in[key] = self.life
+            elif applied_at is None:
                 self.ack_durable([key])
+            else:
+                self.ack_applied([key], applied_at)
         for key in delivered:
             self.exists(key)
 

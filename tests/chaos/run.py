@@ -21,23 +21,22 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
 from ackgate.testing.wire_handles import DisconnectedError, RefusedError
 from tests.chaos import inspection
-from tests.chaos.client_load import ClientLoad
-from tests.chaos.facts import SubscriptionFacts, TopicFacts, ViolationError
+from tests.chaos.facts import ViolationError
 from tests.chaos.schedule import Ending, plan_cycle
-from tests.chaos.wire_load import Publisher, Style, Subscriber
+from tests.chaos.side import both_sides, story
+from tests.chaos.wire_load import Style
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from tests.chaos.schedule import Cycle
+    from tests.chaos.side import Side
 
 DURABLE_SECONDS: Final = 0.25
 """The longest linger (20 ms) and one sync, on a busy machine."""
 
 DRAIN_SECONDS: Final = 30.0
 CLIENT_MESSAGES_PER_CYCLE: Final = 150
-
-_ON_BATCHES: Final = frozenset({Style.BATCH_INDEX, Style.FAILOVER})
 
 BROKEN: Final[Mapping[str, Any]] = {
     "ackReceiptDurability": "applied",
@@ -48,22 +47,6 @@ BROKEN: Final[Mapping[str, Any]] = {
 
 class ChaosFailedError(Exception):
     """A promise was broken, or the broker did not start. Says how to repeat it."""
-
-
-class _Side:
-    """One topic with those who publish to it and consume it."""
-
-    def __init__(self, name: str, styles: Sequence[Style], seed: int, *, batches: bool) -> None:
-        facts = {style: SubscriptionFacts(style.value) for style in styles}
-        self.client_facts = SubscriptionFacts("pulsar-client")
-        self.batches = batches
-        self.topic = TopicFacts(name, [*facts.values(), self.client_facts])
-        self.publisher = Publisher(self.topic, random.Random(f"{seed}/{name}"), batches=batches)
-        self.subscribers = [
-            Subscriber(self.topic, each, style, random.Random(f"{seed}/{name}/{style.value}"))
-            for style, each in facts.items()
-        ]
-        self.client: ClientLoad | None = None
 
 
 class ChaosRun:
@@ -83,15 +66,7 @@ class ChaosRun:
         self._extra = dict(settings or {})
         self._report = report
         self._broker = BrokerProcess(directory / "data")
-        self._sides = [
-            _Side(
-                f"persistent://public/default/{name}",
-                [style for style in styles if (style in _ON_BATCHES) is batches],
-                seed,
-                batches=batches,
-            )
-            for name, batches in (("single", False), ("batches", True))
-        ]
+        self._sides = both_sides(seed, styles)
 
     async def run(self, cycles: int) -> None:
         """Raises `ChaosFailedError`."""
@@ -129,7 +104,7 @@ class ChaosRun:
         await self._end(cycle, work)
         self._report(
             f"{cycle}; {delivered} messages verified, start and checks"
-            f" {(ready - began) * 1000:.0f} ms, {self._story()}"
+            f" {(ready - began) * 1000:.0f} ms, {story(self._sides)}"
         )
 
     async def _start(self, cycle: Cycle) -> None:
@@ -146,9 +121,8 @@ class ChaosRun:
         for side in self._sides:
             for subscriber in side.subscribers:
                 await subscriber.attach(port, cycle.number)
-            if side.client is None:
-                loop = asyncio.get_running_loop()
-                side.client = await asyncio.to_thread(self._make_client, side, loop)
+            log_path = self._directory / "pulsar-client.log"
+            await side.start_client(self._broker.service_url, log_path)
             await side.publisher.attach(port)
             await self._verify_states(side, is_new=cycle.number == 0)
             marker = await side.publisher.publish(1)
@@ -156,28 +130,13 @@ class ChaosRun:
                 delivered += await subscriber.verify(marker)
         return delivered
 
-    def _make_client(self, side: _Side, loop: asyncio.AbstractEventLoop) -> ClientLoad:
-        return ClientLoad(
-            self._broker.service_url,
-            side.topic,
-            side.client_facts,
-            f"{self.seed}/{side.topic.name}/client",
-            loop,
-            log_path=self._directory / "pulsar-client.log",
-            batches=side.batches,
-        )
-
-    async def _verify_states(self, side: _Side, *, is_new: bool) -> None:
+    async def _verify_states(self, side: Side, *, is_new: bool) -> None:
         admin_url, name = self._broker.admin_url, side.topic.name
         await inspection.check_recovery(admin_url, name, is_new=is_new)
         states = await inspection.cursor_states(admin_url, name)
+        side.verify_states(states)
         for facts in side.topic.subscriptions:
-            state = states.get(facts.name)
-            if state is None:
-                raise ViolationError(f"{name}: subscription {facts.name} is gone")
-            facts.verify_mark_delete(state.mark_delete)
-            if not side.batches:
-                facts.verify_state(state.is_acked, time.monotonic())
+            facts.verify_mark_delete(states[facts.name].mark_delete)
 
     # ---------------------------------------------------------------- work
 
@@ -195,11 +154,7 @@ class ChaosRun:
     async def _look(self, after_seconds: float) -> None:
         """Find out which acks of the real client have arrived."""
         await asyncio.sleep(after_seconds)
-        side = self._sides[0]
-        states = await inspection.cursor_states(self._broker.admin_url, side.topic.name)
-        state, facts = states[side.client_facts.name], side.client_facts
-        applied = [key for key in facts.unsure if state.is_acked(key.position)]
-        facts.ack_applied(applied, time.monotonic())
+        await self._sides[0].look(self._broker.admin_url)
 
     async def _end(self, cycle: Cycle, work: list[asyncio.Task[None]]) -> None:
         ended_at = time.monotonic()
@@ -222,8 +177,8 @@ class ChaosRun:
             self._check_end(result, cycle)
         grace_seconds = 0.0 if cycle.ending is Ending.TERM else DURABLE_SECONDS
         for side in self._sides:
-            for subscriber in side.subscribers:
-                await subscriber.settle(may_be_refused=cycle.ending is not Ending.KILL)
+            for each in (side.publisher, *side.subscribers):
+                await each.under_way.settle(may_be_refused=cycle.ending is not Ending.KILL)
             if side.client is not None:
                 side.client.check()
             for facts in side.topic.subscriptions:
@@ -262,18 +217,10 @@ class ChaosRun:
             if time.monotonic() > deadline:
                 raise ViolationError(f"not everything could be acked: {left}")
             await asyncio.sleep(0.02)
-        self._report(f"everything acked; {self._story()}")
+        self._report(f"everything acked; {story(self._sides)}")
         await self._stop_broker()
 
     async def _stop_broker(self) -> None:
         code = await asyncio.to_thread(self._broker.stop)
         if code != 0:
             raise ViolationError(f"exit code {code} after SIGTERM")
-
-    def _story(self) -> str:
-        subscriptions = [facts for side in self._sides for facts in side.topic.subscriptions]
-        return (
-            f"so far {sum(len(side.topic.contents) for side in self._sides)} messages,"
-            f" {sum(len(facts.done) for facts in subscriptions)} durable acks,"
-            f" {sum(facts.settled_comings_again for facts in subscriptions)} unconfirmed ones lost"
-        )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ackgate.cursor.position import Position
-from tests.chaos.facts import MessageKey, SubscriptionFacts, TopicFacts, ViolationError
+from tests.chaos.facts import (
+    MessageKey,
+    OrderFacts,
+    SubscriptionFacts,
+    TopicFacts,
+    ViolationError,
+)
 
 A, B, C = (MessageKey(1, entry_id, 0) for entry_id in range(3))
 LAST = MessageKey(9, 0, 0)
@@ -42,6 +48,36 @@ def test_unconfirmed_acks_may_come_again_once_and_are_settled_then(facts):
         facts.verify_deliveries({A, B, C}, LAST)
     with pytest.raises(ViolationError, match="skipped"):
         facts.verify_deliveries({C}, LAST)
+
+
+def test_without_a_change_of_hands_an_ack_is_only_known_to_be_applied(facts):
+    facts.ack_sent([A, B])
+    facts.verify_deliveries({A, C}, LAST, applied_at=10.0)
+    assert facts.unsure == {B: 10.0}
+    assert facts.open == {A, C}
+    facts.broker_ended(11.0, 0.25)
+    assert set(facts.done) == {B}
+
+
+def test_a_late_receipt_must_not_confirm_what_was_lost(facts):
+    facts.ack_sent([A, B])
+    facts.broker_ended(1.0, 0.25)
+    facts.verify_deliveries({A, C}, LAST)
+    facts.receipt([B], 0)
+    with pytest.raises(ViolationError, match="1 acks were confirmed after they had been lost"):
+        facts.receipt([A], 0)
+    facts.ack_sent([A])
+    facts.receipt([A], 1)
+
+
+def test_messages_of_one_key_come_first_in_order():
+    order = OrderFacts("s")
+    order.delivered(B.position, "k")
+    order.delivered(Position(0, 0), "other key")
+    order.delivered(C.position, "k")
+    order.delivered(B.position, "k")  # again
+    with pytest.raises(ViolationError, match=r"'k': .* came after"):
+        order.delivered(A.position, "k")
 
 
 def test_old_acks_without_a_receipt_count_as_durable(facts):

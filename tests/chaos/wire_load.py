@@ -1,13 +1,17 @@
 """Producers and consumers that speak the protocol themselves, so that every receipt is seen.
 
-Edge: each has one connection per life of the broker. How a subscription acks is its `Style`; what
-it does next is chosen by its own generator. A round trip on the connection paces the work, and
-proves that the acks before it were applied.
+Edge: each has one connection per life of the broker, or per owner of the topic. How a subscription
+acks is its `Style`; what it does next is chosen by its own generator. A round trip on the connection
+paces the work, and proves that the acks before it were applied.
+
+What waits for its answer when the connection is given up (`UnderWay`) goes on waiting: an owner that
+was paused may still answer, and is held to what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import random
 import time
@@ -17,10 +21,10 @@ from ackgate.broker.wire_types import SubscriptionType
 from ackgate.testing.wire_client import EARLIEST, WireClient
 from ackgate.testing.wire_handles import RefusedError
 from tests.chaos.batches import pack, unpack
-from tests.chaos.facts import MessageKey, ViolationError
+from tests.chaos.facts import MessageKey, OrderFacts, ViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.testing.wire_handles import WireConsumer, WireProducer
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 PERMITS = 1_000_000
 ACKS_UNDER_WAY_MAX = 20
+REFUSED_PAUSE_SECONDS = 0.05
 MESSAGES_PER_CYCLE_MAX = 1_500
 MESSAGES_PER_BATCH = 8
 BACKLOG_MAX = 2_000
@@ -50,6 +55,11 @@ class Style(enum.Enum):
         return _TYPES[self]
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether all messages come in the order of publishing, and not only those of one key."""
+        return self in {Style.EXCLUSIVE, Style.FAILOVER}
+
+    @property
     def is_cumulative(self) -> bool:
         """Whether it acks cumulatively, most of the time."""
         return self in {Style.EXCLUSIVE, Style.FAILOVER}
@@ -64,6 +74,38 @@ _TYPES = {
 }
 
 
+class UnderWay:
+    """Requests of one connection that wait for their answers."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._refusals: list[BaseException] = []
+        self._violations: list[BaseException] = []
+
+    def start(self, request: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Ask."""
+        task = asyncio.create_task(request)
+        self.tasks.add(task)
+        task.add_done_callback(self._on_answered)
+        return task
+
+    async def settle(self, *, may_be_refused: bool) -> None:
+        """Every answer has come, or never will. Raises `ViolationError` for one that is wrong."""
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self._violations:
+            raise self._violations[0]
+        if self._refusals and not may_be_refused:
+            raise ViolationError(f"refused: {self._refusals}")
+
+    def _on_answered(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, RefusedError):
+            self._refusals.append(error)
+        elif isinstance(error, ViolationError):
+            self._violations.append(error)
+
+
 class Publisher:
     """Publishes to one topic, batches among single messages where the topic has them."""
 
@@ -73,10 +115,12 @@ class Publisher:
         self._has_batches = batches
         self._producer: WireProducer
         self.client: WireClient
+        self.under_way = UnderWay()
 
     async def attach(self, port: int) -> None:
-        """Connect to the broker that has just started."""
+        """Connect to the broker that serves the topic now."""
         self.client = await WireClient.connect("127.0.0.1", port)
+        self.under_way = UnderWay()
         self._producer = await self.client.producer(self.topic.name)
 
     async def publish(self, count: int) -> Position:
@@ -92,17 +136,34 @@ class Publisher:
             self.topic.exists(MessageKey(*position, index), payload)
         return position
 
-    async def work(self) -> None:
+    async def work(
+        self, messages_max: int = MESSAGES_PER_CYCLE_MAX, *, may_be_refused: bool = False
+    ) -> None:
         """Publish in bursts, each confirmed before the next."""
         published = 0
-        while published < MESSAGES_PER_CYCLE_MAX:
+        while published < messages_max:
             is_behind = any(len(each.open) > BACKLOG_MAX for each in self.topic.subscriptions)
             burst = [
                 self._rng.randrange(1, MESSAGES_PER_BATCH + 1) if self._has_batches else 1
                 for _ in range(1 if is_behind else self._rng.choice((1, 5, 30)))
             ]
-            await asyncio.gather(*map(self.publish, burst))
+            sends = [self.under_way.start(self._publish(count)) for count in burst]
+            await asyncio.wait(sends)
+            for send in sends:
+                error = send.exception()
+                if error is not None and not (may_be_refused and isinstance(error, RefusedError)):
+                    raise error
+            if any(send.exception() for send in sends):
+                await asyncio.sleep(REFUSED_PAUSE_SECONDS)
             published += sum(burst)
+
+    async def _publish(self, count: int) -> None:
+        await self.publish(count)
+
+    async def detach(self) -> None:
+        """Close in good order."""
+        await asyncio.wait([*self.under_way.tasks, asyncio.create_task(self._producer.close())])
+        await self.client.close()
 
 
 class Subscriber:
@@ -120,8 +181,8 @@ class Subscriber:
         self._seen = 0
         self._held: dict[Position, list[MessageKey]] = {}
         """What this consumer has been given and has not acked, by entry."""
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._refusals: list[BaseException | None] = []
+        self._order = OrderFacts(facts.name)
+        self.under_way = UnderWay()
         self.client: WireClient
 
     # ---------------------------------------------------------------- a new life of the broker
@@ -130,23 +191,44 @@ class Subscriber:
         """Connect as the only consumer, and take whatever there is."""
         self._cycle, self._seen = cycle, 0
         self._held.clear()
+        self._order = OrderFacts(f"{self.topic.name}, {self.facts.name}")
+        self.under_way = UnderWay()
         self.client = await WireClient.connect("127.0.0.1", port)
         self._consumer = await self.client.subscribe(
             self.topic.name, self.facts.name, self.style.subscription_type, EARLIEST
         )
         self._consumer.flow(PERMITS)
 
-    async def verify(self, last: Position) -> int:
-        """Hold everything up to the entry at `last` against the facts; return how much it was."""
+    async def first_delivery(self) -> None:
+        """Wait for it."""
+        await self.client.until(lambda: bool(self._consumer.received))
+
+    async def verify(
+        self, last: Position, *, applied_at: float | None = None, patience_seconds: float = 0.0
+    ) -> int:
+        """Hold everything up to the entry at `last` against the facts; return how much it was.
+
+        `patience_seconds`: what is not there when `last` comes may come that much later.
+        """
         received = self._consumer.received
-        await self.client.until(lambda: bool(received) and received[-1].position >= last)
-        delivered: set[MessageKey] = set()
-        for message in received:
-            if message.position <= last:
-                delivered.update(key for key, _ in unpack(message))
-        self.facts.verify_deliveries(delivered, MessageKey(*last, 2**31))
+        await self.client.until(lambda: any(each.position >= last for each in received[-100:]))
+        end = MessageKey(*last, 2**31)
+        must_come = {key for key in self.facts.open if key <= end}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await self.client.until(lambda: must_come <= self._delivered(last))
+        delivered = self._delivered(last)
+        self.facts.verify_deliveries(delivered, end, applied_at=applied_at)
         self._take_new()
         return len(delivered)
+
+    def _delivered(self, last: Position) -> set[MessageKey]:
+        return {
+            key
+            for message in self._consumer.received
+            if message.position <= last
+            for key, _ in unpack(message)
+        }
 
     # ---------------------------------------------------------------- work
 
@@ -177,13 +259,10 @@ class Subscriber:
         self.facts.ack_durable(keys)
         self._held.clear()
 
-    async def settle(self, *, may_be_refused: bool) -> None:
-        """The connection is closed: every receipt has come, or never will."""
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        if may_be_refused:
-            self._refusals.clear()
-        if self._refusals:
-            raise ViolationError(f"{self.facts.name}: acks were refused: {self._refusals}")
+    async def detach(self) -> None:
+        """Close in good order: whatever was sent has been applied, and is answered."""
+        await asyncio.wait([*self.under_way.tasks, asyncio.create_task(self._consumer.close())])
+        await self.client.close()
 
     def _take_new(self) -> None:
         received = self._consumer.received
@@ -193,6 +272,9 @@ class Subscriber:
                 self.topic.exists(key, payload)
                 self.facts.delivered(key)
                 keys.append(key)
+            in_order_of = "" if self.style.is_ordered else message.metadata.partition_key
+            if self.style.is_ordered or self.style is Style.KEY_SHARED:
+                self._order.delivered(message.position, in_order_of)
             self._held[message.position] = keys
         self._seen = len(received)
 
@@ -249,24 +331,17 @@ class Subscriber:
             self.facts.ack_applied(keys, time.monotonic())
             return
 
-        async def with_receipt() -> None:
-            await self._consumer.ack(
-                *positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask
-            )
-            self.facts.ack_durable(keys)
+        consumer, life = self._consumer, self.facts.life
 
-        task = asyncio.create_task(with_receipt())
-        self._under_way.add(task)
-        task.add_done_callback(self._on_answered)
-        if len(self._under_way) >= ACKS_UNDER_WAY_MAX:
-            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        async def with_receipt() -> None:
+            await consumer.ack(*positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask)
+            self.facts.receipt(keys, life)
+
+        self.under_way.start(with_receipt())
+        if len(self.under_way.tasks) >= ACKS_UNDER_WAY_MAX:
+            await asyncio.wait(self.under_way.tasks, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.sleep(0)
-
-    def _on_answered(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled() and isinstance(task.exception(), RefusedError):
-            self._refusals.append(task.exception())
 
     async def _send_back(self) -> None:
         if self.style.is_cumulative:
