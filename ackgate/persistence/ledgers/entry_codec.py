@@ -149,6 +149,18 @@ def verify_crc(entry: StoredEntry) -> bool:
     return len(digest) == CRC_BYTES and int.from_bytes(digest) == _crc(entry.numbers, entry.payload)
 
 
+def worth_keeping(entries: list[StoredEntry], *, is_clean: bool) -> list[StoredEntry]:
+    """Entries of a block that can be carried over to another file.
+
+    Those whose digest fits, and (a MAC, which a bookie cannot verify) those of an undamaged block.
+    """
+    return [
+        entry
+        for entry in entries
+        if verify_crc(entry) or (is_clean and len(entry.digest) != CRC_BYTES)
+    ]
+
+
 class EntryEncoder:
     """Encodes the entries of one ledger."""
 

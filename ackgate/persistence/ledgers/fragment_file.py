@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.persistence.ledgers.avro_container import SYNC_BYTES, read_header, scan
 from ackgate.persistence.ledgers.avro_long import LONG_BYTES_MAX, decode_long
-from ackgate.persistence.ledgers.entry_codec import StoredEntry, decode_entries
+from ackgate.persistence.ledgers.entry_codec import StoredEntry, decode_entries, worth_keeping
 
 if TYPE_CHECKING:
     from ackgate.persistence.ledgers.avro_container import Block, ContainerHeader
@@ -33,6 +33,7 @@ class FragmentCut(NamedTuple):
     last_entry_id: int
     """Last entry that stays; -1: none."""
     taken: list[StoredEntry]
+    """Those worth keeping."""
 
 
 class FragmentFile:
@@ -40,6 +41,7 @@ class FragmentFile:
 
     __slots__ = (
         "_counts",
+        "_damaged",
         "_decoded",
         "_file",
         "_firsts",
@@ -61,6 +63,8 @@ class FragmentFile:
         self._offsets = array("q")
         self._sizes = array("q")
         self._counts = array("i")
+        self._damaged: set[int] = set()
+        """Which of them are stretches that are no whole block."""
         self._is_ordered = True
         self.indexed_to = 0
         """End of the last whole block found; behind it may be a torn tail, or one being written."""
@@ -105,6 +109,8 @@ class FragmentFile:
                 f"{self._file.path}: the block at byte {block.offset} begins with entry {entry_id}, "
                 f"the one before it with {self._firsts[-1]}"
             )
+        if not block.is_whole:
+            self._damaged.add(len(self._firsts))
         self._firsts.append(entry_id)
         self._offsets.append(block.data_offset)
         self._sizes.append(block.data_size)
@@ -136,14 +142,17 @@ class FragmentFile:
         return self._decode(len(self._firsts) - 1) if self._firsts else []
 
     def cut_before(self, entry_id: int) -> FragmentCut:
-        """How to cut the file: no block from `entry_id` on, and no torn tail, is left.
+        """How to cut the file: no block from `entry_id` on is left, and a whole one comes last.
 
         Changes nothing itself.
         """
         self.catch_up()
         stop = len(self._firsts)
         keep = next((i for i in range(stop) if self._firsts[i] >= entry_id), stop)
-        taken = [entry for i in range(keep, stop) for entry in self._decode(i)]
+        while keep - 1 in self._damaged:
+            # What is appended behind damage is taken for a part of it.
+            keep -= 1
+        taken = [entry for i in range(keep, stop) for entry in self._worth_keeping(i)]
         if self._header is None:
             return FragmentCut(0, b"", -1, [])
         if keep == 0:
@@ -152,6 +161,12 @@ class FragmentFile:
         last = max((entry.entry_id for entry in kept), default=self._firsts[keep - 1])
         end = self._offsets[keep - 1] + self._sizes[keep - 1] + SYNC_BYTES
         return FragmentCut(end, self._header.sync_marker, last, taken)
+
+    def _worth_keeping(self, i: int) -> list[StoredEntry]:
+        data = self._file.read(self._offsets[i], self._sizes[i])
+        entries, is_clean = decode_entries(data, self._counts[i])
+        kept = worth_keeping(entries, is_clean=is_clean)
+        return [entry for entry in kept if entry.ledger_id == self._ledger_id]
 
     def _decode(self, i: int) -> list[StoredEntry]:
         key = (self._file.path, self._offsets[i])

@@ -21,7 +21,7 @@ from ackgate.persistence.ledgers.avro_container import (
     container_header,
     scan,
 )
-from ackgate.persistence.ledgers.entry_codec import CRC_BYTES, decode_entries, verify_crc
+from ackgate.persistence.ledgers.entry_codec import decode_entries, worth_keeping
 from ackgate.persistence.ledgers.layout import journal_name, parse_journal_name
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ class JournalBlock(NamedTuple):
 
     block: Block
     entries: list[StoredEntry]
-    """Those that can be carried over: the digest fits, or (a MAC, which a bookie cannot verify) the
-    block is undamaged."""
+    """Those worth keeping."""
     damage: str | None
     """What is wrong with the block, if anything is."""
 
@@ -168,11 +167,7 @@ def read_journal(file: DiskFile, header: ContainerHeader, start: int) -> Iterato
     for block in scan(file, header, start):
         data = file.read(block.data_offset, block.data_size)
         decoded, is_clean = decode_entries(data, block.entry_count)
-        kept = [
-            entry
-            for entry in decoded
-            if verify_crc(entry) or (is_clean and len(entry.digest) != CRC_BYTES)
-        ]
+        kept = worth_keeping(decoded, is_clean=is_clean)
         damage = None
         if not (block.is_whole and is_clean and len(kept) == block.entry_count):
             damage = (

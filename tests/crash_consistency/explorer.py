@@ -1,0 +1,144 @@
+"""Goes through the states that crashes of a run may leave, and has each verified once.
+
+The run stands still meanwhile: it has its event loop, the recoveries have theirs. Equal states are
+verified once: same names and bytes, same metadata, same promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import Any, Protocol
+
+from ackgate.testing.simulation.disk import SimulatedFiles
+from tests.crash_consistency.machine import Machine, Moment
+from tests.crash_consistency.states import after_kill, after_power_loss
+
+
+class Run(Protocol):
+    """What is recorded."""
+
+    machine: Machine
+
+    def facts(self) -> Any: ...
+
+    async def step(self) -> None: ...
+
+    async def finish(self) -> None: ...
+
+    async def verify(self, state: Machine, facts: Any) -> list[Moment]: ...
+
+
+class InconsistentError(AssertionError):
+    """A state from which the recovery does not do what was promised."""
+
+    files: SimulatedFiles
+    """The state, for a debugger."""
+
+
+class Explorer:
+    """Crashes one run everywhere."""
+
+    def __init__(
+        self,
+        run: Run,
+        seed: int,
+        *,
+        states_per_moment: int = 16,
+        share: float = 1.0,
+        crash_again: float = 0.1,
+    ) -> None:
+        """`share`: of the states found, how many are verified. `crash_again`: how often a recovery
+        is crashed as well, at one of its moments.
+        """
+        self.run = run
+        self.seed = seed
+        self.states_per_moment = states_per_moment
+        self.share = share
+        self.crash_again = crash_again
+        self.seen: Counter[str] = Counter()
+        """What was come across."""
+        self._rng = random.Random(f"explorer {seed}")
+        self._known: set[tuple[object, ...]] = set()
+        self._moments: list[Moment] = []
+        self._run_loop = asyncio.new_event_loop()
+        self._verify_loop = asyncio.new_event_loop()
+
+    def explore(self, steps: int) -> None:
+        """Take so many steps, and crash at every moment of each. Raises `InconsistentError`."""
+        try:
+            self.run.machine.record(self._moments, self.run.facts)
+            for _ in range(steps):
+                self._run_loop.run_until_complete(self.run.step())
+                moments, self._moments[:] = list(self._moments), []
+                for moment in moments:
+                    self._crash_at(moment)
+            self._run_loop.run_until_complete(self.run.finish())
+        finally:
+            _end(self._run_loop)
+            _end(self._verify_loop)
+
+    def _crash_at(self, moment: Moment) -> None:
+        self.seen["moments"] += 1
+        for kind, files in self._states(moment):
+            if self._is_new(files, moment):
+                self.seen["states"] += 1
+                if self._rng.random() < self.share:
+                    self._verify(kind, files, moment)
+
+    def _states(self, moment: Moment) -> Iterator[tuple[str, SimulatedFiles]]:
+        for files in after_kill(moment.files, moment.operation):
+            yield "kill", files
+        for files in after_power_loss(moment.files, self.states_per_moment, self._rng):
+            yield "power loss", files
+
+    def _is_new(self, files: SimulatedFiles, moment: Moment) -> bool:
+        key = (files.digest(), moment.tree.changes, repr(moment.facts))
+        if key in self._known:
+            return False
+        self._known.add(key)
+        return True
+
+    def _verify(self, kind: str, files: SimulatedFiles, moment: Moment) -> None:
+        self.seen[kind] += 1
+        number = self.seen["verified"] = self.seen["verified"] + 1
+        again = self._recover(f"{self.seed} {number}", kind, files, moment)
+        if again and self._rng.random() < self.crash_again:
+            later = self._rng.choice(again)
+            kind, files = self._rng.choice(list(self._states(later)))
+            self.seen["crashed again"] += 1
+            self._recover(f"{self.seed} {number} again", f"{kind} at recovery", files, later)
+
+    def _recover(self, seed: str, kind: str, files: SimulatedFiles, moment: Moment) -> list[Moment]:
+        state = files.copy()
+        machine = Machine(
+            self.run.machine.bookie_count, files, moment.tree.copy(), seed=f"state {seed}"
+        )
+        try:
+            return self._verify_loop.run_until_complete(self.run.verify(machine, moment.facts))
+        except Exception as error:
+            found = [f"  {len(data):6} {path}" for path, data in state.contents().items()]
+            told = f"seed {self.seed}, {kind} after {moment.operation}:\n{error!r}"
+            inconsistent = InconsistentError("\n".join([told, *found]))
+            inconsistent.files = state
+            raise inconsistent from error
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(_wait(tasks))
+    loop.close()
+
+
+async def _wait(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks)
+
+
+def complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    """Run something to its end."""
+    return loop.run_until_complete(work)
