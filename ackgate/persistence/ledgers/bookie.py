@@ -147,6 +147,10 @@ class Bookie:
         if self._commit:
             self._commit.fenced.discard(ledger_id)
 
+    def ledger_mended(self, ledger_id: int) -> None:
+        """Entries of a closed ledger were written again; nothing will be appended to them."""
+        self._cache.active.closed.add(ledger_id)
+
     # ------------------------------------------------------------------------------------- reading
 
     async def read(

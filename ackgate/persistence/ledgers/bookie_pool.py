@@ -50,38 +50,40 @@ class BookiePool:
         Raises `NotEnoughBookiesError`.
         """
         self._turn += 1
-        chosen = choose_ensemble(self._writable(), size, self._turn)
+        chosen = choose_ensemble(self.writable(), size, self._turn)
         if chosen is None:
-            await self._try_failed()
-            writable = self._writable()
+            await self.try_failed()
+            writable = self.writable()
             if least is not None:
                 size = max(least, min(size, len(writable)))
             chosen = choose_ensemble(writable, size, self._turn)
         if chosen is None:
             raise NotEnoughBookiesError(
                 f"a ledger of {size} copies needs {size} bookies that can be written; there are "
-                f"{len(self._writable())}{self._reasons()}"
+                f"{len(self.writable())}{self._reasons()}"
             )
         return chosen
 
     async def spare(self, ensemble: Sequence[str]) -> Bookie | None:
         """A bookie to take a failed one's place; None when there is none."""
         self._turn += 1
-        chosen = choose_spare(self._writable(), ensemble, self._turn)
+        chosen = choose_spare(self.writable(), ensemble, self._turn)
         if chosen is None:
-            await self._try_failed(besides=ensemble)
-            chosen = choose_spare(self._writable(), ensemble, self._turn)
+            await self.try_failed(besides=ensemble)
+            chosen = choose_spare(self.writable(), ensemble, self._turn)
         return self._bookies[chosen] if chosen is not None else None
 
-    def _writable(self) -> list[str]:
+    def writable(self) -> list[str]:
+        """Ids of those that take entries, as far as known."""
         return [
             bookie.bookie_id
             for bookie in self
             if not bookie.is_read_only and bookie.last_error is None
         ]
 
-    async def _try_failed(self, besides: Sequence[str] = ()) -> None:
-        for bookie in tuple(self):
+    async def try_failed(self, besides: Sequence[str] = ()) -> None:
+        """Try those again that could not be written."""
+        for bookie in self:
             if bookie.last_error is not None and bookie.bookie_id not in besides:
                 try:
                     await bookie.probe()

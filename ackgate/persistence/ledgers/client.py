@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ackgate.errors import CallerError, ClosedHandleError, StorageError
+from ackgate.persistence.ledgers.auditor import Auditor
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
@@ -29,7 +30,7 @@ from ackgate.persistence.ledgers.ledger_password import PasswordCheck
 from ackgate.persistence.ledgers.ledger_recovery import LedgerRecovery
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ledgers.reader import BookieLedgerReader, confirmed_of
-from ackgate.persistence.ledgers.settings import LedgerClientSettings
+from ackgate.persistence.ledgers.settings import AuditSettings, LedgerClientSettings
 from ackgate.persistence.ledgers.writer import BookieLedgerWriter
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerState
 
@@ -196,6 +197,11 @@ class BookieLedgerClient:
         for ledger_id in orphans:
             await self._remove_files(ledger_id)
         return orphans
+
+    def auditor(self, settings: AuditSettings | None = None, *, password: bytes = b"") -> Auditor:
+        """Who looks whether all copies of all ledgers are there and good, and mends what is not."""
+        self._check_open()
+        return Auditor(self._catalog, self._pool, settings or AuditSettings(), password=password)
 
     async def close(self) -> None:
         """Close the bookies. Handles that are still open take no more adds."""

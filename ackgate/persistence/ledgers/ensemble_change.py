@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.persistence.ports import Fragment
+from ackgate.errors import MetadataConflictError
+from ackgate.persistence.ports import Fragment, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
+    from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
+
+_CONFLICTS_MAX: Final = 100
+"""Races with auditors lost in a row: more than anybody runs."""
 
 
 class EnsembleChange(NamedTuple):
@@ -56,13 +61,46 @@ async def change_ensemble(
     if not spares:
         return None
     first = last_add_confirmed + 1
-    fragments = metadata.fragments
-    if fragments[-1].first_entry_id == first:
-        # Nothing was confirmed in it; its ensemble never counted.
-        fragments = fragments[:-1]
-    changed = replace(metadata, fragments=(*fragments, Fragment(first, tuple(ensemble))))
-    replaced = await catalog.replace(entry, changed)
+
+    def changed(found: LedgerMetadata) -> LedgerMetadata:
+        fragments = found.fragments
+        if fragments[-1].first_entry_id == first:
+            # Nothing was confirmed in it; its ensemble never counted.
+            fragments = fragments[:-1]
+        return replace(found, fragments=(*fragments, Fragment(first, tuple(ensemble))))
+
+    replaced = await change_as_writer(entry, catalog, changed)
     logger.warning(
         "ledger %d: from entry %d on it goes to %s", metadata.ledger_id, first, ", ".join(ensemble)
     )
     return EnsembleChange(replaced, spares)
+
+
+async def change_as_writer(
+    entry: CatalogEntry, catalog: LedgerCatalog, change: Callable[[LedgerMetadata], LedgerMetadata]
+) -> CatalogEntry:
+    """Change the metadata of a ledger that is being written.
+
+    An auditor may have changed the ensembles of earlier fragments meanwhile, which is nothing to the
+    writer. Raises `MetadataConflictError` when anything else has changed: the ledger is somebody
+    else's now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
+    """
+    for attempt in range(_CONFLICTS_MAX):
+        try:
+            return await catalog.replace(entry, change(entry.metadata))
+        except MetadataConflictError:
+            found = await catalog.read(entry.metadata.ledger_id)
+            is_hopeless = attempt + 1 == _CONFLICTS_MAX
+            if is_hopeless or not _is_still_writers(entry.metadata, found.metadata):
+                raise
+            entry = found
+    raise AssertionError  # pragma: no cover
+
+
+def _is_still_writers(known: LedgerMetadata, found: LedgerMetadata) -> bool:
+    return (
+        found.state is LedgerState.OPEN
+        and found.fragments[-1] == known.fragments[-1]
+        and [f.first_entry_id for f in found.fragments]
+        == [f.first_entry_id for f in known.fragments]
+    )

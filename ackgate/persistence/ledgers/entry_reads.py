@@ -117,6 +117,10 @@ class EntryReads:
                 if len(found) == wanted:
                     # Several bookies, and several files of one bookie, give them in any order.
                     return [found[entry_id] for entry_id in range(first, last + 1)]
+        if not failures and metadata.write_quorum < metadata.ensemble_size:
+            await self._look_further(fragment, first, last, found, damaged)
+            if len(found) == wanted:
+                return [found[entry_id] for entry_id in range(first, last + 1)]
         missing = next(entry_id for entry_id in range(first, last + 1) if entry_id not in found)
         place_text = f"entry {self._ledger_id}:{missing}"
         if missing in damaged:
@@ -124,6 +128,21 @@ class EntryReads:
         if failures:
             raise StorageError(f"{place_text}: {'; '.join(failures)}")
         raise NoSuchEntryError(f"{place_text}: on none of {', '.join(fragment.ensemble)}")
+
+    async def _look_further(
+        self,
+        fragment: Fragment,
+        first: int,
+        last: int,
+        found: dict[int, LedgerEntry],
+        damaged: set[int],
+    ) -> None:
+        """A bookie that holds more than its share may have stopped looking too early."""
+        for bookie_id in fragment.ensemble:
+            stored = await self._ask(bookie_id, first, last, last - first + 1)
+            self._verify(
+                [e for e in stored if e.entry_id not in damaged], bookie_id, found, damaged
+            )
 
     async def _copies(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int

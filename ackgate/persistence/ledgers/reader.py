@@ -7,9 +7,10 @@ confirmed when it added its last entries.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ackgate.errors import ClosedHandleError
+from ackgate.errors import ClosedHandleError, CorruptRecordError, StorageError
 from ackgate.persistence.ledgers.entry_reads import Confirmed
 from ackgate.persistence.ports import LedgerState
 
@@ -52,7 +53,22 @@ class BookieLedgerReader:
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
         self._check_open()
         border = self._confirmed.last_add_confirmed
-        return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
+        try:
+            return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
+        except (StorageError, CorruptRecordError):
+            if last_entry_id > border or not await self._has_moved():
+                raise
+            return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
+
+    async def _has_moved(self) -> bool:
+        """Whether an auditor has brought entries to other bookies since the metadata was read."""
+        try:
+            found = (await self._catalog.read(self.ledger_id)).metadata
+        except (StorageError, CorruptRecordError):
+            return False
+        has_moved = found.fragments != self._metadata.fragments
+        self._metadata = replace(self._metadata, fragments=found.fragments)
+        return has_moved
 
     async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
         """BookKeeper's readUnconfirmed: as `read`, without the border.

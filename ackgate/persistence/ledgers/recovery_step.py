@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, StorageError
-from ackgate.persistence.ledgers.entry_batch import batch_of
 from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
 from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.ledgers.rewrite import rewrite
 from ackgate.persistence.ports import Fragment
 
 if TYPE_CHECKING:
@@ -165,32 +165,8 @@ class RecoveryStep:
         return False
 
     async def _write(self, bookie: Bookie, entry_ids: list[int]) -> None:
-        sink = _Rewrite(self._ledger_id)
         entries = [self._chosen[entry_id] for entry_id in entry_ids]
-        bookie.add(batch_of(entries, self.first), sink)
-        await sink.done
+        await rewrite(bookie, entries, self.first)
 
     def _belongs(self, entry_id: int, place: int) -> bool:
         return holds(place, entry_id, len(self._ensemble), self._metadata.write_quorum)
-
-
-class _Rewrite:
-    """Waits for entries written again. Implements `AddSink`."""
-
-    def __init__(self, ledger_id: int) -> None:
-        self.ledger_id = ledger_id
-        self.is_recovery = True
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
-        """They are there."""
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def failed(self, error: AckGateError) -> None:
-        """They are not."""
-        if not self.done.done():
-            self.done.set_exception(error)
-
-    def fenced(self) -> None:
-        """Never told: it is recovery that fences."""

@@ -58,6 +58,20 @@ class BookieSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """The auditor's bounds and paces."""
+
+    bytes_per_second: float | None = None
+    """Most that it reads and writes. None: as fast as it goes."""
+
+    lost_bookie_delay_seconds: float = 0.0
+    """For how long a bookie must have been away before others get what it held."""
+
+    window_bytes: int = 1024 * 1024
+    """About as much of a ledger is looked at in one go, and held in memory once."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerClientSettings:
     """The client's bounds."""
 

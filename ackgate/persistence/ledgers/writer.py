@@ -32,7 +32,7 @@ from ackgate.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.ledgers.ensemble_change import change_ensemble
+from ackgate.persistence.ledgers.ensemble_change import change_as_writer, change_ensemble
 from ackgate.persistence.ledgers.ensemble_place import EnsemblePlace
 from ackgate.persistence.ledgers.entry_batch import EntryBatch
 from ackgate.persistence.ledgers.entry_codec import EntryEncoder, parts_of_place
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.in_flight import Ticket
     from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.settings import LedgerClientSettings
-    from ackgate.persistence.ports import LedgerEntry
+    from ackgate.persistence.ports import LedgerEntry, LedgerMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -362,14 +362,16 @@ class BookieLedgerWriter:
                 place.bookie.ledger_closed(self.ledger_id)
 
     async def _close_metadata(self) -> None:
-        closed = replace(
-            self._entry.metadata,
-            state=LedgerState.CLOSED,
-            last_entry_id=self.last_add_confirmed,
-            length_bytes=self.length_bytes,
-        )
+        def closed(found: LedgerMetadata) -> LedgerMetadata:
+            return replace(
+                found,
+                state=LedgerState.CLOSED,
+                last_entry_id=self.last_add_confirmed,
+                length_bytes=self.length_bytes,
+            )
+
         try:
-            self._entry = await self._catalog.replace(self._entry, closed)
+            self._entry = await change_as_writer(self._entry, self._catalog, closed)
         except (MetadataConflictError, NoSuchLedgerError) as error:
             # Deleted, or being recovered: all that was confirmed will be in it.
             logger.info("ledger %d was not closed by its writer: %s", self.ledger_id, error)

@@ -1,0 +1,47 @@
+"""Entries written to a bookie a second time, byte for byte: by recovery, and by the auditor.
+
+Edge. The fence of the ledger does not apply: these entries are part of it already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ackgate.persistence.ledgers.entry_batch import batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.errors import AckGateError
+    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+
+
+async def rewrite(bookie: Bookie, entries: Sequence[StoredEntry], fragment_id: int) -> None:
+    """Return when they are durable there. Of one ledger, ascending. Raises `StorageError`."""
+    sink = _Rewrite(entries[0].ledger_id)
+    bookie.add(batch_of(entries, fragment_id), sink)
+    await sink.done
+
+
+class _Rewrite:
+    """Implements `AddSink`."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.is_recovery = True
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
+        """They are there."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, error: AckGateError) -> None:
+        """They are not."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def fenced(self) -> None:
+        """Never told: it is those who fence that write here."""
