@@ -46,6 +46,9 @@ class Fault(enum.Enum):
     DROP_ANSWER = "is done, and fails all the same"
     """A write's outcome is unknown then."""
 
+    LANDS_LATE = "fails, and is done later"
+    """The request was on its way when the connection broke: whoever reads at once finds nothing."""
+
     REPEAT = "is done twice"
     """As when a request is sent again because its answer was slow."""
 

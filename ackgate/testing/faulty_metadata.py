@@ -6,6 +6,8 @@ here:
 ====================  ==============================================================================
 FAIL                  `MetadataStoreError`; nothing was done
 DROP_ANSWER           a write is done and raises `OutcomeUnknownError`; a read fails
+LANDS_LATE            a write raises `OutcomeUnknownError` at once and is done after the fault's seconds,
+                      unless its version is gone by then or the session is lost
 REPEAT                a put: the same value once more, so the version moves by two and the answer
                       names the first; create and delete: the answer is that of the second request
 CORRUPT               a byte of the value read is another one
@@ -47,7 +49,7 @@ _OF_SESSIONS: Final = frozenset(
 )
 _OF_READS: Final = _OF_SESSIONS | {Fault.DROP_ANSWER}
 _OF_GETS: Final = _OF_READS | {Fault.CORRUPT}
-_OF_WRITES: Final = _OF_READS | {Fault.REPEAT}
+_OF_WRITES: Final = _OF_READS | {Fault.REPEAT, Fault.LANDS_LATE}
 
 
 class FaultyMetadataStore:
@@ -69,6 +71,7 @@ class FaultyMetadataStore:
         self._out_of_touch_at = math.inf
         self._ephemeral: set[str] = set()
         self._burial: asyncio.Task[None] | None = None
+        self._on_their_way: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._cancels: dict[object, Callable[[], None]] = {}
         self._untold: list[tuple[Callable[[WatchEvent], None], WatchEvent]] = []
@@ -115,6 +118,8 @@ class FaultyMetadataStore:
             for cancel in list(self._cancels.values()):
                 cancel()
             self._untold.clear()
+            for task in self._on_their_way:
+                task.cancel()
             self._burial = asyncio.get_running_loop().create_task(self._bury())
             self._go(SessionState.LOST)
 
@@ -269,6 +274,11 @@ class FaultyMetadataStore:
         await self._in_touch()
         if fault is Fault.FAIL:
             raise chosen.failure(MetadataStoreError)
+        if fault is Fault.LANDS_LATE:
+            task = asyncio.get_running_loop().create_task(_land(work, chosen.seconds))
+            self._on_their_way.add(task)
+            task.add_done_callback(self._on_their_way.discard)
+            raise chosen.failure(OutcomeUnknownError)
         answer = await work()
         if fault is Fault.REPEAT and again is not None:
             return await again(answer)
@@ -292,3 +302,9 @@ class FaultyMetadataStore:
         value = bytearray(node.value)
         value[self.plan.random.randrange(len(value))] ^= 1 << self.plan.random.randrange(8)
         return node._replace(value=bytes(value))
+
+
+async def _land(work: Callable[[], Awaitable[object]], seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    with contextlib.suppress(AckGateError):
+        await work()

@@ -127,6 +127,19 @@ async def test_a_failed_call_did_nothing_and_a_dropped_answer_did() -> None:
 
 
 @virtual
+async def test_a_write_may_land_after_it_was_given_up() -> None:
+    store = metadata(Rule(Fault.LANDS_LATE, "metadata.put", times=3, seconds=2))
+    for path in ("/a", "/b", "/c"):
+        with pytest.raises(OutcomeUnknownError):
+            await store.put(path, b"late", expected_version=-1)
+    assert await store.get("/a") is None
+    await store.put("/b", b"meanwhile", expected_version=-1)
+    await asyncio.sleep(3)
+    values = [node.value if (node := await store.get(p)) else None for p in ("/a", "/b", "/c")]
+    assert values == [b"late", b"meanwhile", b"late"]
+
+
+@virtual
 async def test_done_twice() -> None:
     twice = Rule(Fault.REPEAT, times=None)
     store = metadata(twice)
