@@ -54,6 +54,10 @@ CLOSE_SECONDS_MAX: Final = 10.0
 """How long closing waits for stores that hang, and again for handles to be let go of."""
 
 
+FLUSH_SECONDS_MAX: Final = 10.0
+"""How long a flush waits for a write that hangs."""
+
+
 class _Flush(NamedTuple):
     """Somebody waits for `version` to be durable, or for a later attempt than this to fail."""
 
@@ -254,8 +258,9 @@ class CursorStore:
     async def flush(self) -> None:
         """Try now to make everything durable, whatever linger, rate limit or backoff say.
 
-        Replaces a ledger that is too old, of an idle cursor too. A failure is not raised: it shows
-        in `failing_since_ms` and is retried. Raises `OwnershipError`, `CursorClosedError`.
+        Replaces a ledger that is too old, of an idle cursor too. A failure is not raised, nor that
+        a write hangs: it shows in `failing_since_ms` and is retried. Raises `OwnershipError`,
+        `CursorClosedError`.
         """
         self._check_running()
         is_old = self._persister.is_ledger_old()
@@ -263,7 +268,10 @@ class CursorStore:
             flushed: asyncio.Future[None] = self._loop.create_future()
             self._flushes.append(_Flush(self.cursor.version, self._writer.attempts, flushed))
             self._writer.hurry(roll=is_old)
-            await flushed
+            await asyncio.wait([flushed], timeout=FLUSH_SECONDS_MAX)
+            if flushed.done():
+                flushed.result()
+            self._flushes = [flush for flush in self._flushes if flush.done is not flushed]
 
     # -------------------------------------------------------------------------- the end
 
@@ -276,6 +284,13 @@ class CursorStore:
             await self._end_with(self._write_last)
         else:
             await asyncio.shield(self._closed)
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Write no more, and let go at once: somebody else may own the cursor."""
+        self._writer.stop(error)
+        if self._closed is None:
+            self._closed = self._loop.create_future()
+            self._closed.set_result(None)
 
     async def delete(self) -> None:
         """Remove the cursor's node, then its ledgers. After a `StorageError` it may be repeated."""
