@@ -13,8 +13,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.bundles import OWNERS, bundle_of_owner_path
+from ackgate.broker.node_follower import NodeFollower
 from ackgate.broker.owner_nodes import BROKERS, broker_path, decode_broker, decode_owner
-from ackgate.errors import CorruptRecordError, MetadataStoreError, OwnershipError
+from ackgate.errors import CorruptRecordError
 from ackgate.persistence.paths import name_of_node
 
 if TYPE_CHECKING:
@@ -22,15 +23,12 @@ if TYPE_CHECKING:
 
     from ackgate.broker.bundles import Bundle
     from ackgate.broker.owner_nodes import BrokerRecord, OwnerRecord
-    from ackgate.persistence.ports import MetadataStore, WatchEvent
+    from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE_MAX: Final = 200
 """Nodes that are read at the same time."""
-
-RETRY_SECONDS: Final = 0.2
-"""After a read that failed."""
 
 
 class ClusterView:
@@ -49,16 +47,12 @@ class ClusterView:
         self.brokers: dict[str, BrokerRecord] = {}
         self.owners: dict[Bundle, OwnerRecord] = {}
         self._joined_ms: dict[str, int] = {}
-        self._stale: set[str] = set()
-        self._wake = asyncio.Event()
-        self._cancels: list[Callable[[], None]] = []
-        self._following: asyncio.Task[None] | None = None
+        self._follower = NodeFollower(metadata, (BROKERS, OWNERS), self._read)
 
     async def start(self) -> None:
         """Watch, then read everything. Raises what the metadata store raises."""
-        self.stop()
+        self._follower.start()
         self.brokers, self.owners, self._joined_ms = {}, {}, {}
-        self._cancels = [self._metadata.watch(root, self._on_event) for root in (BROKERS, OWNERS)]
         brokers = await self._metadata.children(BROKERS)
         paths = {f"{BROKERS}/{node}" for node in brokers}
         level = [OWNERS]
@@ -70,17 +64,10 @@ class ClusterView:
                 for name in names
             ]
         await self._read(paths | set(level))
-        self._following = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self) -> None:
         """Follow no more; what was known stays."""
-        for cancel in self._cancels:
-            cancel()
-        self._cancels.clear()
-        if self._following is not None:
-            self._following.cancel()
-            self._following = None
-        self._stale.clear()
+        self._follower.stop()
 
     @property
     def leader(self) -> BrokerRecord | None:
@@ -94,25 +81,6 @@ class ClusterView:
     def bundles_per_broker(self) -> Counter[str]:
         """How many bundles each owns."""
         return Counter(owner.broker_id for owner in self.owners.values())
-
-    def _on_event(self, event: WatchEvent) -> None:
-        self._stale.add(event.path)
-        self._wake.set()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            paths, self._stale = self._stale, set()
-            try:
-                await self._read(paths)
-            except OwnershipError:
-                return  # the session is lost; whoever begins a new one starts us again
-            except MetadataStoreError as error:
-                log.warning("owners of bundles cannot be read: %s", error)
-                self._stale |= paths
-                self._wake.set()
-                await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, paths: Iterable[str]) -> None:
         waiting = sorted(path for path in paths if _is_known(path))

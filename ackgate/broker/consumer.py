@@ -259,11 +259,11 @@ class Consumer:
             self.is_closed = True
             self.subscription.remove_consumer(self)
 
-    def disconnect(self) -> None:
-        """Detach from the broker's side: the client is told and subscribes again."""
+    def disconnect(self, service_url: str = "") -> None:
+        """Detach from the broker's side: the client subscribes again, at this address if given."""
         if not self.is_closed:
             self.is_closed = True
-            self.session.close_consumer(self.consumer_id)
+            self.session.close_consumer(self.consumer_id, service_url)
             self.subscription.remove_consumer(self)
 
 

@@ -1,19 +1,35 @@
-"""Keys changed at run time: kept in the metadata store, laid over the settings at start."""
+"""Keys changed at run time: kept in the metadata store, laid over the settings at start.
+
+Edge. One node for all brokers; a change made through any of them holds at all.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.node_follower import NodeFollower
 from ackgate.config.settings import DYNAMIC_KEYS
-from ackgate.errors import ConfigurationError, CorruptRecordError
+from ackgate.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    OutcomeUnknownError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackgate.broker.parts import BrokerParts
 
+log = logging.getLogger(__name__)
+
 DYNAMIC_CONFIGURATION_PATH: Final = "/admin/configuration"
+
+CONFLICTS_MAX: Final = 10
+"""Changes by other brokers that one change may lose against."""
 
 
 class DynamicConfiguration:
@@ -23,6 +39,9 @@ class DynamicConfiguration:
         self._parts = parts
         self._base = parts.settings
         self._on_change = on_change
+        self._follower = NodeFollower(
+            parts.metadata, (DYNAMIC_CONFIGURATION_PATH,), self._read_again
+        )
         self.values: dict[str, str] = {}
 
     @property
@@ -32,32 +51,60 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Apply what is stored. Raises `CorruptRecordError`, `ConfigurationError`."""
+        values, _ = await self._stored()
+        if values != self.values:
+            self._apply(values)
+
+    async def follow(self) -> None:
+        """Take over what other brokers change in this session, or have changed before it."""
+        self._follower.start()
+        await self._read_again(set())
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self._follower.stop()
+
+    async def _read_again(self, _: set[str]) -> None:
+        try:
+            await self.load()
+        except (CorruptRecordError, ConfigurationError) as error:
+            log.error("what was known before still holds: %s", error)  # noqa: TRY400
+
+    async def _stored(self) -> tuple[dict[str, str], int]:
+        """The stored changes, and their version."""
         stored = await self._parts.metadata.get(DYNAMIC_CONFIGURATION_PATH)
-        if stored is not None:
-            try:
-                values = json.loads(stored.value)
-            except ValueError as error:
-                raise CorruptRecordError(
-                    f"node {DYNAMIC_CONFIGURATION_PATH} cannot be read: {error}"
-                ) from error
-            self._apply({str(key): str(value) for key, value in values.items()})
+        if stored is None:
+            return {}, -1
+        try:
+            values = json.loads(stored.value)
+            return {str(key): str(value) for key, value in values.items()}, stored.version
+        except (ValueError, AttributeError) as error:
+            raise CorruptRecordError(
+                f"node {DYNAMIC_CONFIGURATION_PATH} cannot be read: {error}"
+            ) from error
 
     async def change(self, key: str, value: str | None) -> None:
         """Set one key, or take it back with None. Raises `ConfigurationError`."""
         if key not in DYNAMIC_KEYS:
             raise ConfigurationError(f"{key} cannot be changed at run time")
-        values = {**self.values}
-        if value is None:
-            values.pop(key, None)
-        else:
-            values[key] = value
-        settings = self._base.with_dynamic(values)
-        await self._parts.metadata.put(
-            DYNAMIC_CONFIGURATION_PATH, json.dumps(values).encode(), expected_version=None
-        )
-        self.values = values
-        self._parts.settings = settings
-        self._on_change()
+        for _ in range(CONFLICTS_MAX):
+            values, version = await self._stored()
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+            self._base.with_dynamic(values)  # refuses what is wrong before it is stored
+            try:
+                await self._parts.metadata.put(
+                    DYNAMIC_CONFIGURATION_PATH,
+                    json.dumps(values).encode(),
+                    expected_version=version,
+                )
+            except (MetadataConflictError, OutcomeUnknownError):
+                continue
+            self._apply(values)
+            return
+        raise MetadataStoreError(f"{DYNAMIC_CONFIGURATION_PATH} is contended")
 
     def _apply(self, values: dict[str, str]) -> None:
         self._parts.settings = self._base.with_dynamic(values)

@@ -142,6 +142,7 @@ class ManagedLedger:
         self._drained: asyncio.Event = asyncio.Event()
         self.reads = MessageReads(client, options.password, cache, self.facts)
         self._is_closed = False
+        self._abandoned: OwnershipError | None = None
 
     # ---------------------------------------------------------------- opening
 
@@ -382,6 +383,8 @@ class ManagedLedger:
 
     async def _settle_failed(self, writer: LedgerWriter) -> None:
         """Recover a ledger whose write failed; confirm what it holds, requeue the rest."""
+        if self._abandoned is not None:
+            raise self._abandoned
         reader = await self._client.open(writer.ledger_id, password=self._options.password)
         stored = reader.last_add_confirmed + 1
         next_entry = self.facts.entry_count(writer.ledger_id) or 0
@@ -517,6 +520,18 @@ class ManagedLedger:
             log.warning("topic %s: not closed cleanly: %s", self.path, error)
         self._fail_pending(ClosedHandleError(f"topic {self.path} is closed"))
         self.forget_cached()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more: somebody else may own the topic.
+
+        What is in flight fails, whatever becomes of it.
+        """
+        if self._abandoned is None:
+            self._abandoned = error
+            self._is_closed = True
+            self._writer = self.reads.current = None
+            self._fail_pending(error)
+            self.forget_cached()
 
     async def delete(self) -> None:
         """Remove the topic's node and its ledgers. The cursors must be gone."""

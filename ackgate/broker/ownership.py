@@ -50,7 +50,7 @@ from ackgate.errors import (
 from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from ackgate.broker.bundles import Bundle
     from ackgate.broker.names import NamespaceName, TopicName
@@ -92,7 +92,7 @@ class TopicsPort(Protocol):
         What is returned takes the address of the new owner, or an empty text.
         """
 
-    async def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+    def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
         """Let go of topics that somebody else may own already: tell clients, write nothing."""
 
 
@@ -116,6 +116,7 @@ class Ownership:
         self._rejoining: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_listening: Callable[[], None] = lambda: None
+        self._on_joined: list[Callable[[], Awaitable[None]]] = []
         self.ask_to_acquire: Callable[[str, Bundle], Awaitable[bool]] | None = None
         """Ask the broker at this web address to acquire a bundle; whether it did."""
 
@@ -127,11 +128,15 @@ class Ownership:
         self._stop_listening = self._metadata.on_session_change(self._on_session)
         await self._announce()
 
+    def on_joined(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Have `listener` run in every new session, before anything is owned in it."""
+        self._on_joined.append(listener)
+
     async def _announce(self) -> None:
         session = self._session
         self._me = replace(self._require_me(), instance=uuid.uuid4().hex)
         await self._register(self._me)
-        await self.view.start()
+        await asyncio.gather(self.view.start(), *(listener() for listener in self._on_joined))
         if session == self._session:
             self._is_member = True
 
@@ -407,14 +412,17 @@ class Ownership:
         if self.state(bundle) is not BundleState.OWNED:
             return
         self._move(bundle, BundleEvent.RELEASE)
-        tell: Callable[[str], None] = lambda _: None  # noqa: E731 - replaced below
+        service_url = ""
+        tell: Callable[[str], None] | None = None
         try:
             tell = await self._topics.hand_over(self._is_in(bundle))
             await self._remove_node(bundle)
+            service_url = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
-            log.info("bundle %s is given away", bundle)
-            tell(await self._successor(bundle, destination))
+            log.info("bundle %s is given away %s", bundle, service_url and f"to {service_url}")
+            if tell is not None:
+                tell(service_url)
 
     async def _remove_node(self, bundle: Bundle) -> None:
         session = self._session
@@ -465,18 +473,16 @@ class Ownership:
         for bundle in list(self._states):
             self._move(bundle, BundleEvent.LOST)
         previous = self._rejoining
-        self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(lost, previous))
+        self._topics.abandon(lambda _: True)
+        for bundle in lost:
+            self._move(bundle, BundleEvent.RELEASED)
+        self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(previous))
 
-    async def _rejoin(self, lost: Sequence[Bundle], previous: asyncio.Task[None] | None) -> None:
+    async def _rejoin(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             previous.cancel()
             await asyncio.gather(previous, return_exceptions=True)
         session = self._session
-        try:
-            await self._topics.abandon(lambda _: True)
-        finally:
-            for bundle in lost:
-                self._move(bundle, BundleEvent.RELEASED)
         seconds = REJOIN_SECONDS_MIN
         while session == self._session and not self._is_leaving:
             try:
@@ -507,10 +513,8 @@ class Ownership:
         if session == self._session and self._states.get(bundle) is BundleState.OWNED:
             log.warning("bundle %s was taken away from us", bundle)
             self._move(bundle, BundleEvent.LOST)
-            try:
-                await self._topics.abandon(self._is_in(bundle))
-            finally:
-                self._move(bundle, BundleEvent.RELEASED)
+            self._topics.abandon(self._is_in(bundle))
+            self._move(bundle, BundleEvent.RELEASED)
 
     async def look(self, bundle: Bundle) -> None:
         """Read who owns a bundle, where what is known may be old."""

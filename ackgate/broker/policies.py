@@ -8,10 +8,18 @@ survive.
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.managed_ledger import Retention
-from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.broker.node_follower import NodeFollower
+from ackgate.errors import (
+    CallerError,
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    OutcomeUnknownError,
+)
 from ackgate.persistence.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -20,7 +28,13 @@ if TYPE_CHECKING:
     from ackgate.broker.names import NamespaceName, TopicName
     from ackgate.persistence.ports import MetadataStore
 
+log = logging.getLogger(__name__)
+
 NAMESPACE_POLICIES: Final = "/admin/policies"
+TOPIC_POLICIES: Final = "/admin/topic-policies"
+
+CONFLICTS_MAX: Final = 10
+"""Changes by other brokers that one change may lose against."""
 
 PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
@@ -36,10 +50,16 @@ POLICY_TYPES: Final[Mapping[str, type]] = {
 
 
 class PolicyStore:
-    """Policies by path, read once and kept; every change goes through here."""
+    """Policies by path, read once and kept; every change goes through here.
+
+    With `follow`, what another broker changes is taken over, too.
+    """
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
+        self._follower = NodeFollower(
+            metadata, (NAMESPACE_POLICIES, TOPIC_POLICIES), self._read_again
+        )
         self._known: dict[str, dict[str, Any]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -54,24 +74,50 @@ class PolicyStore:
             self._known[path] = _decode(path, stored.value) if stored else {}
         return self._known[path]
 
+    async def follow(self) -> None:
+        """Watch for changes in this session, and read what may have changed before it began."""
+        self._follower.start()
+        await self._read_again(set(self._known))
+
+    def stop(self) -> None:
+        """Follow no more."""
+        self._follower.stop()
+
+    async def _read_again(self, paths: set[str]) -> None:
+        is_changed = False
+        for path in paths & self._known.keys():
+            stored = await self._metadata.get(path)
+            try:
+                policies = _decode(path, stored.value) if stored else {}
+            except CorruptRecordError as error:
+                log.error("what was known before still holds: %s", error)  # noqa: TRY400
+                continue
+            is_changed = is_changed or policies != self._known[path]
+            self._known[path] = policies
+        if is_changed:
+            self._tell()
+
     def known(self, path: str) -> Mapping[str, Any]:
         """What `load` found at `path`, without I/O."""
         return self._known.get(path, {})
 
     async def change(self, path: str, changes: Mapping[str, object]) -> None:
         """Set policies, or remove them with None; all of them or none."""
-        policies = dict(await self.load(path))
-        for key, value in changes.items():
-            expected = POLICY_TYPES[key]
-            if value is None:
-                policies.pop(key, None)
-            elif type(value) is expected:
-                policies[key] = value
-            else:
-                raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
-        await self._metadata.put(path, json.dumps(policies).encode(), expected_version=None)
-        self._known[path] = policies
-        self._tell()
+        for _ in range(CONFLICTS_MAX):
+            stored = await self._metadata.get(path)
+            policies = _changed(_decode(path, stored.value) if stored else {}, changes)
+            try:
+                await self._metadata.put(
+                    path,
+                    json.dumps(policies).encode(),
+                    expected_version=stored.version if stored else -1,
+                )
+            except (MetadataConflictError, OutcomeUnknownError):
+                continue  # read what is there now, and lay the changes over that
+            self._known[path] = policies
+            self._tell()
+            return
+        raise MetadataStoreError(f"policies at {path} are contended")
 
     async def create(self, path: str) -> None:
         """Make an empty set of policies. Raises `NodeExistsError`."""
@@ -89,6 +135,18 @@ class PolicyStore:
             listener()
 
 
+def _changed(policies: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    for key, value in changes.items():
+        expected = POLICY_TYPES[key]
+        if value is None:
+            policies.pop(key, None)
+        elif type(value) is expected:
+            policies[key] = value
+        else:
+            raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
+    return policies
+
+
 def namespace_policy_path(namespace: NamespaceName) -> str:
     """Node of a namespace's policies."""
     names = (namespace.tenant, namespace.namespace)
@@ -98,7 +156,7 @@ def namespace_policy_path(namespace: NamespaceName) -> str:
 def topic_policy_path(topic: TopicName) -> str:
     """Node of a topic's policies; all partitions of a topic share one."""
     names = (topic.tenant, topic.namespace, topic.partitioned.local_name)
-    return "/admin/topic-policies/" + "/".join(map(node_of_name, names))
+    return f"{TOPIC_POLICIES}/" + "/".join(map(node_of_name, names))
 
 
 class EffectivePolicies:

@@ -93,10 +93,13 @@ class SessionPort(Protocol):
     def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
         """A producer that waited for exclusive access (`is_ready` was False) may publish now."""
 
-    def close_producer(self, producer_id: int) -> None:
-        """Tell the client that the broker has closed the producer; forget it. Clients reconnect."""
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+        """Tell the client that the broker has closed the producer; forget it.
 
-    def close_consumer(self, consumer_id: int) -> None:
+        Clients reconnect, to the broker at `service_url` if that is known to serve the topic now.
+        """
+
+    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
         """Tell the client that the broker has closed the consumer; forget it. Clients reconnect."""
 
 

@@ -57,8 +57,8 @@ class Producer:
             self.is_closed = True
             await self.topic.producers.remove(self)
 
-    def disconnect(self) -> None:
-        """Detach from the broker's side: the client is told and looks up again."""
+    def disconnect(self, service_url: str = "") -> None:
+        """Detach from the broker's side: the client goes to this address, or looks up again."""
         if not self.is_closed:
             self.is_closed = True
-            self.session.close_producer(self.producer_id)
+            self.session.close_producer(self.producer_id, service_url)

@@ -30,8 +30,16 @@ from ackgate.broker.partition_counts import (
 from ackgate.broker.policies import topic_policy_path
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.topic import Topic
-from ackgate.errors import CallerError, NodeExistsError, NoSuchNodeError
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OwnershipError,
+    SessionLostError,
+)
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
+from ackgate.persistence.ports import SessionState
 from ackgate.persistence.topic_node import TopicNode, encode_topic_node
 
 if TYPE_CHECKING:
@@ -122,8 +130,14 @@ class TopicRegistry:
             await topic.open(create=create)
         except NoSuchNodeError:
             raise TopicNotFoundError(f"topic {name} does not exist") from None
+        except AckGateError as error:
+            topic.abandon(OwnershipError(f"topic {name} was not opened: {error}"))
+            raise
         if self._is_closing or not self.owners.is_served_here(name):
-            await topic.close()
+            if self._parts.metadata.session_state is SessionState.LOST:
+                topic.abandon(SessionLostError(f"topic {name} was lost while it was opened"))
+            else:
+                await topic.close()
             raise ServiceNotReadyError(f"topic {name} is being closed")
         self._topics[str(name)] = topic
         return topic
@@ -271,14 +285,20 @@ class TopicRegistry:
         await SchemaRegistry(self._parts.metadata).delete(name)
 
     def forget(self, topic: Topic) -> None:
-        """Let go of a topic that somebody else owns now."""
-        if not topic.is_closing:
-            topic.is_closing = True
-            self._closing_task = asyncio.get_running_loop().create_task(self._close(topic))
+        """Let go of a topic that somebody else owns now, at once and without writing anything."""
+        topic.abandon(OwnershipError(f"topic {topic.name} belongs to somebody else"))
+        if self._topics.get(str(topic.name)) is topic:
+            del self._topics[str(topic.name)]
 
     async def _close(self, topic: Topic) -> None:
         try:
-            await topic.close()
+            await self._settle(topic)
+        finally:
+            topic.send_away()
+
+    async def _settle(self, topic: Topic) -> None:
+        try:
+            await topic.settle()
         finally:
             if self._topics.get(str(topic.name)) is topic:
                 del self._topics[str(topic.name)]
@@ -288,33 +308,34 @@ class TopicRegistry:
 
         Clients are told by what is returned; it takes the address of the new owner, if known.
         """
-        await self._loaded(is_meant)
-        topics = [topic for topic in self if is_meant(topic.name)]
-        await self._close_all(topics)
-        return lambda _: None
-
-    async def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
-        """Let go of topics that somebody else may own already: nothing is written."""
-        topics = [topic for topic in self if is_meant(topic.name)]
-        await self._close_all(topics)
-        await self._loaded(is_meant)
-
-    async def _loaded(self, is_meant: Callable[[TopicName], bool]) -> None:
-        """Wait for loads that are under way."""
         loading = [task for key, task in self._loading.items() if is_meant(TopicName.parse(key))]
         await asyncio.gather(*loading, return_exceptions=True)
+        topics = [topic for topic in self if is_meant(topic.name) and not topic.is_closing]
+        await self._on_all(topics, self._settle)
+
+        def tell(service_url: str) -> None:
+            for topic in topics:
+                topic.send_away(service_url)
+
+        return tell
+
+    def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Let go of topics that somebody else may own already: nothing is written."""
+        for topic in self:
+            if is_meant(topic.name):
+                self.forget(topic)
 
     async def close(self) -> None:
         """Close all topics, persisting what is dirty."""
         self._is_closing = True
         if self._loading:
             await asyncio.gather(*self._loading.values(), return_exceptions=True)
-        await self._close_all(list(self))
+        await self._on_all(list(self), self._close)
 
-    async def _close_all(self, topics: list[Topic]) -> None:
+    async def _on_all(self, topics: list[Topic], close: Callable[[Topic], Awaitable[None]]) -> None:
         for start in range(0, len(topics), CLOSES_AT_ONCE_MAX):
             results = await asyncio.gather(
-                *(self._close(topic) for topic in topics[start : start + CLOSES_AT_ONCE_MAX]),
+                *(close(topic) for topic in topics[start : start + CLOSES_AT_ONCE_MAX]),
                 return_exceptions=True,
             )
             for topic, result in zip(topics[start:], results, strict=False):

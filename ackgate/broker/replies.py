@@ -277,22 +277,29 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
     return encode(command)
 
 
-def close_producer(producer_id: int) -> bytes:
-    """CLOSE_PRODUCER on the broker's initiative. Nobody answers it."""
+def close_producer(producer_id: int, service_url: str = "") -> bytes:
+    """CLOSE_PRODUCER on the broker's initiative. Nobody answers it.
+
+    Clients that know PIP-307 connect to `service_url` without a lookup.
+    """
     command = pb.BaseCommand(type=Type.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST_ID
+    if service_url:
+        command.close_producer.assignedBrokerServiceUrl = service_url
     return encode(command)
 
 
 # ---- consuming
 
 
-def close_consumer(consumer_id: int) -> bytes:
+def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
     """CLOSE_CONSUMER on the broker's initiative."""
     command = pb.BaseCommand(type=Type.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
+    if service_url:
+        command.close_consumer.assignedBrokerServiceUrl = service_url
     return encode(command)
 
 

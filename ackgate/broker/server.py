@@ -37,6 +37,7 @@ from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
@@ -123,6 +124,10 @@ class BrokerServer:
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
         stack.push_async_callback(stop_http)
         stack.callback(self._protocol.stop_accepting)
+        self.ownership.on_joined(self.parts.policies.follow)
+        self.ownership.on_joined(self.dynamic.follow)
+        stack.callback(self.parts.policies.stop)
+        stack.callback(self.dynamic.stop)
         await self.ownership.join(self._record())
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
         stack.push_async_callback(self._end_upkeep)
@@ -203,7 +208,11 @@ class BrokerServer:
 async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:
     persistence = settings.persistence
     url = persistence.metadata_store_url or f"sqlite:{directory.metadata_path}"
-    return await open_metadata_store(url, node_bytes_max=persistence.metadata_store_max_node_bytes)
+    return await open_metadata_store(
+        url,
+        node_bytes_max=persistence.metadata_store_max_node_bytes,
+        session=SessionOptions.of(persistence),
+    )
 
 
 async def _open_ledgers(

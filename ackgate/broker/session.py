@@ -305,9 +305,9 @@ class Session(asyncio.Protocol):
         """PRODUCER_SUCCESS, for the second time: exclusive access was won."""
         self.producers.ready(producer_id)
 
-    def close_producer(self, producer_id: int) -> None:
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
         """CLOSE_PRODUCER."""
-        self.producers.closed_by_broker(producer_id)
+        self.producers.closed_by_broker(producer_id, service_url)
 
     def send_messages(
         self,
@@ -335,9 +335,9 @@ class Session(asyncio.Protocol):
         """ACK_RESPONSE with an error."""
         self.send(replies.ack_error(consumer_id, request_id, error, message))
 
-    def close_consumer(self, consumer_id: int) -> None:
+    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
         """CLOSE_CONSUMER."""
-        self.consumers.closed_by_broker(consumer_id)
+        self.consumers.closed_by_broker(consumer_id, service_url)
 
 
 def _address(peername: object) -> str:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire_types import SubscribeRequest, SubscriptionType
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import Dispatcher, Effect
+    from ackgate.errors import OwnershipError
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
@@ -157,10 +158,10 @@ class Subscription:
             return
         self.ask_round()
 
-    def disconnect_consumers(self) -> None:
-        """Send all consumers away; clients look up and subscribe again."""
+    def disconnect_consumers(self, service_url: str = "") -> None:
+        """Send all consumers away; clients subscribe again, at this address or by a lookup."""
         for consumer in list(self.consumers.values()):
-            consumer.disconnect()
+            consumer.disconnect(service_url)
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         """Do what the dispatcher says must be done at once, in its order."""
@@ -361,11 +362,19 @@ class Subscription:
             await self.store.flush()
 
     async def close(self) -> None:
-        """Send consumers away and persist what is dirty."""
-        self._stop()
+        """Deliver no more and persist what is dirty. Consumers are sent away by the topic."""
+        self._is_closed = True
+        self._dispatch_loop.stop()
         await self._dispatch_loop.settle()
         if self.store is not None:
             await self.store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Deliver no more, and write no more: somebody else may own the topic."""
+        self._is_closed = True
+        self._dispatch_loop.stop()
+        if self.store is not None:
+            self.store.abandon(error)
 
     async def delete(self) -> None:
         """Remove the subscription for good."""

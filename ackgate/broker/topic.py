@@ -32,7 +32,7 @@ from ackgate.broker.topic_deduplication import TopicDeduplication
 from ackgate.broker.topic_producers import TopicProducers
 from ackgate.broker.wire_types import InitialPosition, SubscriptionType
 from ackgate.cursor.position import LATEST, Position
-from ackgate.errors import AckGateError, CallerError, ConsumerBusyError
+from ackgate.errors import AckGateError, CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 
@@ -157,15 +157,44 @@ class Topic:
         )
 
     async def close(self) -> None:
-        """Send everybody away, persist what is dirty, close the ledgers."""
+        """Persist what is dirty, close the ledgers, send everybody away."""
+        try:
+            await self.settle()
+        finally:
+            self.send_away()
+
+    async def settle(self) -> None:
+        """Take no more work, confirm what is in flight, persist what is dirty.
+
+        Clients are not told yet: they would be back before anybody could serve them.
+        """
         self.is_closing = True
-        self.producers.disconnect_all()
-        await asyncio.gather(*(s.close() for s in self.subscriptions.values()))
+        closing = [s.close() for s in self.subscriptions.values()]
         if self._dedup is not None:
-            await self._dedup.close()
+            closing.append(self._dedup.close())
+        failures = await asyncio.gather(*closing, return_exceptions=True)
         if self._trim is not None:
             await self._trim
         await self.ledger.close()
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def send_away(self, service_url: str = "") -> None:
+        """Tell clients to go: to this address, or where a lookup will lead them."""
+        self.producers.disconnect_all(service_url)
+        for subscription in self.subscriptions.values():
+            subscription.disconnect_consumers(service_url)
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more: somebody else may own the topic."""
+        self.is_closing = True
+        for subscription in self.subscriptions.values():
+            subscription.abandon(error)
+        if self._dedup is not None:
+            self._dedup.abandon(error)
+        self.ledger.abandon(error)
+        self.send_away()
 
     async def delete(self, *, force: bool) -> None:
         """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
@@ -219,8 +248,8 @@ class Topic:
         entry: bytes,
     ) -> None:
         """Store one entry of a producer."""
-        if producer.is_closed or not producer.is_ready:
-            return
+        if producer.is_closed or not producer.is_ready or self.is_closing:
+            return  # a client that is sent away sends again what it has no receipt for
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         if self._dedup is not None:
@@ -263,12 +292,16 @@ class Topic:
             subscription.on_entries_added()
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
-        """Entries will not be stored: tell their producers."""
+        """Entries will not be stored: tell their producers.
+
+        Not if somebody else owns the topic: there the producers will send them again.
+        """
         code = server_error(error)
         for producer, sequence_id, _ in contexts:
             if self._dedup is not None:
                 self._dedup.producers.failed(producer.name)
-            producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
+            if not isinstance(error, OwnershipError):
+                producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
 
     def on_fenced(self, error: AckGateError) -> None:
         """Another broker owns the topic now: let go of it."""

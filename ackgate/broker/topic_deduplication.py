@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.managed_ledger import ManagedLedger
     from ackgate.config.broker import BrokerSettings
+    from ackgate.errors import OwnershipError
     from ackgate.persistence.cursor_store import CursorStore
 
 REPLAY_ENTRIES: Final = 1_000
@@ -72,6 +73,10 @@ class TopicDeduplication:
         """Save and close."""
         self.save()
         await self._store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more."""
+        self._store.abandon(error)
 
     async def delete(self) -> None:
         """Forget it all."""

@@ -102,10 +102,10 @@ class TopicProducers:
             heir.is_ready = True
             heir.session.send_producer_ready(heir.producer_id, heir)
 
-    def disconnect_all(self) -> None:
-        """Send everybody away: the topic is being closed."""
+    def disconnect_all(self, service_url: str = "") -> None:
+        """Send everybody away, to this address if it is known: the topic is being closed."""
         for producer in [*self._by_name.values(), *self._waiting]:
-            producer.disconnect()
+            producer.disconnect(service_url)
         self._by_name.clear()
         self._waiting.clear()
         self._holder = None

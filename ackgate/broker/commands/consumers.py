@@ -228,10 +228,10 @@ class Consumers:
 
         self._session.run(request_id, answer())
 
-    def closed_by_broker(self, consumer_id: int) -> None:
+    def closed_by_broker(self, consumer_id: int, service_url: str) -> None:
         """Tell the client that its consumer is closed: it subscribes again."""
         if self._attached.pop(consumer_id, None) is not None:
-            self._session.send(replies.close_consumer(consumer_id))
+            self._session.send(replies.close_consumer(consumer_id, service_url))
 
     def _forget(self, consumer_id: int, consumer: _Consumer) -> None:
         # The id may have been given to a new consumer while the old one was being detached.

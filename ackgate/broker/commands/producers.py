@@ -241,14 +241,14 @@ class Producers:
         await producer.port.close()
         return replies.success(request_id)
 
-    def closed_by_broker(self, producer_id: int) -> None:
+    def closed_by_broker(self, producer_id: int, service_url: str) -> None:
         """Tell the client that its producer is closed, and ignore what it still sends."""
         if self._forget(producer_id) is None:
             return
         self._recently_closed[producer_id] = None
         if len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
-        self._session.send(replies.close_producer(producer_id))
+        self._session.send(replies.close_producer(producer_id, service_url))
 
     def _forget(self, producer_id: int) -> _Producer | None:
         producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)

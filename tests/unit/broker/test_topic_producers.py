@@ -23,7 +23,7 @@ class Session:
         self.closed: list[int] = []
         self.ready: list[int] = []
 
-    def close_producer(self, producer_id: int) -> None:
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
         self.closed.append(producer_id)
 
     def send_producer_ready(self, producer_id: int, producer: object) -> None:
