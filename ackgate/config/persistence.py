@@ -318,6 +318,35 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
 
+    metadata_store_session_timeout_millis: int = setting(
+        30_000,
+        "Session time-out asked of ZooKeeper: what a broker owns is free again so long after it was "
+        "last heard of. The servers have bounds of their own.",
+        unit="ms",
+        pulsar=30_000,
+        ge=100,
+        le=3_600_000,
+    )
+    metadata_store_operation_timeout_seconds: int = setting(
+        30,
+        "How long a call to ZooKeeper waits for the connection or for its answer, and how long the "
+        "first connection may take.",
+        unit="s",
+        pulsar=30,
+        ge=1,
+        le=86_400,
+    )
+    metadata_store_digest: SecretStr = setting(
+        "",
+        "`user:password` for ZooKeeper's digest authentication. Empty: none.",
+        is_secret=True,
+    )
+    metadata_store_acl: Literal["open", "creator"] = setting(
+        "open",
+        "Who may use the nodes made in ZooKeeper: anybody who reaches it, or only the user of "
+        "`metadataStoreDigest`.",
+    )
+
     def bookie_paths(self, data_directory: Path) -> tuple[Path, ...]:
         """The storage directory of every bookie."""
         if self.bookie_directories:

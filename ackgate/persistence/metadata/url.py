@@ -3,7 +3,7 @@
 ============================  =========================================================
 ``sqlite:PATH``               one SQLite file, the embedded default
 ``memory:``                   nothing is kept; for tests
-``zk:HOST:PORT,.../ROOT``     ZooKeeper: understood, but this build does not have it
+``zk:HOST:PORT,.../ROOT``     ZooKeeper servers, and the node below which all of ours lie
 ============================  =========================================================
 """
 
@@ -16,8 +16,10 @@ from ackgate.errors import ConfigurationError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
 
 if TYPE_CHECKING:
+    from ackgate.persistence.metadata.session_options import SessionOptions
     from ackgate.persistence.ports import MetadataStore
 
 
@@ -58,9 +60,13 @@ def parse_metadata_url(url: str) -> MetadataUrl:
 
 
 async def open_metadata_store(
-    url: str, *, read_only: bool = False, node_bytes_max: int = NODE_BYTES_MAX
+    url: str,
+    *,
+    read_only: bool = False,
+    node_bytes_max: int = NODE_BYTES_MAX,
+    session: SessionOptions | None = None,
 ) -> MetadataStore:
-    """Open the store that `url` names.
+    """Open the store that `url` names. `session` is for stores on other machines.
 
     Raises `ConfigurationError`, `DataDirectoryBusyError`, `MetadataStoreError`.
     """
@@ -73,6 +79,6 @@ async def open_metadata_store(
         case MetadataScheme.MEMORY:
             return MemoryMetadataStore(node_bytes_max=node_bytes_max)
         case MetadataScheme.ZOOKEEPER:
-            raise ConfigurationError(
-                f"metadataStoreUrl {url!r}: this build has no ZooKeeper store; use sqlite:PATH"
+            return await ZooKeeperMetadataStore.open(
+                address, read_only=read_only, node_bytes_max=node_bytes_max, options=session
             )

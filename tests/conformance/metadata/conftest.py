@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
 
 NODE_BYTES_MAX = 64 * 1024
 
@@ -34,7 +37,7 @@ class Backend:
         return store
 
 
-def memory(_: Path) -> Backend:
+def memory(_: pytest.FixtureRequest) -> Backend:
     tree = MemoryTree()
 
     async def connect() -> MetadataStore:
@@ -43,8 +46,8 @@ def memory(_: Path) -> Backend:
     return Backend(connect, is_shared=True)
 
 
-def faulty(directory: Path) -> Backend:
-    below = memory(directory)
+def faulty(request: pytest.FixtureRequest) -> Backend:
+    below = memory(request)
 
     async def connect() -> MetadataStore:
         return FaultyMetadataStore(await below.connect())
@@ -52,7 +55,9 @@ def faulty(directory: Path) -> Backend:
     return Backend(connect, is_shared=True)
 
 
-def sqlite(directory: Path) -> Backend:
+def sqlite(request: pytest.FixtureRequest) -> Backend:
+    directory: Path = request.getfixturevalue("tmp_path")
+
     async def connect() -> MetadataStore:
         return await SqliteMetadataStore.open(
             directory / "metadata.db", node_bytes_max=NODE_BYTES_MAX
@@ -61,12 +66,22 @@ def sqlite(directory: Path) -> Backend:
     return Backend(connect, is_shared=False)
 
 
-BACKENDS = [memory, faulty, sqlite]
+def real_zookeeper(request: pytest.FixtureRequest) -> Backend:
+    url = request.getfixturevalue("zookeeper_url")
+    options = SessionOptions(session_timeout_ms=10_000, operation_timeout_seconds=20)
+
+    async def connect() -> MetadataStore:
+        return await open_metadata_store(url, node_bytes_max=NODE_BYTES_MAX, session=options)
+
+    return Backend(connect, is_shared=True)
+
+
+BACKENDS = [memory, faulty, sqlite, real_zookeeper]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
-async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    made = request.param(tmp_path)
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    made = request.param(request)
     yield made
     for store in made.sessions:
         await store.close()

@@ -14,6 +14,7 @@ from ackgate.persistence.metadata.url import (
     open_metadata_store,
     parse_metadata_url,
 )
+from ackgate.persistence.metadata.zookeeper_address import parse_address
 
 
 def test_the_parts_of_a_url() -> None:
@@ -41,6 +42,26 @@ async def test_stores_are_opened(tmp_path: Path) -> None:
     await sqlite.close()
 
 
-async def test_zookeeper_is_understood_and_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no ZooKeeper"):
-        await open_metadata_store("zk:localhost:2181")
+@pytest.mark.parametrize(
+    ("address", "hosts", "root"),
+    [
+        ("a", ("a:2181",), ""),
+        ("a:1,b:2", ("a:1", "b:2"), ""),
+        ("a:1, b:2/root", ("a:1", "b:2"), "/root"),
+        ("zk-0.zk.svc:2181/", ("zk-0.zk.svc:2181",), ""),
+        ("[::1]:2181,127.0.0.1/a/b", ("[::1]:2181", "127.0.0.1:2181"), "/a/b"),
+        ("a:1,a:1", ("a:1",), ""),
+    ],
+)
+def test_the_parts_of_a_zookeeper_address(address: str, hosts: tuple[str, ...], root: str) -> None:
+    assert parse_address(address) == (hosts, root)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/root", "a:0", "a:65536", "a:x", "a,,b", "a:1/x/", "a:1//x", "a:1/x/../y", "a b:1", "u@a:1"],
+)
+async def test_an_impossible_zookeeper_address_is_refused_and_quoted(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="metadataStoreUrl") as refused:
+        await open_metadata_store(f"zk:{address}")
+    assert repr(f"zk:{address}") in str(refused.value)

@@ -1,0 +1,47 @@
+"""How a session to a metadata store on other machines is held. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ackgate.config.persistence import PersistenceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Time limits and credentials. Stores on this machine have no use for them."""
+
+    session_timeout_ms: int = 30_000
+    """Asked of the server, which may answer with another one."""
+
+    operation_timeout_seconds: float = 30.0
+    """How long one call waits, for the connection or for its answer; also the first connection."""
+
+    digest: str | None = field(default=None, repr=False)
+    """``user:password`` of ZooKeeper's digest scheme. Never in a message or a log."""
+
+    acl: Literal["open", "creator"] = "open"
+    """Who may use the nodes that this session makes: anybody, or the digest's user alone."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigurationError` for what cannot be meant."""
+        if self.digest is not None:
+            user, colon, _ = self.digest.partition(":")
+            if not user or not colon:
+                raise ConfigurationError("metadataStoreDigest must read user:password")
+        elif self.acl == "creator":
+            raise ConfigurationError("metadataStoreAcl = creator needs a metadataStoreDigest")
+
+    @classmethod
+    def of(cls, settings: PersistenceSettings) -> SessionOptions:
+        """What the settings say. Raises `ConfigurationError`."""
+        return cls(
+            session_timeout_ms=settings.metadata_store_session_timeout_millis,
+            operation_timeout_seconds=settings.metadata_store_operation_timeout_seconds,
+            digest=settings.metadata_store_digest.get_secret_value() or None,
+            acl=settings.metadata_store_acl,
+        )
