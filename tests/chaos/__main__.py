@@ -1,5 +1,7 @@
 """``python -m tests.chaos --cycles N --seed S``: kill a broker over and over, check its promises.
 
+With ``--cluster``: two brokers, three ZooKeeper servers, three bookies, and faults of all kinds.
+
 Exit code 0: every promise was kept. 1: one was broken; seed, cycle, positions and the data
 directory are printed. With ``--break-receipts`` the broker confirms acks that are not durable, and
 0 means that this was noticed.
@@ -16,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.wire_load import Style
 
@@ -24,6 +27,7 @@ def main() -> int:
     """Run, print, tell."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--cycles", type=int, default=20)
+    parser.add_argument("--cluster", action="store_true", help="two brokers on a real ZooKeeper")
     parser.add_argument("--seed", type=int, default=None, help="default: by the clock")
     parser.add_argument(
         "--subscription-types",
@@ -41,7 +45,7 @@ def main() -> int:
         settings = {**settings, **BROKEN}
     directory = Path(tempfile.mkdtemp(prefix=f"ackgate-chaos-{seed}-"))
     print(f"seed {seed}, {arguments.cycles} cycles, data in {directory}", flush=True)
-    run = ChaosRun(
+    run = (ClusterRun if arguments.cluster else ChaosRun)(
         directory,
         seed,
         styles=[Style(name) for name in arguments.subscription_types.split(",")],
@@ -63,6 +67,8 @@ def main() -> int:
     if arguments.break_receipts:
         print("receipts promised nothing, and nobody noticed", file=sys.stderr)
         return 1
+    if isinstance(run, ClusterRun):
+        print(run.figures_text())
     print(f"{arguments.cycles} cycles in {time.monotonic() - began:.0f} s: every promise kept")
     return 0
 

@@ -16,9 +16,14 @@ from ackgate.cursor.position import Position
 from tests.chaos.facts import ViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 TIMEOUT_SECONDS = 10
+
+NEW = frozenset({"new"})
+STORED = frozenset({"ledger", "metadata-store"})
+"""Where recovery may find the state of a cursor."""
+
 _RANGE = re.compile(r"[(\[](\d+):(-?\d+)\.\.(\d+):(\d+)\]")
 
 
@@ -56,12 +61,14 @@ async def cursor_states(admin_url: str, topic: str) -> dict[str, CursorState]:
     return {name: CursorState.parse(cursor) for name, cursor in stats["cursors"].items()}
 
 
-async def check_recovery(admin_url: str, topic: str, *, is_new: bool) -> None:
-    """Raise `ViolationError` unless the stats tell what recovery found, and that it was all."""
+async def check_recovery(admin_url: str, topic: str, expected: Collection[str]) -> None:
+    """Raise `ViolationError` unless the stats tell what recovery found, and that it was all.
+
+    `expected`: where it may have been found.
+    """
     stats = await _get(admin_url, topic, "stats")
     for name, subscription in stats["subscriptions"].items():
         recovery = subscription["ackState"]["recovery"]
-        expected = {"new"} if is_new else {"ledger", "metadata-store"}
         dropped = recovery["dropped"] or {}
         is_whole = recovery["lost"] is None and not any(dropped.values())
         if recovery["source"] not in expected or not is_whole:

@@ -132,7 +132,8 @@ class ChaosRun:
 
     async def _verify_states(self, side: Side, *, is_new: bool) -> None:
         admin_url, name = self._broker.admin_url, side.topic.name
-        await inspection.check_recovery(admin_url, name, is_new=is_new)
+        expected = inspection.NEW if is_new else inspection.STORED
+        await inspection.check_recovery(admin_url, name, expected)
         states = await inspection.cursor_states(admin_url, name)
         side.verify_states(states)
         for facts in side.topic.subscriptions:

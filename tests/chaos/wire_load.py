@@ -162,7 +162,8 @@ class Publisher:
 
     async def detach(self) -> None:
         """Close in good order."""
-        await asyncio.wait([*self.under_way.tasks, asyncio.create_task(self._producer.close())])
+        answers = [*self.under_way.tasks, self._producer.close()]
+        await asyncio.gather(*answers, return_exceptions=True)
         await self.client.close()
 
 
@@ -261,7 +262,8 @@ class Subscriber:
 
     async def detach(self) -> None:
         """Close in good order: whatever was sent has been applied, and is answered."""
-        await asyncio.wait([*self.under_way.tasks, asyncio.create_task(self._consumer.close())])
+        answers = [*self.under_way.tasks, self._consumer.close()]
+        await asyncio.gather(*answers, return_exceptions=True)
         await self.client.close()
 
     def _take_new(self) -> None:
@@ -291,7 +293,7 @@ class Subscriber:
         if positions:
             await self._ack(positions, keys)
         else:
-            await self._round_trip()
+            await self.round_trip()
 
     async def _ack_parts(self) -> None:
         for position in self._pick()[:10]:
@@ -303,7 +305,7 @@ class Subscriber:
             if acked:
                 mask = sum(1 << key.batch_index for key in rest)
                 await self._ack([position], acked, unacked_mask=mask or None)
-        await self._round_trip()
+        await self.round_trip()
 
     async def _ack_cumulatively(self) -> None:
         in_order = sorted(self._held)
@@ -327,7 +329,7 @@ class Subscriber:
             self._consumer.ack_without_receipt(
                 *positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask
             )
-            await self._round_trip()
+            await self.round_trip()
             self.facts.ack_applied(keys, time.monotonic())
             return
 
@@ -345,14 +347,15 @@ class Subscriber:
 
     async def _send_back(self) -> None:
         if self.style.is_cumulative:
-            await self._round_trip()
+            await self.round_trip()
             return
         positions = self._pick()[:5]
         for position in positions:
             del self._held[position]
         if positions:
             self._consumer.redeliver(*positions)
-        await self._round_trip()
+        await self.round_trip()
 
-    async def _round_trip(self) -> None:
+    async def round_trip(self) -> None:
+        """What was sent before has been applied when this returns."""
         await self._consumer.stats()

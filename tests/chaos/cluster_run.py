@@ -1,0 +1,298 @@
+"""A cluster run: two brokers, three ZooKeeper servers, three bookies, clients that go on, the facts.
+
+Edge::
+
+    everybody works -> faults begin -> faults end -> every topic takes messages again, in time
+                    -> everybody works -> all clients go, the brokers agree who owns what -> again
+
+Facts are checked whenever a topic has been found at an owner (`cluster_side.py`), be it in the midst
+of a fault. What each fault did to the service is kept in `figures`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.testing.broker_process import BrokerFailedError
+from ackgate.testing.cluster import BrokerCluster
+from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperFailedError
+from tests.chaos import inspection
+from tests.chaos.cluster_faults import Faults
+from tests.chaos.cluster_schedule import SESSION_SECONDS, Role, Trouble, plan_cluster_cycle
+from tests.chaos.cluster_side import DURABLE_SECONDS, ClusterSide, agree
+from tests.chaos.facts import ViolationError
+from tests.chaos.run import ChaosFailedError
+from tests.chaos.side import both_sides, story
+from tests.chaos.wire_load import Style
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from tests.chaos.cluster_schedule import ClusterCycle, Fault
+
+RESUME_SECONDS: Final = SESSION_SECONDS + 12.5
+"""After the last fault has ended: a session may have to expire, and the machine may be busy."""
+
+DRAIN_SECONDS: Final = 60.0
+CLIENT_MESSAGES_PER_CYCLE: Final = 100
+NOTES_MAX: Final = 400
+
+_FAILURES: Final = (ViolationError, BrokerFailedError, ZooKeeperFailedError, TimeoutError)
+
+
+class ClusterRun:
+    """See the module."""
+
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        styles: Sequence[Style] = tuple(Style),
+        settings: Mapping[str, Any] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.seed = seed
+        self.figures: dict[str, list[float]] = defaultdict(list)
+        """Seconds without service, by what had happened."""
+        self._directory = directory
+        self._extra = dict(settings or {})
+        self._report = report
+        self._ensemble = ZooKeeperEnsemble(directory / "zookeeper", force_sync=False)
+        self._cluster = BrokerCluster(directory, zookeeper=self._ensemble, root="/chaos")
+        self._faults = Faults(self._cluster, self._ensemble)
+        self._notes: list[str] = []
+        self._began = time.monotonic()
+        self._sides = [
+            ClusterSide(side, self._cluster, directory / "pulsar-client.log", self._note)
+            for side in both_sides(seed, styles)
+        ]
+
+    async def run(self, cycles: int) -> None:
+        """Raises `ChaosFailedError`."""
+        number = 0
+        try:
+            await asyncio.to_thread(self._ensemble.start)
+            first = plan_cluster_cycle(self.seed, 0, self._extra)
+            self._cluster.configure(first.settings)
+            await asyncio.to_thread(self._cluster.start)
+            for number in range(cycles):
+                await self._cycle(plan_cluster_cycle(self.seed, number, self._extra))
+            await self._finish(cycles)
+        except _FAILURES as error:
+            raise ChaosFailedError(self._failure(number, error)) from error
+        finally:
+            for each in self._sides:
+                if each.side.client is not None:
+                    await asyncio.to_thread(each.side.client.close)
+            await asyncio.to_thread(self._cluster.kill)
+            await asyncio.to_thread(self._ensemble.kill)
+        left = left_running(self._directory)
+        if left:
+            raise ChaosFailedError(f"seed {self.seed}: still running: {left}")
+
+    # ---------------------------------------------------------------- one cycle
+
+    async def _cycle(self, cycle: ClusterCycle) -> None:
+        began = time.monotonic()
+        self._notes.clear()
+        self._note(str(cycle))
+        self._cluster.configure(cycle.settings)
+        for each in self._sides:
+            each.fault_began = -math.inf
+        stop = asyncio.Event()
+        serving = [asyncio.create_task(each.serve(cycle.number, stop)) for each in self._sides]
+        try:
+            await self._while_serving(serving, self._all_served())
+            await self._while_serving(serving, self._trouble(cycle), RESUME_SECONDS + 30)
+            stop.set()
+            async with asyncio.timeout(RESUME_SECONDS):
+                await asyncio.gather(*serving)
+        finally:
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+        for each in self._sides:
+            await each.settle_late()
+            each.side.client_facts.broker_ended(each.fault_began, DURABLE_SECONDS)
+        await self._agree()
+        seconds = time.monotonic() - began
+        self._report(f"{cycle}; {seconds:.1f} s, {story([each.side for each in self._sides])}")
+
+    async def _trouble(self, cycle: ClusterCycle) -> None:
+        """Work, faults, and work again."""
+        for each in self._sides:
+            if each.side.client is not None:
+                each.side.client.check()
+                each.side.client.allow(CLIENT_MESSAGES_PER_CYCLE)
+        rng = random.Random(f"{self.seed}/{cycle.number}/look")
+        await asyncio.sleep(rng.uniform(0, cycle.work_seconds))
+        await self._look()
+        await asyncio.sleep(cycle.work_seconds / 4)
+        met, began = self._sides[0].owner, time.monotonic()
+        for each in self._sides:
+            each.fault_began = began
+        await asyncio.gather(*(self._bring(fault, met) for fault in cycle.faults))
+        healed = time.monotonic()
+        self._note("all faults have ended")
+        async with asyncio.timeout(RESUME_SECONDS):
+            await self._all_served()
+        self._measure(cycle, began, healed)
+        await asyncio.sleep(cycle.work_seconds / 2)
+
+    async def _bring(self, fault: Fault, met: int) -> None:
+        await asyncio.sleep(fault.after_seconds)
+        self._note(f"{fault} (broker {met} was the owner)")
+        await self._faults.bring(fault, met)
+        self._note(f"over: {fault}")
+
+    async def _look(self) -> None:
+        """A first side whose owner has just gone has nothing to say."""
+        side = self._sides[0]
+        try:
+            await side.side.look(self._cluster.brokers[side.owner].admin_url)
+        except (OSError, KeyError) as error:
+            self._note(f"no look: {error}")
+
+    async def _all_served(self) -> None:
+        await asyncio.gather(*(each.probe() for each in self._sides))
+
+    async def _while_serving(
+        self,
+        serving: list[asyncio.Task[None]],
+        work: Coroutine[Any, Any, None],
+        seconds: float = RESUME_SECONDS,
+    ) -> None:
+        """Do it while the sides work; what goes wrong there ends it."""
+        working = asyncio.create_task(work)
+        try:
+            done, _ = await asyncio.wait(
+                [working, *serving], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise ViolationError(f"not served for {seconds} s")
+            for task in done:
+                if task is not working:
+                    task.result()
+            try:
+                await working
+            except TimeoutError:
+                raise ViolationError(f"not served {seconds} s after the faults had ended") from None
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _agree(self) -> None:
+        deadline = time.monotonic() + RESUME_SECONDS
+        for each in self._sides:
+            while not await agree(self._cluster, each.side.topic.name):
+                if time.monotonic() > deadline:
+                    raise ViolationError(f"{each.side.topic.name}: no agreement who owns it")
+                await asyncio.sleep(0.1)
+
+    def _measure(self, cycle: ClusterCycle, began: float, healed: float) -> None:
+        if len(cycle.faults) != 1:
+            return
+        fault, side = cycle.faults[0], self._sides[0]
+        if fault.role is Role.OWNER and side.first_delivery_at > began:
+            self.figures[f"{fault.trouble.value} to first delivery"].append(
+                side.first_delivery_at - began
+            )
+        if fault.trouble is not Trouble.UNLOAD:
+            resumed = time.monotonic() - healed
+            self.figures[f"{fault.trouble.value} ended to service"].append(resumed)
+
+    # ---------------------------------------------------------------- the end
+
+    async def _finish(self, number: int) -> None:
+        """Everything is acked, nothing is left, and the brokers go in good order."""
+        self._note("the end")
+        for each in self._sides:
+            each.is_idle = True
+        stop = asyncio.Event()
+        serving = [asyncio.create_task(each.serve(number, stop)) for each in self._sides]
+        try:
+            await self._while_serving(serving, self._all_served())
+            for each in self._sides:
+                if each.side.client is not None:
+                    each.side.client.drain()
+            await self._while_serving(serving, self._drain(), DRAIN_SECONDS + 1)
+            stop.set()
+            await asyncio.gather(*serving)
+        finally:
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+        for each in self._sides:
+            await each.settle_late()
+        self._report(f"everything acked; {story([each.side for each in self._sides])}")
+        for broker in self._cluster.brokers:
+            code = await asyncio.to_thread(broker.stop)
+            if code != 0:
+                raise ViolationError(f"exit code {code} after SIGTERM")
+
+    async def _drain(self) -> None:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            left = {}
+            for each in self._sides:
+                for subscriber in each.side.subscribers:
+                    await subscriber.ack_everything()
+                if each.side.client is not None:
+                    each.side.client.check()
+                admin_url = self._cluster.brokers[each.owner].admin_url
+                found = await inspection.backlogs(admin_url, each.side.topic.name)
+                left.update({f"{each.side.topic.name} {name}": n for name, n in found.items() if n})
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise ViolationError(f"not everything could be acked: {left}")
+            await asyncio.sleep(0.02)
+
+    # ---------------------------------------------------------------- telling
+
+    def figures_text(self) -> str:
+        """What was measured, a line each."""
+        return "\n".join(
+            f"{name}: {len(all_)} times, {min(all_):.2f} / {statistics.median(all_):.2f} /"
+            f" {max(all_):.2f} s (least, median, most)"
+            for name, all_ in sorted(self.figures.items())
+        )
+
+    def _note(self, what: str) -> None:
+        self._notes.append(f"{time.monotonic() - self._began:8.3f} {what}")
+        del self._notes[:-NOTES_MAX]
+
+    def _failure(self, number: int, error: BaseException) -> str:
+        logs = [*self._cluster.brokers, *self._ensemble.servers]
+        for index, each in enumerate(logs):
+            kind = "broker" if index < len(self._cluster.brokers) else "zookeeper"
+            (self._directory / f"{kind}-{index}.log").write_text(each.log)
+        (self._directory / "notes.log").write_text("\n".join(self._notes))
+        ends = "\n".join(f"--- {each.log[-2000:]}" for each in self._cluster.brokers)
+        notes = "\n".join(self._notes[-30:])
+        return (
+            f"seed {self.seed}, cycle {number}: {type(error).__name__}: {error}\n"
+            f"directory kept: {self._directory}\n{notes}\nthe ends of the brokers' logs:\n{ends}"
+        )
+
+
+def left_running(directory: Path) -> list[str]:
+    """Processes that were started with this directory and live on."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(directory) in command and path.parent.name != str(os.getpid()):
+            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return found

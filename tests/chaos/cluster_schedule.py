@@ -1,0 +1,202 @@
+"""What happens in which cycle of a cluster run: everything random about it, from its seed alone.
+
+Pure. A cycle lets everybody work, brings one or two faults, ends them, and lets everybody work on.
+Whom a fault meets is told by role (the topic's owner, ZooKeeper's leader), because who has the role
+depends on what went before. A run has one storage, and only faults under which its promises hold:
+a bookie goes only where every confirmed entry is on two of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SESSION_SECONDS: Final = 2.5
+
+_ALWAYS: Final[Mapping[str, Any]] = {
+    "metadataStoreSessionTimeoutMillis": int(SESSION_SECONDS * 1000),
+    "metadataStoreOperationTimeoutSeconds": 10,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "brokerDeleteInactiveTopicsEnabled": False,
+    "activeConsumerFailoverDelayTimeMillis": 10,
+    # A fallback to the metadata store keeps everything: nothing that a receipt covers is dropped.
+    "managedLedgerMaxUnackedRangesToPersistInMetadataStore": 100_000,
+    "fallbackRateLimit": 50,
+}
+
+_CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "ackPersistLingerMs": (0, 2, 2, 20),
+    "managedLedgerMaxEntriesPerLedger": (150, 1_000, 50_000),
+    "managedLedgerCursorMaxEntriesPerLedger": (20, 200, 50_000),
+    "cursorDeltasPerSnapshotMax": (1, 10, 1_000),
+    "cursorRecordChunkBytes": (4_096, 1_048_576),
+    "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
+    "brokerDeduplicationEnabled": (False, False, True),
+}
+
+
+class Role(enum.Enum):
+    """Whom a fault meets."""
+
+    OWNER = "the owner"
+    OTHER = "the other broker"
+    LEADER = "ZooKeeper's leader"
+    FOLLOWER = "a ZooKeeper follower"
+    ALL = "ZooKeeper"
+    BOOKIE = "a bookie"
+    TOPICS = "the topics"
+
+
+class Trouble(enum.Enum):
+    """What it does."""
+
+    KILL = "kill -9"
+    TERM = "SIGTERM"
+    KILL_WHILE_STOPPING = "SIGTERM and kill -9"
+    PAUSE = "SIGSTOP"
+    PARTITION_DROP = "partition (drop)"
+    PARTITION_HOLD = "partition (hold)"
+    PARTITION_CUT = "partition (cut)"
+    PARTITION_ANSWERS = "partition (answers dropped)"
+    SLOW_WIRE = "slow wire to ZooKeeper"
+    DISK_FULL = "disk full"
+    DIRECTORY_GONE = "directory gone"
+    UNLOAD = "unload"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a cycle."""
+
+    trouble: Trouble
+    role: Role
+    after_seconds: float
+    """Of work."""
+    seconds: float
+    """Until it ends."""
+    amount: float
+    """Between 0 and 1: how much of it, where there is a how much."""
+
+    def __str__(self) -> str:
+        return f"{self.role.value}: {self.trouble.value} for {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCycle:
+    """Work with faults in it."""
+
+    number: int
+    settings: Mapping[str, Any]
+    """Of brokers that are started in this cycle."""
+    faults: tuple[Fault, ...]
+    work_seconds: float
+    """Before the first fault, and after the last has ended."""
+
+    def __str__(self) -> str:
+        return f"cycle {self.number}: " + "; ".join(map(str, self.faults))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    weight: int
+    trouble: Trouble
+    role: Role
+    shortest: float
+    longest: float
+
+
+_LONG: Final = SESSION_SECONDS + 0.5
+
+_KINDS: Final = (
+    _Kind(6, Trouble.KILL, Role.OWNER, 0.0, SESSION_SECONDS + 1.0),
+    _Kind(2, Trouble.KILL, Role.OTHER, 0.0, 1.0),
+    _Kind(3, Trouble.TERM, Role.OWNER, 0.0, 1.0),
+    _Kind(1, Trouble.TERM, Role.OTHER, 0.0, 1.0),
+    _Kind(2, Trouble.KILL_WHILE_STOPPING, Role.OWNER, 0.0, 1.0),
+    _Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 1.0),
+    _Kind(2, Trouble.PAUSE, Role.OWNER, 0.1, 1.5),
+    _Kind(1, Trouble.PAUSE, Role.OTHER, 0.1, _LONG),
+    _Kind(3, Trouble.PARTITION_DROP, Role.OWNER, 0.3, _LONG + 1.0),
+    _Kind(2, Trouble.PARTITION_HOLD, Role.OWNER, 0.3, _LONG + 1.0),
+    _Kind(3, Trouble.PARTITION_CUT, Role.OWNER, 0.1, _LONG + 1.0),
+    _Kind(2, Trouble.PARTITION_ANSWERS, Role.OWNER, 0.3, _LONG + 1.0),
+    _Kind(2, Trouble.SLOW_WIRE, Role.OWNER, 0.5, 2.0),
+    _Kind(2, Trouble.KILL, Role.LEADER, 0.2, 2.0),
+    _Kind(1, Trouble.KILL, Role.FOLLOWER, 0.2, 2.0),
+    _Kind(2, Trouble.PAUSE, Role.LEADER, 0.2, _LONG),
+    _Kind(2, Trouble.PAUSE, Role.ALL, 0.2, 1.5),
+    _Kind(1, Trouble.PAUSE, Role.ALL, _LONG, _LONG + 0.5),
+    _Kind(4, Trouble.DISK_FULL, Role.OWNER, 0.3, 1.5),
+    _Kind(4, Trouble.UNLOAD, Role.TOPICS, 0.2, 1.0),
+)
+_BOOKIE_KINDS: Final = (_Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),)
+
+_ENDS_BROKER: Final = frozenset({Trouble.KILL, Trouble.TERM, Trouble.KILL_WHILE_STOPPING})
+
+
+def _bookies(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Mapping[str, int]:
+    return {
+        "managedLedgerDefaultEnsembleSize": ensemble_size,
+        "managedLedgerDefaultWriteQuorum": write_quorum,
+        "managedLedgerDefaultAckQuorum": ack_quorum,
+    }
+
+
+_STORAGES: Final = (
+    _bookies(3, 3, 2),
+    _bookies(3, 2, 2),
+    _bookies(2, 2, 2),
+    _bookies(2, 2, 1),
+    _bookies(1, 1, 1),
+)
+
+
+def plan_storage(seed: int) -> Mapping[str, int]:
+    """What holds for the whole run."""
+    return random.Random(f"{seed}/cluster/storage").choice(_STORAGES)
+
+
+def plan_cluster_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> ClusterCycle:
+    """The cycle of this number. `extra` settings win."""
+    storage = plan_storage(seed)
+    rng = random.Random(f"{seed}/cluster/{number}")
+    settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
+    kinds = list(_KINDS)
+    if storage["managedLedgerDefaultAckQuorum"] >= 2:
+        kinds += _BOOKIE_KINDS
+    count = rng.choices((1, 2), (70, 30))[0]
+    faults: list[Fault] = []
+    while len(faults) < count:
+        kind = rng.choices(kinds, [each.weight for each in kinds])[0]
+        fault = Fault(
+            kind.trouble,
+            kind.role,
+            0.0 if not faults else rng.uniform(0.0, 1.5),
+            rng.uniform(kind.shortest, kind.longest),
+            rng.random(),
+        )
+        if all(_go_together(fault, other) for other in faults):
+            faults.append(fault)
+    return ClusterCycle(
+        number,
+        {**_ALWAYS, **storage, **settings, **extra},
+        tuple(faults),
+        rng.uniform(0.2, 0.8),
+    )
+
+
+def _go_together(one: Fault, other: Fault) -> bool:
+    """Two faults of one process would be in each other's way.
+
+    A broker that is started makes the directories that it does not find, and would make a new
+    bookie where one has gone.
+    """
+    if one.role is other.role:
+        return False
+    troubles = {one.trouble, other.trouble}
+    return not (Trouble.DIRECTORY_GONE in troubles and troubles & _ENDS_BROKER)

@@ -1,0 +1,271 @@
+"""One topic of a cluster run: its wire clients find the owner, hold it to the facts, and work.
+
+Edge::
+
+    look up -> connect -> cursor states against the facts -> deliveries against the facts -> work
+       ^                                                                                      |
+       '---- the connection ends, the broker lets go of the topic, or is silent while another owns it
+
+What is given up while it is open (a paused owner) is kept until the end of the cycle: answers that
+come late are held against the facts, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.testing.wire_handles import DisconnectedError, RefusedError
+from ackgate.testing.wire_lookup import NoOwnerError, ask_for_owner, find_owner
+from tests.chaos import inspection
+from tests.chaos.facts import ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from ackgate.testing.cluster import BrokerCluster
+    from ackgate.testing.wire_client import WireClient
+    from tests.chaos.side import Side
+    from tests.chaos.wire_load import Publisher, Subscriber, UnderWay
+
+MESSAGES_PER_OWNER_MAX: Final = 600
+LOOKUP_SECONDS: Final = 30.0
+ATTACH_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 0.5
+LATE_ANSWER_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.05
+DURABLE_SECONDS: Final = 0.5
+
+_CLOSES: Final = frozenset({pb.BaseCommand.CLOSE_PRODUCER, pb.BaseCommand.CLOSE_CONSUMER})
+
+
+class MovedError(Exception):
+    """The topic is somewhere else now, or nowhere."""
+
+
+TROUBLES: Final = (MovedError, DisconnectedError, RefusedError, NoOwnerError, OSError)
+"""After these one looks up the owner again. `TimeoutError` and HTTP errors are `OSError`."""
+
+
+class ClusterSide:
+    """See the module."""
+
+    def __init__(
+        self, side: Side, cluster: BrokerCluster, log_path: Path, note: Callable[[str], None]
+    ) -> None:
+        self.side = side
+        self.owner = 0
+        """The broker that is, or was last, known to serve it."""
+        self.verified_at = -math.inf
+        """When the present owner was held to the facts; infinitely long ago while there is none."""
+        self.first_delivery_at = -math.inf
+        """From the present owner."""
+        self.fault_began = -math.inf
+        self.verified_messages = 0
+        self.is_idle = False
+        """Whether it only holds the topic to the facts, and leaves the work to others."""
+        self._cluster = cluster
+        self._log_path = log_path
+        self._note = note
+        self._served: tuple[int, int] | None = None
+        self._late: list[tuple[WireClient, UnderWay]] = []
+
+    # ---------------------------------------------------------------- one cycle
+
+    async def serve(self, cycle: int, stop: asyncio.Event) -> None:
+        """Work until told to stop, wherever the topic goes. Raises `ViolationError`."""
+        while not stop.is_set():
+            try:
+                await self._attach(cycle)
+                await self._watched(self._verify())
+            except TROUBLES as error:
+                self._tell("could not be served", error)
+                self._discard()
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            try:
+                await self._watched(self._work(stop))
+            except TROUBLES as error:
+                self._tell("has moved", error)
+                self._give_up()
+                continue
+            await self._detach()
+
+    async def probe(self) -> None:
+        """Return when a message has been published since the call."""
+        while True:
+            if self.verified_at > -math.inf:
+                try:
+                    async with asyncio.timeout(1):
+                        await self.side.publisher.publish(1)
+                    return
+                except TROUBLES as error:
+                    self._tell("does not take a message", error)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def settle_late(self) -> None:
+        """Hear what former owners have to say, and close. Raises `ViolationError`."""
+        for client, under_way in self._late:
+            if under_way.tasks:
+                await asyncio.wait(under_way.tasks, timeout=LATE_ANSWER_SECONDS)
+            client.abort()
+            await under_way.settle(may_be_refused=True)
+        self._late.clear()
+
+    # ---------------------------------------------------------------- finding it, holding it to the facts
+
+    async def _attach(self, cycle: int) -> None:
+        side = self.side
+        brokers = [f"127.0.0.1:{broker.port}" for broker in self._cluster.brokers]
+        owner = await find_owner(brokers, side.topic.name, LOOKUP_SECONDS)
+        [self.owner] = [
+            number for number, each in enumerate(self._cluster.brokers) if each.port == owner.port
+        ]
+        async with asyncio.timeout(ATTACH_SECONDS):
+            for subscriber in side.subscribers:
+                await subscriber.attach(owner.port, cycle)
+            await side.publisher.attach(owner.port)
+        await side.start_client(self._cluster.service_url, self._log_path)
+
+    async def _verify(self) -> None:
+        side, broker = self.side, self._cluster.brokers[self.owner]
+        served = (self.owner, broker.starts)
+        has_changed_hands = served != self._served
+        await inspection.check_recovery(
+            broker.admin_url, side.topic.name, inspection.NEW | inspection.STORED
+        )
+        states = await inspection.cursor_states(broker.admin_url, side.topic.name)
+        side.verify_states(states)
+        if has_changed_hands:  # what is told is what was durable
+            for facts in side.wire_facts:
+                facts.verify_mark_delete(states[facts.name].mark_delete)
+        applied_at = None if has_changed_hands else time.monotonic()
+        marker = await side.publisher.publish(1)
+        await side.subscribers[0].first_delivery()
+        self.first_delivery_at = time.monotonic()
+        for subscriber in side.subscribers:
+            self.verified_messages += await subscriber.verify(
+                marker, applied_at=applied_at, patience_seconds=PATIENCE_SECONDS
+            )
+        self._served, self.verified_at = served, time.monotonic()
+
+    # ---------------------------------------------------------------- work, and its ends
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        side = self.side
+        if self.is_idle:
+            await stop.wait()
+            return
+        jobs = [
+            asyncio.create_task(job)
+            for job in (
+                side.publisher.work(MESSAGES_PER_OWNER_MAX, may_be_refused=True),
+                *(subscriber.work() for subscriber in side.subscribers),
+            )
+        ]
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                running = [job for job in jobs if not job.done()]
+                await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+                for job in jobs:
+                    if job.done():
+                        job.result()
+        finally:
+            await _cancel(stopping, *jobs)
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, unless the topic goes away meanwhile. Raises what `TROUBLES` names."""
+        working = asyncio.create_task(work)
+        watchers = [asyncio.create_task(_until_let_go(each.client)) for each in self._everybody()]
+        watchers.append(asyncio.create_task(self._until_elsewhere()))
+        try:
+            await asyncio.wait([working, *watchers], return_when=asyncio.FIRST_COMPLETED)
+            for task in (working, *watchers):  # a violation counts before anything else
+                if task.done():
+                    task.result()
+        finally:
+            await _cancel(working, *watchers)
+
+    async def _until_elsewhere(self) -> None:
+        """A paused broker does not close its connections: notice that others own the topic."""
+        port = self._cluster.brokers[self.owner].port
+        while True:
+            await asyncio.sleep(SILENT_SECONDS / 2)
+            try:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    await self.side.subscribers[0].round_trip()
+                continue
+            except TimeoutError:
+                pass
+            for broker in self._cluster.brokers:
+                if broker.port == port:
+                    continue
+                try:
+                    owner = await ask_for_owner(f"127.0.0.1:{broker.port}", self.side.topic.name)
+                except NoOwnerError:
+                    continue
+                if owner.port != port:
+                    raise MovedError(f"{port} is silent, and {owner} owns the topic")
+
+    def _everybody(self) -> list[Publisher | Subscriber]:
+        return [self.side.publisher, *self.side.subscribers]
+
+    def _discard(self) -> None:
+        """Nothing was acked yet."""
+        self.verified_at = -math.inf
+        for each in self._everybody():
+            if hasattr(each, "client"):
+                each.client.abort()
+
+    def _give_up(self) -> None:
+        self.verified_at = -math.inf
+        self._late += [(each.client, each.under_way) for each in self._everybody()]
+        for facts in self.side.wire_facts:
+            facts.broker_ended(self.fault_began, DURABLE_SECONDS)
+
+    async def _detach(self) -> None:
+        self.verified_at = -math.inf
+        for each in self._everybody():
+            await each.detach()
+            await each.under_way.settle(may_be_refused=True)
+        for facts in self.side.wire_facts:
+            facts.broker_ended(-math.inf, DURABLE_SECONDS)
+
+    def _tell(self, what: str, error: BaseException) -> None:
+        text = str(error).replace("\n", " ")[:200]
+        self._note(f"{self.side.topic.name} {what} ({type(error).__name__}: {text})")
+
+
+async def _until_let_go(client: WireClient) -> None:
+    """Until the broker closes a producer, a consumer or the connection. Raises then."""
+    while True:
+        try:
+            await client.until(lambda: any(each.type in _CLOSES for each in client.events))
+        except TimeoutError:
+            continue
+        raise MovedError("the broker has let go of the topic")
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def agree(cluster: BrokerCluster, topic: str) -> bool:
+    """Whether every broker names the same owner. Raises `ViolationError` if one has ended."""
+    owners = set()
+    for broker in cluster.brokers:
+        if not broker.is_running:
+            raise ViolationError(f"a broker has ended by itself:\n{broker.log[-2000:]}")
+        try:
+            owners.add(await ask_for_owner(f"127.0.0.1:{broker.port}", topic))
+        except NoOwnerError:
+            return False
+    return len(owners) == 1
