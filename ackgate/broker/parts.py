@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ackgate.broker.audit import BrokerAudit
 from ackgate.broker.lease import Lease
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ class BrokerParts:
     forget_topic: Callable[[Topic], None]
     """Let go of a topic that somebody else owns now."""
     lease: Lease = field(init=False)
+    audit: BrokerAudit = field(init=False)
     _producer_names: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self.audit = BrokerAudit(self)
         self.lease = Lease(self.metadata)
 
     def next_producer_name(self) -> str:

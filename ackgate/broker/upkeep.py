@@ -46,6 +46,8 @@ def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
             registry.delete_inactive,
             lambda: parts.settings.broker.broker_delete_inactive_topics_frequency_seconds,
         ),
+        Chore(parts.audit.check_bookies, lambda: parts.audit.bookies_interval_seconds),
+        Chore(parts.audit.check_everything, lambda: parts.audit.interval_seconds),
     ]
 
 

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ackgate.persistence.envelope import Compression, Packing
-from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
+from ackgate.persistence.ledgers.settings import (
+    AuditSettings,
+    BookieSettings,
+    LedgerClientSettings,
+)
 
 if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
@@ -68,4 +72,12 @@ def ledger_client_settings(settings: PersistenceSettings) -> LedgerClientSetting
         speculative_read_seconds=(
             settings.bookkeeper_client_speculative_read_timeout_in_millis / 1000 or None
         ),
+    )
+
+
+def audit_settings(settings: PersistenceSettings) -> AuditSettings:
+    """The pace of the auditor."""
+    return AuditSettings(
+        bytes_per_second=settings.auditor_bytes_per_second,
+        lost_bookie_delay_seconds=settings.lost_bookie_recovery_delay,
     )

@@ -15,10 +15,12 @@ from ackgate.broker.admin.exposition import Exposition
 from ackgate.broker.admin.router import Route
 from ackgate.broker.stats.take import topic_stats
 from ackgate.dispatcher.gate import PauseReason
+from ackgate.persistence.ledgers.client import BookieLedgerClient
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call
     from ackgate.broker.admin.exposition import Labelled
+    from ackgate.broker.parts import BrokerParts
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.values import SubscriptionStats, TopicStats
     from ackgate.broker.topic import Topic
@@ -82,6 +84,26 @@ def _broker(labelled: Labelled, call: Call, total: _Total) -> None:
     add("pulsar_active_connections", call.broker.connection_count)
     add("ackgate_uptime_seconds", time.time() - call.broker.started_at)
     add("ackgate_entry_cache_bytes", call.broker.parts.cache.size_bytes)
+    _bookies(labelled, call.broker.parts)
+
+
+def _bookies(labelled: Labelled, parts: BrokerParts) -> None:
+    add, client, audit = labelled.add, parts.ledger_client, parts.audit
+    if not isinstance(client, BookieLedgerClient):
+        return
+    add("ackgate_bookies", len(client.bookies))
+    add("ackgate_bookies_absent", len(client.absent_bookies))
+    add("ackgate_bookies_failing", sum(b.last_error is not None for b in client.bookies))
+    add("ackgate_auditor_runs_total", audit.runs)
+    add("ackgate_auditor_last_run_timestamp_seconds", audit.last_run_ms / 1000)
+    add("ackgate_auditor_under_replicated_ledgers", audit.last.under_replicated_ledgers)
+    add("ackgate_auditor_unmended_ledgers", audit.last.unmended_ledgers)
+    add("ackgate_auditor_lost_entries", audit.last.lost_entries)
+    add("ackgate_auditor_missing_copies_total", audit.all.missing_copies)
+    add("ackgate_auditor_damaged_copies_total", audit.all.damaged_copies)
+    add("ackgate_auditor_repaired_entries_total", audit.all.repaired_entries)
+    add("ackgate_auditor_repaired_bytes_total", audit.all.repaired_bytes)
+    add("ackgate_auditor_moved_places_total", audit.all.moved_places)
 
 
 def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:

@@ -58,16 +58,16 @@ class _Pace:
     """Lets so many bytes pass in a second."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
-        self._bytes_per_second = bytes_per_second
+        self.bytes_per_second = bytes_per_second
         self._free_at = 0.0
 
     async def spend(self, count: int) -> None:
         """Return when that many bytes may have been read or written."""
-        if self._bytes_per_second is None:
+        if self.bytes_per_second is None:
             await asyncio.sleep(0)
             return
         now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now) + count / self._bytes_per_second
+        self._free_at = max(self._free_at, now) + count / self.bytes_per_second
         await asyncio.sleep(self._free_at - now)
 
 
@@ -89,6 +89,11 @@ class Auditor:
         self._password = password
         self._pace = _Pace(settings.bytes_per_second)
         self._away_since: dict[str, float] = {}
+
+    def configure(self, settings: AuditSettings) -> None:
+        """Go on with these."""
+        self._settings = settings
+        self._pace.bytes_per_second = settings.bytes_per_second
 
     async def audit(
         self, *, is_repair: bool, ledger_ids: Sequence[int] | None = None

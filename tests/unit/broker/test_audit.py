@@ -1,0 +1,123 @@
+"""The broker's audits: one broker at a time, at intervals, with figures to show."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ackgate.broker.audit import AUDITOR_PATH, BrokerAudit
+from ackgate.config.settings import Settings
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import LedgerOptions
+
+OPTIONS = LedgerOptions(2, 2, 2)
+
+
+class Brokers:
+    """Brokers on three shared directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directories = [directory / str(i) for i in range(3)]
+        self.tree = MemoryTree()
+        self.settings = Settings()
+        self.clients: list[BookieLedgerClient] = []
+
+    async def start(self) -> BrokerAudit:
+        metadata = MemoryMetadataStore(self.tree)
+        client = BookieLedgerClient(await open_bookies(self.directories), metadata)
+        self.clients.append(client)
+        parts = SimpleNamespace(
+            settings=self.settings,
+            ledger_client=client,
+            metadata=metadata,
+            ledger_options=OPTIONS,
+            clock_ms=lambda: 7_000,
+        )
+        return BrokerAudit(cast("Any", parts))
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.close()
+        self.clients.clear()
+
+    async def ledgers(self, count: int) -> None:
+        """Closed ledgers in closed bookies."""
+        await self.start()
+        for _ in range(count):
+            writer = await self.clients[0].create(OPTIONS)
+            await writer.append([b"x" * 100] * 10).durable
+            await writer.close()
+        await self.close()
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
+    made = Brokers(tmp_path)
+    yield made
+    await made.close()
+
+
+def lose_files(directory: Path) -> int:
+    files = list((directory / "ledgers").iterdir())
+    for file in files:
+        file.unlink()
+    return len(files)
+
+
+async def test_what_is_missing_is_found_and_counted(brokers: Brokers) -> None:
+    await brokers.ledgers(6)
+    lost = lose_files(brokers.directories[1])
+    audit = await brokers.start()
+    await audit.check_everything()
+    assert audit.last.under_replicated_ledgers == lost
+    assert audit.last.unmended_ledgers == 0
+    assert audit.all.repaired_bytes == lost * 1000
+    assert audit.last_run_ms == 7_000
+    await audit.check_everything()
+    assert (audit.runs, audit.last.ledgers, audit.last.under_replicated_ledgers) == (2, 6, 0)
+    assert audit.all.repaired_bytes == lost * 1000
+
+
+async def test_only_one_broker_audits_at_a_time(brokers: Brokers) -> None:
+    await brokers.ledgers(1)
+    one, other = await brokers.start(), await brokers.start()
+    async with one._alone() as is_alone:
+        assert is_alone
+        await other.check_everything()
+        assert other.runs == 0
+    await other.check_everything()
+    assert other.runs == 1
+    assert await MemoryMetadataStore(brokers.tree).get(AUDITOR_PATH) is None
+
+
+async def test_a_lost_bookie_is_waited_for_and_then_replaced(brokers: Brokers) -> None:
+    await brokers.ledgers(6)
+    shutil.rmtree(brokers.directories[1])
+    audit = await brokers.start()
+    day = 86_400
+    assert audit.bookies_interval_seconds == day
+    await audit.check_bookies()
+    assert audit.last.ledgers == 0
+    assert audit.bookies_interval_seconds == 600
+    persistence = brokers.settings.persistence.model_copy(update={"lost_bookie_recovery_delay": 0})
+    audit._parts.settings = brokers.settings.model_copy(update={"persistence": persistence})
+    await audit.check_bookies()
+    assert audit.last.moved_places > 0
+    assert audit.last.unmended_ledgers == 0
+    assert audit.bookies_interval_seconds == day
+    await audit.check_bookies()
+    assert audit.last.ledgers == 0
+
+
+async def test_a_client_without_bookies_is_not_audited(brokers: Brokers) -> None:
+    audit = await brokers.start()
+    audit._parts.ledger_client = cast("Any", SimpleNamespace())
+    await audit.check_everything()
+    await audit.check_bookies()
+    assert audit.runs == 0
