@@ -38,6 +38,7 @@ def main() -> int:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of broker.conf; wins"
     )
     parser.add_argument("--break-receipts", action="store_true", help="must be noticed")
+    parser.add_argument("--steps", action="store_true", help="tell every step of a cluster run")
     arguments = parser.parse_args()
     seed = time.time_ns() // 1_000_000 % 1_000_000 if arguments.seed is None else arguments.seed
     settings = dict(pair.split("=", 1) for pair in arguments.set)
@@ -45,12 +46,15 @@ def main() -> int:
         settings = {**settings, **BROKEN}
     directory = Path(tempfile.mkdtemp(prefix=f"ackgate-chaos-{seed}-"))
     print(f"seed {seed}, {arguments.cycles} cycles, data in {directory}", flush=True)
-    run = (ClusterRun if arguments.cluster else ChaosRun)(
-        directory,
-        seed,
-        styles=[Style(name) for name in arguments.subscription_types.split(",")],
-        settings=settings,
-        report=lambda line: print(line, flush=True),
+    common = {
+        "styles": [Style(name) for name in arguments.subscription_types.split(",")],
+        "settings": settings,
+        "report": lambda line: print(line, flush=True),
+    }
+    run = (
+        ClusterRun(directory, seed, tells_all=arguments.steps, **common)
+        if arguments.cluster
+        else ChaosRun(directory, seed, **common)
     )
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of writes to the dead
     began = time.monotonic()

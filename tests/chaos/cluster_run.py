@@ -59,8 +59,11 @@ class ClusterRun:
         styles: Sequence[Style] = tuple(Style),
         settings: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = lambda _: None,
+        tells_all: bool = False,
     ) -> None:
+        """`tells_all`: report every step, and not only every cycle."""
         self.seed = seed
+        self._tells_all = tells_all
         self.figures: dict[str, list[float]] = defaultdict(list)
         """Seconds without service, by what had happened."""
         self._directory = directory
@@ -269,6 +272,8 @@ class ClusterRun:
 
     def _note(self, what: str) -> None:
         self._notes.append(f"{time.monotonic() - self._began:8.3f} {what}")
+        if self._tells_all:
+            self._report(self._notes[-1])
         del self._notes[:-NOTES_MAX]
 
     def _failure(self, number: int, error: BaseException) -> str:

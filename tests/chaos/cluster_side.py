@@ -153,6 +153,7 @@ class ClusterSide:
                 marker, applied_at=applied_at, patience_seconds=PATIENCE_SECONDS
             )
         self._served, self.verified_at = served, time.monotonic()
+        self._note(f"{side.topic.name} is as it should be, at broker {self.owner}")
 
     # ---------------------------------------------------------------- work, and its ends
 
