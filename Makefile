@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test lint bench smoke chaos clean help java
+.PHONY: install demo test lint bench smoke chaos clean help java spark
 
 python := .venv/bin/python
 
@@ -11,7 +11,7 @@ install: ## make .venv with the ackgate command and the real pulsar-client
 demo: install ## the story in a terminal: acks out of order, the gate, kill -9, nothing comes again
 	@$(python) examples/demo.py $(ARGS)
 
-test: install java ## every test; ARGS="-k gate -x" for some of them
+test: spark java ## every test; ARGS="-k gate -x" for some of them
 	@mkdir -p build
 	@$(python) -m pytest --junit-xml=build/junit.xml $(ARGS)
 
@@ -28,12 +28,15 @@ smoke: install ## every benchmark at toy size: they run, their figures mean noth
 	@$(python) -m bench --smoke $(ARGS)
 
 chaos: CYCLES ?= 20
-chaos: install ## kill -9 a working broker; CYCLES=200 for more, SEED=7 to repeat a run
+chaos: spark java ## kill -9 a working broker; CYCLES=200 for more, SEED=7 to repeat a run
 	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove everything that these commands made, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+spark: install
+	@bash scripts/install.sh spark
 
 java:
 	@bash scripts/ensure-java.sh
