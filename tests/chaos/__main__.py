@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.cluster_run import ClusterRun
+from tests.chaos.cluster_schedule import Trouble
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.wire_load import Style
 
@@ -38,6 +39,11 @@ def main() -> int:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of broker.conf; wins"
     )
     parser.add_argument("--break-receipts", action="store_true", help="must be noticed")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="names of troubles: " + ", ".join(trouble.name for trouble in Trouble),
+    )
     parser.add_argument("--steps", action="store_true", help="tell every step of a cluster run")
     arguments = parser.parse_args()
     seed = time.time_ns() // 1_000_000 % 1_000_000 if arguments.seed is None else arguments.seed
@@ -52,7 +58,13 @@ def main() -> int:
         "report": lambda line: print(line, flush=True),
     }
     run = (
-        ClusterRun(directory, seed, tells_all=arguments.steps, **common)
+        ClusterRun(
+            directory,
+            seed,
+            tells_all=arguments.steps,
+            only=[Trouble[name] for name in arguments.only.split(",") if name],
+            **common,
+        )
         if arguments.cluster
         else ChaosRun(directory, seed, **common)
     )

@@ -34,7 +34,7 @@ from tests.chaos.side import both_sides, story
 from tests.chaos.wire_load import Style
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from tests.chaos.cluster_schedule import ClusterCycle, Fault
 
@@ -60,10 +60,12 @@ class ClusterRun:
         settings: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = lambda _: None,
         tells_all: bool = False,
+        only: Collection[Trouble] = (),
     ) -> None:
-        """`tells_all`: report every step, and not only every cycle."""
+        """`tells_all`: report every step, and not only every cycle. `only`: these troubles."""
         self.seed = seed
         self._tells_all = tells_all
+        self._only = only
         self.figures: dict[str, list[float]] = defaultdict(list)
         """Seconds without service, by what had happened."""
         self._directory = directory
@@ -88,7 +90,7 @@ class ClusterRun:
             self._cluster.configure(first.settings)
             await asyncio.to_thread(self._cluster.start)
             for number in range(cycles):
-                await self._cycle(plan_cluster_cycle(self.seed, number, self._extra))
+                await self._cycle(plan_cluster_cycle(self.seed, number, self._extra, self._only))
             await self._finish(cycles)
         except _FAILURES as error:
             raise ChaosFailedError(self._failure(number, error)) from error

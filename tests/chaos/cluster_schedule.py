@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 SESSION_SECONDS: Final = 2.5
 
@@ -161,15 +161,19 @@ def plan_storage(seed: int) -> Mapping[str, int]:
     return random.Random(f"{seed}/cluster/storage").choice(_STORAGES)
 
 
-def plan_cluster_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> ClusterCycle:
-    """The cycle of this number. `extra` settings win."""
+def plan_cluster_cycle(
+    seed: int, number: int, extra: Mapping[str, Any], only: Collection[Trouble] = ()
+) -> ClusterCycle:
+    """The cycle of this number. `extra` settings win. `only`: no other troubles than these."""
     storage = plan_storage(seed)
     rng = random.Random(f"{seed}/cluster/{number}")
     settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
     kinds = list(_KINDS)
     if storage["managedLedgerDefaultAckQuorum"] >= 2:
         kinds += _BOOKIE_KINDS
-    count = rng.choices((1, 2), (70, 30))[0]
+    if only:
+        kinds = [kind for kind in kinds if kind.trouble in only]
+    count = 1 if only else rng.choices((1, 2), (70, 30))[0]
     faults: list[Fault] = []
     while len(faults) < count:
         kind = rng.choices(kinds, [each.weight for each in kinds])[0]

@@ -110,9 +110,10 @@ class ClusterSide:
 
     async def settle_late(self) -> None:
         """Hear what former owners have to say, and close. Raises `ViolationError`."""
+        waiting = [task for _, under_way in self._late for task in under_way.tasks]
+        if waiting:
+            await asyncio.wait(waiting, timeout=LATE_ANSWER_SECONDS)
         for client, under_way in self._late:
-            if under_way.tasks:
-                await asyncio.wait(under_way.tasks, timeout=LATE_ANSWER_SECONDS)
             client.abort()
             await under_way.settle(may_be_refused=True)
         self._late.clear()
@@ -235,6 +236,9 @@ class ClusterSide:
         for each in self._everybody():
             await each.detach()
             await each.under_way.settle(may_be_refused=True)
+        refused = sum(each.under_way.refused for each in self._everybody())
+        if refused:
+            self._note(f"{self.side.topic.name}: {refused} requests were refused")
         for facts in self.side.wire_facts:
             facts.broker_ended(-math.inf, DURABLE_SECONDS)
 

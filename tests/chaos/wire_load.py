@@ -79,6 +79,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
+        self.refused = 0
         self._refusals: list[BaseException] = []
         self._violations: list[BaseException] = []
 
@@ -101,6 +102,7 @@ class UnderWay:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, RefusedError):
+            self.refused += 1
             self._refusals.append(error)
         elif isinstance(error, ViolationError):
             self._violations.append(error)
