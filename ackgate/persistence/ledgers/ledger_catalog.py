@@ -21,8 +21,10 @@ from ackgate.errors import (
     CorruptRecordError,
     InternalError,
     MetadataConflictError,
+    MetadataStoreError,
     NoSuchLedgerError,
     NoSuchNodeError,
+    OutcomeUnknownError,
 )
 from ackgate.persistence.ledgers.ledger_password import PasswordCheck
 from ackgate.persistence.paths import LEDGERS, ledger_path
@@ -39,6 +41,10 @@ _FIRST_ID: Final = 1
 
 _ATTEMPTS_MAX: Final = 100
 """Lost races for a block of ids before giving up: as many brokers, each faster than us, in a row."""
+
+
+_WRITES_MAX: Final = 5
+"""Writes of one value, each because the one before was not answered."""
 
 
 class CatalogEntry(NamedTuple):
@@ -76,27 +82,63 @@ class LedgerCatalog:
         return await self._store.get(ledger_path(ledger_id)) is not None
 
     async def create(self, metadata: LedgerMetadata, password: PasswordCheck) -> CatalogEntry:
-        """Write the metadata of a new ledger, whose id comes from `new_id`."""
+        """Write the metadata of a new ledger, whose id comes from `new_id`.
+
+        Raises `MetadataConflictError` if somebody else has made a ledger of this id.
+        """
         value = encode_metadata(metadata, password)
-        version = await self._store.put(ledger_path(metadata.ledger_id), value, expected_version=-1)
+        version = await self._write(metadata.ledger_id, value, replaces=None, version=-1)
         return CatalogEntry(metadata, password, version)
 
     async def replace(self, entry: CatalogEntry, metadata: LedgerMetadata) -> CatalogEntry:
         """Write changed metadata. Raises `MetadataConflictError`, `NoSuchLedgerError`."""
         value = encode_metadata(metadata, entry.password)
-        path = ledger_path(metadata.ledger_id)
-        try:
-            version = await self._store.put(path, value, expected_version=entry.version)
-        except NoSuchNodeError:
-            raise NoSuchLedgerError(f"ledger {metadata.ledger_id} does not exist") from None
+        replaces = encode_metadata(entry.metadata, entry.password)
+        version = await self._write(
+            metadata.ledger_id, value, replaces=replaces, version=entry.version
+        )
         return CatalogEntry(metadata, entry.password, version)
+
+    async def _write(
+        self, ledger_id: int, value: bytes, *, replaces: bytes | None, version: int
+    ) -> int:
+        path, is_doubtful = ledger_path(ledger_id), False
+        for _ in range(_WRITES_MAX):
+            try:
+                return await self._store.put(path, value, expected_version=version)
+            except NoSuchNodeError:
+                raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+            except OutcomeUnknownError:
+                is_doubtful = True
+            except MetadataConflictError:
+                if not is_doubtful:
+                    raise
+            found = await self._store.get(path)
+            if found is None:
+                if replaces is not None:
+                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+            elif found.value == value:
+                return found.version
+            elif found.value == replaces:
+                version = found.version
+            else:
+                raise MetadataConflictError(f"{path} was written by somebody else")
+        raise MetadataStoreError(f"{path}: {_WRITES_MAX} writes were not answered")
 
     async def remove(self, ledger_id: int) -> None:
         """Raises `NoSuchLedgerError`."""
-        try:
-            await self._store.delete(ledger_path(ledger_id))
-        except NoSuchNodeError:
-            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+        is_asked_again = False
+        for _ in range(_WRITES_MAX):
+            try:
+                await self._store.delete(ledger_path(ledger_id))
+            except NoSuchNodeError:
+                if not is_asked_again:
+                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+            except OutcomeUnknownError:
+                is_asked_again = True
+                continue
+            return
+        raise MetadataStoreError(f"ledger {ledger_id}: {_WRITES_MAX} deletions were not answered")
 
     async def ledger_ids(self) -> list[int]:
         """All ledgers, ascending."""
@@ -141,8 +183,8 @@ class LedgerCatalog:
                 self._id_version = await self._store.put(
                     _ID_NODE, str(stop).encode(), expected_version=version
                 )
-            except MetadataConflictError:
-                continue
+            except (MetadataConflictError, OutcomeUnknownError):
+                continue  # a block that was taken without our knowing is nobody's
             self._next_id, self._stop_id = start, stop
             return
         raise InternalError(f"{_ID_NODE}: lost {_ATTEMPTS_MAX} races for an id in a row")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from ackgate.errors import (
     CorruptRecordError,
     DigestMismatchError,
     MetadataConflictError,
+    MetadataStoreError,
     NoSuchLedgerError,
 )
 from ackgate.persistence.ledgers.ledger_catalog import (
@@ -21,6 +24,8 @@ from ackgate.persistence.ledgers.ledger_catalog import (
 from ackgate.persistence.ledgers.ledger_password import PasswordCheck
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
 
 METADATA = LedgerMetadata(
     ledger_id=7,
@@ -35,6 +40,7 @@ METADATA = LedgerMetadata(
     created_ms=123,
     custom_metadata={"k": b"\x00\xff"},
 )
+LEDGER_1 = replace(METADATA, ledger_id=1)
 PASSWORD = PasswordCheck.of(b"secret", lambda size: bytes(range(size)))
 
 
@@ -120,3 +126,84 @@ async def test_changes_are_compare_and_set() -> None:
             await failing
     with pytest.raises((NoSuchLedgerError, MetadataConflictError)):
         await catalog.replace(changed, METADATA)
+
+
+# ------------------------------------------------------------------- answers that are lost
+
+UNANSWERED = [
+    Rule(Fault.DROP_ANSWER, "metadata.put"),
+    Rule(Fault.DROP_ANSWER, "metadata.put", times=3),
+    Rule(Fault.LANDS_LATE, "metadata.put", seconds=0),
+    Rule(Fault.LANDS_LATE, "metadata.put", seconds=0.01),
+]
+
+
+async def doubtful(rule: Rule) -> tuple[MemoryMetadataStore, LedgerCatalog]:
+    store = MemoryMetadataStore()
+    return store, LedgerCatalog(FaultyMetadataStore(store, FaultPlan([replace(rule)])))
+
+
+@pytest.mark.parametrize("rule", UNANSWERED, ids=str)
+async def test_a_ledger_made_without_an_answer_is_ours(rule: Rule) -> None:
+    store, catalog = await doubtful(rule)
+    entry = await catalog.create(LEDGER_1, PASSWORD)
+    await asyncio.sleep(0.02)
+    changed = replace(entry.metadata, state=LedgerState.CLOSED)
+    entry = await catalog.replace(entry, changed)
+    assert (await LedgerCatalog(store).read(1)).metadata == changed
+    assert (await catalog.replace(entry, changed)).metadata == changed
+
+
+@pytest.mark.parametrize("rule", UNANSWERED, ids=str)
+async def test_a_change_without_an_answer_is_found_out(rule: Rule) -> None:
+    store, catalog = await doubtful(rule)
+    entry = await LedgerCatalog(store).create(LEDGER_1, PASSWORD)
+    changed = replace(entry.metadata, state=LedgerState.IN_RECOVERY)
+    entry = await catalog.replace(entry, changed)
+    await asyncio.sleep(0.02)
+    closed = replace(changed, state=LedgerState.CLOSED)
+    await catalog.replace(entry, closed)
+    assert (await LedgerCatalog(store).read(1)).metadata == closed
+
+
+@pytest.mark.parametrize("rule", UNANSWERED, ids=str)
+async def test_a_change_without_an_answer_is_not_made_over_another_ones(rule: Rule) -> None:
+    store, catalog = await doubtful(rule)
+    entry = await LedgerCatalog(store).create(LEDGER_1, PASSWORD)
+    theirs = replace(entry.metadata, state=LedgerState.IN_RECOVERY)
+    await LedgerCatalog(store).replace(entry, theirs)
+    with pytest.raises(MetadataConflictError):
+        await catalog.replace(entry, replace(entry.metadata, state=LedgerState.CLOSED))
+    assert (await LedgerCatalog(store).read(1)).metadata == theirs
+
+
+async def test_an_id_that_another_made_a_ledger_of_is_a_conflict() -> None:
+    store, catalog = await doubtful(Rule(Fault.DROP_ANSWER, "metadata.put"))
+    await LedgerCatalog(store).create(LEDGER_1, PASSWORD)
+    with pytest.raises(MetadataConflictError):
+        await catalog.create(LEDGER_1, PasswordCheck.of(b"", os.urandom))
+
+
+async def test_a_removal_without_an_answer_is_done_and_a_second_one_finds_nothing() -> None:
+    store, catalog = await doubtful(Rule(Fault.DROP_ANSWER, "metadata.delete"))
+    await LedgerCatalog(store).create(LEDGER_1, PASSWORD)
+    await catalog.remove(1)
+    with pytest.raises(NoSuchLedgerError):
+        await catalog.remove(1)
+
+
+@pytest.mark.parametrize("rule", UNANSWERED, ids=str)
+async def test_ids_without_an_answer_are_given_out_once_and_ascend(rule: Rule) -> None:
+    store, catalog = await doubtful(rule)
+    other = LedgerCatalog(store)
+    given = []
+    for turn in range(250):
+        given.append(await (other if turn % 50 == 49 else catalog).new_id())
+        await asyncio.sleep(0.001 if turn < 20 else 0)
+    assert given == sorted(set(given))
+
+
+async def test_a_store_that_never_answers_is_a_clear_error() -> None:
+    _, catalog = await doubtful(Rule(Fault.LANDS_LATE, "metadata.*", times=None, seconds=60))
+    with pytest.raises(MetadataStoreError, match="5 writes were not answered"):
+        await catalog.create(LEDGER_1, PASSWORD)
