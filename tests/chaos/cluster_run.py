@@ -43,6 +43,8 @@ RESUME_SECONDS: Final = SESSION_SECONDS + 12.5
 
 DRAIN_SECONDS: Final = 60.0
 CLIENT_MESSAGES_PER_CYCLE: Final = 100
+CLIENT_MESSAGES_AT_ONCE: Final = 4
+CLIENT_PAUSE_SECONDS: Final = 0.1
 NOTES_MAX: Final = 400
 
 _FAILURES: Final = (ViolationError, BrokerFailedError, ZooKeeperFailedError, TimeoutError)
@@ -134,10 +136,24 @@ class ClusterRun:
 
     async def _trouble(self, cycle: ClusterCycle) -> None:
         """Work, faults, and work again."""
+        feeding = asyncio.create_task(self._feed_clients())
+        try:
+            await self._faults_in_work(cycle)
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
         for each in self._sides:
             if each.side.client is not None:
                 each.side.client.check()
-                each.side.client.allow(CLIENT_MESSAGES_PER_CYCLE)
+
+    async def _feed_clients(self) -> None:
+        for _ in range(CLIENT_MESSAGES_PER_CYCLE // CLIENT_MESSAGES_AT_ONCE):
+            for each in self._sides:
+                if each.side.client is not None:
+                    each.side.client.allow(CLIENT_MESSAGES_AT_ONCE)
+            await asyncio.sleep(CLIENT_PAUSE_SECONDS)
+
+    async def _faults_in_work(self, cycle: ClusterCycle) -> None:
         rng = random.Random(f"{self.seed}/{cycle.number}/look")
         await asyncio.sleep(rng.uniform(0, cycle.work_seconds))
         await self._look()

@@ -37,6 +37,8 @@ _CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "cursorRecordChunkBytes": (4_096, 1_048_576),
     "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
     "brokerDeduplicationEnabled": (False, False, True),
+    "bookieJournalBytesMax": (1_048_576, 67_108_864),
+    "bookieWriteCacheBytesMax": (1_048_576, 67_108_864),
 }
 
 

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from tests.chaos.side import Side
     from tests.chaos.wire_load import Publisher, Subscriber, UnderWay
 
-MESSAGES_PER_OWNER_MAX: Final = 600
+MESSAGES_PER_OWNER_MAX: Final = 1_500
+BURST_PAUSE_SECONDS_MAX: Final = 0.06
+"""So that there is work in all of a cycle."""
+
 LOOKUP_SECONDS: Final = 30.0
 ATTACH_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 0.5
@@ -166,7 +169,11 @@ class ClusterSide:
         jobs = [
             asyncio.create_task(job)
             for job in (
-                side.publisher.work(MESSAGES_PER_OWNER_MAX, may_be_refused=True),
+                side.publisher.work(
+                    MESSAGES_PER_OWNER_MAX,
+                    pause_seconds_max=BURST_PAUSE_SECONDS_MAX,
+                    may_be_refused=True,
+                ),
                 *(subscriber.work() for subscriber in side.subscribers),
             )
         ]

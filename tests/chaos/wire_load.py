@@ -139,9 +139,13 @@ class Publisher:
         return position
 
     async def work(
-        self, messages_max: int = MESSAGES_PER_CYCLE_MAX, *, may_be_refused: bool = False
+        self,
+        messages_max: int = MESSAGES_PER_CYCLE_MAX,
+        *,
+        pause_seconds_max: float = 0.0,
+        may_be_refused: bool = False,
     ) -> None:
-        """Publish in bursts, each confirmed before the next."""
+        """Publish in bursts, each confirmed before the next, with pauses between them."""
         published = 0
         while published < messages_max:
             is_behind = any(len(each.open) > BACKLOG_MAX for each in self.topic.subscriptions)
@@ -157,6 +161,8 @@ class Publisher:
                     raise error
             if any(send.exception() for send in sends):
                 await asyncio.sleep(REFUSED_PAUSE_SECONDS)
+            elif pause_seconds_max:
+                await asyncio.sleep(self._rng.uniform(0, pause_seconds_max))
             published += sum(burst)
 
     async def _publish(self, count: int) -> None:
