@@ -30,6 +30,7 @@ from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.errors import (
     AckGateError,
     ConfigurationError,
+    InternalError,
     MetadataConflictError,
     OutcomeUnknownError,
 )
@@ -70,7 +71,7 @@ class BrokerServer:
         self.sampler = StatsSampler(parts.clock_ms)
         self.started_at = time.time()
         self.bookie_ids: tuple[str, ...] = ()
-        self.peers: Peers
+        self._peers: Peers | None = None
         self.protocol_port = 0
         self.http_port = 0
         self._protocol = ProtocolServer(parts, self.registry, self.schemas)
@@ -107,6 +108,7 @@ class BrokerServer:
         host = broker.bind_address
         old_ledgers = await self.parts.ledger_client.ledger_ids()
         stack.push_async_callback(self._protocol.close)
+        stack.push_async_callback(self._close_peers)
         stack.push_async_callback(self._close_topics)
         self.protocol_port = await _listening(
             self._protocol.listen(host, broker.broker_service_port),
@@ -117,9 +119,8 @@ class BrokerServer:
         from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
         from ackgate.broker.admin.peers import Peers  # noqa: PLC0415 - so does this
 
-        self.peers = Peers()
-        stack.push_async_callback(self.peers.close)
-        self.ownership.ask_to_acquire = self.peers.acquire
+        self._peers = Peers()
+        self.ownership.ask_to_acquire = self._peers.acquire
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
         stack.push_async_callback(stop_http)
@@ -137,6 +138,13 @@ class BrokerServer:
             for chore in (sampling, *chores(self.parts, self.registry))
         ]
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
+
+    @property
+    def peers(self) -> Peers:
+        """The other brokers' admin interfaces; there once ours is."""
+        if self._peers is None:
+            raise InternalError("other brokers are asked before this one serves")
+        return self._peers
 
     def _record(self) -> BrokerRecord:
         return BrokerRecord(
@@ -198,6 +206,10 @@ class BrokerServer:
                 await self.registry.close()
         except TimeoutError:
             log.error("topics were not closed within %d ms (brokerShutdownTimeoutMs)", timeout_ms)  # noqa: TRY400
+
+    async def _close_peers(self) -> None:
+        if self._peers is not None:
+            await self._peers.close()
 
     async def _end_upkeep(self) -> None:
         for task in self._upkeep:
