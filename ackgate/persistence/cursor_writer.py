@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LAST_WRITES_MAX: Final = 5
+"""Writes at a close, should acks arrive during the one before."""
+
 STALL_SECONDS: Final = 5.0
 """A write that takes this long counts as failing, since it began, until it is through."""
 
@@ -167,6 +170,22 @@ class CursorWriter:
 
         Raises `StorageError` when something is not durable after that.
         """
+        failures: list[AckGateError] = []
+        for _ in range(LAST_WRITES_MAX):
+            await self._write_last_once(failures)
+            # What is acked meanwhile is written, too; what comes after that is too late.
+            if not self.is_dirty or failures or self._stopped is not None:
+                break
+        if self._stopped is not None:
+            return
+        await self._persister.sweep()
+        if self.is_dirty and failures:
+            raise StorageError(
+                f"cursor {self._path} was closed with changes that are not durable: "
+                + "; ".join(map(str, failures))
+            ) from failures[-1]
+
+    async def _write_last_once(self, failures: list[AckGateError]) -> None:
         persister = self._persister
         is_cut = self.outcome is not None and not self.outcome.is_complete
         writes: list[Callable[[], Awaitable[PersistOutcome | None]]] = []
@@ -176,7 +195,6 @@ class CursorWriter:
             writes.append(persister.to_ledger)
         if self.is_dirty:
             writes.append(persister.to_node)
-        failures: list[AckGateError] = []
         for write in writes:
             try:
                 outcome = await write()
@@ -188,13 +206,8 @@ class CursorWriter:
             else:
                 if outcome is not None:
                     self._wrote(outcome)
-                    break
-        await persister.sweep()
-        if self.is_dirty:
-            raise StorageError(
-                f"cursor {self._path} was closed with changes that are not durable: "
-                + "; ".join(map(str, failures))
-            ) from failures[-1]
+                    failures.clear()
+                    return
 
     # ------------------------------------------------------------------------- the task
 

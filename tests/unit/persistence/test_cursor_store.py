@@ -460,6 +460,23 @@ async def test_close_waits_for_the_write_under_way() -> None:
 
 
 @virtual
+async def test_what_is_acked_during_the_last_write_is_written_too() -> None:
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    await store.flush()
+    ack(store, 3)
+    closing = asyncio.ensure_future(store.close())
+    puts = world.metadata.puts
+    while world.metadata.puts == puts:
+        await asyncio.sleep(0)
+    ack(store, 5)
+    await closing
+    store = await world.open(create=False)
+    assert all(store.cursor.is_acked(Position(3, entry)) for entry in (1, 3, 5))
+
+
+@virtual
 async def test_a_closed_store_refuses_and_answers() -> None:
     world = World()
     store = await world.open()
