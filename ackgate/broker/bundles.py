@@ -135,14 +135,15 @@ class NamespaceBundles:
 
     def named(self, range_name: str) -> Bundle:
         """The bundle of this range. Raises `BadBundleError` for one that there is not."""
-        bundle = Bundle(self.namespace, range_name)
-        if _RANGE.fullmatch(range_name) is None:
+        found = _RANGE.fullmatch(range_name)
+        if found is None:
             raise BadBundleError(
                 f"{quoted(range_name)} is no bundle range: expected 0xLLLLLLLL_0xUUUUUUUU"
             )
-        if bundle not in list(self):
+        index = bisect_right(self.boundaries, int(found[1], 16)) - 1
+        if index >= len(self.boundaries) - 1 or self._bundle(index).range_name != range_name:
             raise BadBundleError(f"namespace {self.namespace} has no bundle {range_name}")
-        return bundle
+        return self._bundle(index)
 
     def _bundle(self, index: int) -> Bundle:
         low, high = self.boundaries[index : index + 2]
