@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import socket
 import struct
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 RECEIVE_BYTES: Final = 64 * 1024
 SEND_BYTES: Final = 64 * 1024
 """What may wait to be sent; more is sent at once."""
+
+SILENCE: Final = 2 / 3
+"""Share of the session time-out after which a silent server is dead; leaves time for another one."""
 
 _NEGOTIATED: Final = struct.Struct("!4x4xi")
 """The first answer of a connection: its length, the protocol's version, the session time-out."""
@@ -101,6 +105,8 @@ class Connection:
         self._is_ended = False
         self._head = b""
         self._to_send = bytearray()
+        self._received_at = time.monotonic()
+        self._is_owed = False
 
     @property
     def negotiated_ms(self) -> int | None:
@@ -130,6 +136,7 @@ class Connection:
             received = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
+        self._received_at, self._is_owed = time.monotonic(), False
         self._is_ended = not received
         self._received, self._taken = received, 0
         if len(self._head) < _NEGOTIATED.size:
@@ -149,6 +156,7 @@ class Connection:
         """Send all that waits. Raises `TimeoutError` if that does not go in time."""
         deadline = time.monotonic() + timeout_seconds
         while self._to_send:
+            self._is_owed = True
             try:
                 del self._to_send[: self._socket.send(self._to_send)]
             except BlockingIOError:
@@ -156,6 +164,16 @@ class Connection:
                 poller.register(self._socket, select.POLLOUT)
                 if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
                     raise TimeoutError("the server takes no more requests") from None
+
+    def silent_in(self, now: float) -> float:
+        """Seconds until a server that owes an answer has to be taken for dead; as kazoo's own limit.
+
+        kazoo looks for that only when it has nothing to send for a while.
+        """
+        granted_ms = self.negotiated_ms
+        if not self._is_owed or granted_ms is None:
+            return math.inf
+        return self._received_at + granted_ms / 1000 * SILENCE - now
 
     def break_off(self) -> None:
         """Wake whoever waits for it, with its end. From any thread."""
@@ -208,6 +226,10 @@ class Wake:
 
     def flush(self, _: float) -> None:
         """Nothing to send."""
+
+    def silent_in(self, _: float) -> float:
+        """Never."""
+        return math.inf
 
     def close(self) -> None:
         """Let go of the pair. kazoo closes both of its ends, which is twice here."""
@@ -289,12 +311,15 @@ class KazooHandler:
         for reader in readers:
             reader.flush(seconds)
             poller.register(reader, select.POLLIN)
-        while not ready and (left := deadline - time.monotonic()) > 0:
-            found = {fd for fd, _ in poller.poll(left * 1000)}
+        while not ready and (now := time.monotonic()) < deadline:
+            silent_in = min(reader.silent_in(now) for reader in readers)
+            found = {fd for fd, _ in poller.poll(max(0.0, min(deadline - now, silent_in)) * 1000)}
             for reader in readers:
                 if reader.fileno() in found:
                     reader.fill()
             ready = [reader for reader in readers if reader.pending()]
+            if not found and silent_in <= 0:
+                raise TimeoutError("the server is silent")
         return ready, [], []
 
     def create_connection(

@@ -157,6 +157,7 @@ async def test_the_end_of_ephemeral_nodes_is_heard_by_others(backend: Backend) -
     heard = Heard()
     await first.create("/owner", b"", ephemeral=True)
     second.watch("/owner", heard)
+    assert await second.get("/owner") is not None  # from here on it is watched
     await first.close()
     await heard.expect((DELETED, "/owner"))
 
