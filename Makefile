@@ -21,15 +21,15 @@ lint: install ## ruff, mypy and the import directions
 	@$(python) -m mypy
 	@.venv/bin/lint-imports --no-logo
 
-bench: install ## measure, side by side with the peers that can run here; ARGS="NAME ..." for some
+bench: spark java ## measure, side by side with the peers that can run here; ARGS="NAME ..." for some
 	@$(python) -m bench $(ARGS)
 
-smoke: install ## every benchmark at toy size: they run, their figures mean nothing
+smoke: spark java ## every benchmark at toy size: they run, their figures mean nothing
 	@$(python) -m bench --smoke $(ARGS)
 
 chaos: CYCLES ?= 20
-chaos: spark java ## kill -9 a working broker; CYCLES=200 for more, SEED=7 to repeat a run
-	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED))
+chaos: spark java ## kill, freeze, cut off and starve working brokers, one alone (FORM=single), then two on a ZooKeeper (FORM=cluster); CYCLES=200 for more, SEED=7 to repeat a run
+	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(ARGS)
 
 clean: ## remove everything that these commands made, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

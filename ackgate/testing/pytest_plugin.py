@@ -14,6 +14,14 @@ Tests share the broker and are kept apart by their topics' names.
 
 `zookeeper` is a real ZooKeeper server for the session; tests are kept apart by their roots, each of
 which `zookeeper_url` makes up anew. It needs Java, and the jars that come with PySpark.
+
+`ackgate_cluster` is two brokers on that ZooKeeper, for one test, which may do to them what it likes::
+
+    def test_survives_a_failover(ackgate_cluster, ackgate_topic):
+        client = pulsar.Client(ackgate_cluster.service_url)
+        producer = client.create_producer(ackgate_topic)
+        ackgate_cluster.brokers[ackgate_cluster.owner(ackgate_topic)].kill()
+        producer.send(b"goes on")
 """
 
 from __future__ import annotations
@@ -25,10 +33,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing.cluster import BrokerCluster
 from ackgate.testing.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 _numbers: Final = itertools.count()
 
@@ -60,6 +70,18 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 def zookeeper_url(zookeeper: ZooKeeperProcess) -> str:
     """A `metadataStoreUrl` with a root of its own."""
     return f"zk:{zookeeper.connection_string}/test-{next(_numbers)}"
+
+
+@pytest.fixture
+def ackgate_cluster(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, ackgate_settings: Mapping[str, object]
+) -> Iterator[BrokerCluster]:
+    """Two brokers that take over from each other, on the session's ZooKeeper."""
+    root = f"/cluster-{next(_numbers)}"
+    with BrokerCluster(
+        tmp_path / "cluster", settings=ackgate_settings, zookeeper=zookeeper, root=root
+    ) as cluster:
+        yield cluster
 
 
 @pytest.fixture

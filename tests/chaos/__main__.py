@@ -1,6 +1,7 @@
-"""``python -m tests.chaos --cycles N --seed S``: kill a broker over and over, check its promises.
+"""``python -m tests.chaos --cycles N --seed S``: bring trouble upon brokers, check their promises.
 
-With ``--cluster``: two brokers, three ZooKeeper servers, three bookies, and faults of all kinds.
+Two forms, one after the other unless one is chosen: `single` kills one broker over and over;
+`cluster` has two brokers, three ZooKeeper servers and three bookies, and faults of all kinds.
 
 Exit code 0: every promise was kept. 1: one was broken; seed, cycle, positions and the data
 directory are printed. With ``--break-receipts`` the broker confirms acks that are not durable, and
@@ -23,12 +24,26 @@ from tests.chaos.cluster_schedule import Trouble
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.wire_load import Style
 
+FORMS = ("single", "cluster")
+
 
 def main() -> int:
     """Run, print, tell."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    arguments = _parser().parse_args()
+    seed = time.time_ns() // 1_000_000 % 1_000_000 if arguments.seed is None else arguments.seed
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of writes to the dead
+    forms = FORMS if arguments.form is None else (arguments.form,)
+    return max(_run(form, seed, arguments) for form in forms)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--cycles", type=int, default=20)
-    parser.add_argument("--cluster", action="store_true", help="two brokers on a real ZooKeeper")
+    parser.add_argument("--form", choices=FORMS, help="default: both")
     parser.add_argument("--seed", type=int, default=None, help="default: by the clock")
     parser.add_argument(
         "--subscription-types",
@@ -42,33 +57,30 @@ def main() -> int:
     parser.add_argument(
         "--only",
         default="",
-        help="names of troubles: " + ", ".join(trouble.name for trouble in Trouble),
+        metavar="TROUBLE,...",
+        help="cluster: of " + ", ".join(trouble.name for trouble in Trouble),
     )
-    parser.add_argument("--steps", action="store_true", help="tell every step of a cluster run")
-    arguments = parser.parse_args()
-    seed = time.time_ns() // 1_000_000 % 1_000_000 if arguments.seed is None else arguments.seed
+    parser.add_argument("--steps", action="store_true", help="cluster: tell every step")
+    return parser
+
+
+def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
+    directory = Path(tempfile.mkdtemp(prefix=f"ackgate-chaos-{form}-{seed}-"))
+    print(f"{form}: seed {seed}, {arguments.cycles} cycles, data in {directory}", flush=True)
     settings = dict(pair.split("=", 1) for pair in arguments.set)
     if arguments.break_receipts:
         settings = {**settings, **BROKEN}
-    directory = Path(tempfile.mkdtemp(prefix=f"ackgate-chaos-{seed}-"))
-    print(f"seed {seed}, {arguments.cycles} cycles, data in {directory}", flush=True)
     common = {
         "styles": [Style(name) for name in arguments.subscription_types.split(",")],
         "settings": settings,
         "report": lambda line: print(line, flush=True),
     }
-    run = (
-        ClusterRun(
-            directory,
-            seed,
-            tells_all=arguments.steps,
-            only=[Trouble[name] for name in arguments.only.split(",") if name],
-            **common,
-        )
-        if arguments.cluster
-        else ChaosRun(directory, seed, **common)
-    )
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of writes to the dead
+    run: ClusterRun | ChaosRun
+    if form == "cluster":
+        only = [Trouble[name] for name in arguments.only.split(",") if name]
+        run = ClusterRun(directory, seed, tells_all=arguments.steps, only=only, **common)
+    else:
+        run = ChaosRun(directory, seed, **common)
     began = time.monotonic()
     try:
         asyncio.run(run.run(arguments.cycles))

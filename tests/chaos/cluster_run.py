@@ -289,6 +289,8 @@ class ClusterRun:
         )
 
     def _note(self, what: str) -> None:
+        if any(what == note[9:] for note in self._notes[-4:]):
+            return
         self._notes.append(f"{time.monotonic() - self._began:8.3f} {what}")
         if self._tells_all:
             self._report(self._notes[-1])

@@ -120,7 +120,7 @@ _KINDS: Final = (
     _Kind(3, Trouble.TERM, Role.OWNER, 0.0, 1.0),
     _Kind(1, Trouble.TERM, Role.OTHER, 0.0, 1.0),
     _Kind(2, Trouble.KILL_WHILE_STOPPING, Role.OWNER, 0.0, 1.0),
-    _Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 1.0),
+    _Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 2.0),
     _Kind(2, Trouble.PAUSE, Role.OWNER, 0.1, 1.5),
     _Kind(1, Trouble.PAUSE, Role.OTHER, 0.1, _LONG),
     _Kind(3, Trouble.PARTITION_DROP, Role.OWNER, 0.3, _LONG + 1.0),

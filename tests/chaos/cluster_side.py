@@ -38,7 +38,8 @@ BURST_PAUSE_SECONDS_MAX: Final = 0.06
 
 LOOKUP_SECONDS: Final = 30.0
 ATTACH_SECONDS: Final = 5.0
-SILENT_SECONDS: Final = 0.5
+SILENT_SECONDS: Final = 0.3
+LOOK_AROUND_SECONDS: Final = 0.1
 LATE_ANSWER_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.05
@@ -205,7 +206,7 @@ class ClusterSide:
         """A paused broker does not close its connections: notice that others own the topic."""
         port = self._cluster.brokers[self.owner].port
         while True:
-            await asyncio.sleep(SILENT_SECONDS / 2)
+            await asyncio.sleep(LOOK_AROUND_SECONDS)
             try:
                 async with asyncio.timeout(SILENT_SECONDS):
                     await self.side.subscribers[0].round_trip()
