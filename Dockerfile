@@ -11,7 +11,7 @@ FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/ackgate /opt/ackgate
 ENV PATH=/opt/ackgate/bin:$PATH PYTHONUNBUFFERED=1
 RUN useradd --system --user-group --uid 10001 --no-create-home ackgate \
- && install --directory --owner=ackgate --group=ackgate /data
+ && install --directory --owner=ackgate --group=ackgate /data /bookies
 USER ackgate
 VOLUME /data
 EXPOSE 6650 8080

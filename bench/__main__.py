@@ -23,6 +23,8 @@ BENCHES: Final = (
     "bench_acks",
     "bench_topics",
     "bench_broker",
+    "bench_metadata",
+    "bench_failover",
 )
 
 

@@ -107,8 +107,8 @@ def _throughput(broker: Ackgate | Pulsar, sizes: Sizes) -> dict[str, Any]:
             ("unbatched", sizes.messages, False),
             ("batched", sizes.batched_messages, True),
         ):
-            sent = _load("publish", url=url, topic=name, count=count, batched=batched)
-            got = _load("consume", url=url, topic=name, count=count)
+            sent = load("publish", url=url, topic=name, count=count, batched=batched)
+            got = load("consume", url=url, topic=name, count=count)
             figures[f"{name}_sent_per_s"] = round(sent["per_second"])
             figures[f"{name}_received_acked_per_s"] = round(got["per_second"])
         figures["resident_after_mb"] = round(broker.resident_bytes() / 1e6, 1)
@@ -118,7 +118,7 @@ def _throughput(broker: Ackgate | Pulsar, sizes: Sizes) -> dict[str, Any]:
 def _come_again(broker: Ackgate | Pulsar, sizes: Sizes) -> int:
     url = broker.service_url
     with running(broker):
-        acked = _load(
+        acked = load(
             "ack_shuffled",
             url=url,
             topic="again",
@@ -128,13 +128,13 @@ def _come_again(broker: Ackgate | Pulsar, sizes: Sizes) -> int:
         )["acked"]
         broker.kill()
         broker.start()
-        received = _load("receive_all", url=url, topic="again")["received"]
+        received = load("receive_all", url=url, topic="again")["received"]
     return len(set(acked) & set(received))
 
 
 def _gate(broker: Ackgate | Pulsar, sizes: Sizes, queue: int) -> dict[str, Any]:
     with running(broker):
-        return _load(
+        return load(
             "gate",
             url=broker.service_url,
             admin=broker.admin_url,
@@ -144,7 +144,7 @@ def _gate(broker: Ackgate | Pulsar, sizes: Sizes, queue: int) -> dict[str, Any]:
         )
 
 
-def _load(workload: str, **arguments: object) -> dict[str, Any]:
+def load(workload: str, **arguments: object) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "bench.load", workload, json.dumps(arguments)],
         capture_output=True,

@@ -6,6 +6,7 @@ broker that speaks the protocol.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -131,6 +132,55 @@ def gate(url: str, admin: str, topic: str, count: int, queue: int) -> dict[str, 
     }
 
 
+def handover(url: str, admin: str, topic: str, rounds: int) -> dict[str, Any]:
+    """A steady stream; in each round the topic's bundle is unloaded. The longest silences, in ms."""
+    import threading
+    import urllib.request
+
+    def answer(url: str, method: str = "GET") -> bytes:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10) as told:
+            return bytes(told.read())
+
+    client = _client(url)
+    consumer = _subscribe(client, topic, 1000)
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    arrivals: list[float] = []
+    ended = threading.Event()
+
+    def receive() -> None:
+        while not ended.is_set():
+            try:
+                message = consumer.receive(timeout_millis=200)
+            except pulsar.Timeout:
+                continue
+            arrivals.append(time.perf_counter())
+            consumer.acknowledge(message)
+
+    def send() -> None:
+        while not ended.wait(0.002):
+            producer.send_async(PAYLOAD, None)
+
+    threads = [threading.Thread(target=work) for work in (receive, send)]
+    for thread in threads:
+        thread.start()
+    where = f"lookup/v2/topic/persistent/public/default/{topic}"
+    silences = []
+    for _ in range(rounds):
+        time.sleep(1)
+        bundle = answer(f"{admin}/{where}/bundle").decode().strip('"')
+        owner = json.loads(answer(f"{admin}/{where}"))["httpUrl"]
+        began = len(arrivals)
+        answer(f"{owner}/admin/v2/namespaces/public/default/{bundle}/unload", "PUT")
+        time.sleep(2)
+        seen = arrivals[began - 1 :]
+        silences.append(1000 * max(after - before for before, after in itertools.pairwise(seen)))
+    ended.set()
+    for thread in threads:
+        thread.join()
+    client.close()
+    return {"silences_ms": silences}
+
+
 def idle_topics(url: str, prefix: str, count: int) -> dict[str, Any]:
     """`count` topics, each with one subscription that stays connected for a moment."""
     client = _client(url)
@@ -170,6 +220,7 @@ WORKLOADS = {
     "ack_shuffled": ack_shuffled,
     "receive_all": receive_all,
     "gate": gate,
+    "handover": handover,
     "idle_topics": idle_topics,
 }
 

@@ -5,4 +5,5 @@ from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
     ackgate_settings,
     ackgate_topic,
     fresh_ackgate_topic,
+    zookeeper,
 )

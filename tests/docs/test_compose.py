@@ -47,6 +47,7 @@ class Dependency(Strict):
 
 class Service(Strict):
     image: str
+    pid: Annotated[str, StringConstraints(pattern=r"^service:[a-z0-9-]+$")] | None = None
     build: str | None = None
     command: list[str] | None = None
     restart: Literal["no", "always", "on-failure", "unless-stopped"]
@@ -66,7 +67,12 @@ class Compose(Strict):
 
 @pytest.fixture(scope="module")
 def compose() -> Compose:
-    return Compose.model_validate(yaml.safe_load(COMPOSE_FILE.read_text()))
+    stated = yaml.safe_load(COMPOSE_FILE.read_text())
+    extensions = [key for key in stated if key.startswith("x-")]  # only anchors to merge
+    return Compose.model_validate({k: v for k, v in stated.items() if k not in extensions})
+
+
+BROKERS = ("broker-1", "broker-2")
 
 
 def dockerfile(instruction: str) -> list[str]:
@@ -76,8 +82,8 @@ def dockerfile(instruction: str) -> list[str]:
     return found
 
 
-def test_the_three_services_are_there(compose: Compose) -> None:
-    assert set(compose.services) == {"zookeeper", "broker", "demo"}
+def test_the_services_are_there(compose: Compose) -> None:
+    assert set(compose.services) == {"zookeeper", *BROKERS, "demo"}
 
 
 def test_every_image_is_pinned(compose: Compose) -> None:
@@ -110,8 +116,9 @@ def test_ports_are_open_to_this_machine_only(compose: Compose) -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.ports)
 
 
-def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose) -> None:
-    broker = compose.services["broker"]
+@pytest.mark.parametrize("name", BROKERS)
+def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose, name: str) -> None:
+    broker = compose.services[name]
     assert broker.command is not None
     (image_command,) = dockerfile("CMD")
     own = json.loads(image_command)
@@ -120,10 +127,24 @@ def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose) -> None:
 
     arguments: Any = cli._parser().parse_args(broker.command[1:])
     assert str(arguments.data_dir) in broker.volumes[0].split(":")
-    settings = load_settings(None, arguments.overrides, {}).settings
-    assert settings.broker.advertised_address in compose.services
-    for key in broker.environment:
-        assert load_settings(None, (), {key: "zk:zookeeper:2181"}).unused_keys == ()
+    loaded = load_settings(None, arguments.overrides, broker.environment)
+    assert loaded.settings.broker.advertised_address == name
+    assert loaded.unused_keys == ()
+
+
+def test_the_brokers_share_metadata_and_bookies_and_nothing_else(compose: Compose) -> None:
+    first, second = (compose.services[name] for name in BROKERS)
+    assert first.environment == second.environment
+    settings = load_settings(None, (), first.environment).settings.persistence
+    assert settings.metadata_store_url.startswith("zk:zookeeper:2181")
+    assert set(first.volumes) & set(second.volumes) == {"bookies:/bookies"}
+    places = settings.bookie_paths(Path("/data"))
+    assert len(places) == settings.managed_ledger_default_ensemble_size
+    assert all(place.is_relative_to("/bookies") for place in places)
+
+
+def test_the_demo_can_kill_a_broker(compose: Compose) -> None:
+    assert {compose.services[name].pid for name in BROKERS} == {"service:demo"}
 
 
 def test_the_demo_runs_an_example_that_exists(compose: Compose) -> None:

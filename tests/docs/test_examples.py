@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing.cluster import BrokerCluster
+from ackgate.testing.zookeeper import ZooKeeperProcess, free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -86,10 +88,19 @@ def test_test_suite_as_a_user_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_client_of_a_broker_elsewhere(tmp_path: Path, ackgate_broker: BrokerProcess) -> None:
-    output = output_of(tmp_path, str(EXAMPLES / "compose_client.py"), ackgate_broker.service_url)
-    assert "500 of 500 unacknowledged messages came" in output
-    assert "0 acknowledged messages came again" in output
+def test_failover_of_two_brokers(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+    settings = {"advertisedAddress": "127.0.0.1"}
+    cluster = BrokerCluster(
+        tmp_path, settings=settings, zookeeper=zookeeper, root="/failover-example"
+    )
+    for broker, port in zip(cluster.brokers, free_ports(2), strict=True):
+        broker.port = port  # the example knows a broker by its command line
+    with cluster:
+        urls = (cluster.service_url, cluster.brokers[0].admin_url)
+        output = output_of(tmp_path, str(EXAMPLES / "compose_failover.py"), *urls)
+        assert [broker.is_running for broker in cluster.brokers].count(False) == 1
+    assert "1000 messages, every second one acknowledged" in output
+    assert "0 messages are missing, 0 acknowledged messages came again" in output
 
 
 @pytest.mark.slow
