@@ -26,6 +26,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from kazoo.exceptions import AuthFailedError
 from kazoo.handlers.threading import KazooTimeoutError
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ SILENCE: Final = 2 / 3
 
 _NEGOTIATED: Final = struct.Struct("!4x4xi")
 """The first answer of a connection: its length, the protocol's version, the session time-out."""
+
+
+class GivenUpError(AuthFailedError):  # type: ignore[misc]  # kazoo has no type information
+    """Ends kazoo's thread. It is the one kind of error after which kazoo tries nothing more."""
 
 
 class Answer:
@@ -252,6 +257,7 @@ class KazooHandler:
         self._lock = threading.Lock()
         self._answers = threading.Lock()
         self._connection: Connection | None = None
+        self._wake: Wake | None = None
         self.problem = ""
         """Why the last attempt to connect failed."""
         self.attempted_at = 0.0
@@ -305,7 +311,7 @@ class KazooHandler:
             return ready, [], []
         if self.is_over or not self._is_wanted():
             self.give_up()
-            raise ConnectionAbortedError("given up")
+            raise GivenUpError
         deadline = time.monotonic() + seconds
         poller = select.poll()
         for reader in readers:
@@ -327,7 +333,7 @@ class KazooHandler:
     ) -> Connection:
         """Connect. One silent server may not take the time in which another could be reached."""
         if self._over.is_set() or not self._is_wanted():
-            raise ConnectionAbortedError("given up")
+            raise GivenUpError
         self.attempted_at = time.monotonic()
         try:
             connected = socket.create_connection(address, min(timeout, self._connect_seconds_max))
@@ -343,8 +349,8 @@ class KazooHandler:
 
     def create_socket_pair(self) -> tuple[Wake, Wake]:
         """What wakes kazoo's thread when there are requests."""
-        wake = Wake()
-        return wake, wake
+        self._wake = Wake()
+        return self._wake, self._wake
 
     def event_object(self) -> threading.Event:
         """An event."""
@@ -370,6 +376,9 @@ class KazooHandler:
                 run(*arguments)
             except Exception:
                 logger.exception("kazoo's thread ended")
+            finally:
+                if self._wake is not None:
+                    self._wake.close()
 
         thread = threading.Thread(target=guarded, name="ackgate-zookeeper", daemon=True)
         thread.start()

@@ -509,8 +509,8 @@ class ZooKeeperMetadataStore:
         match error:
             case zk.NoAuthError():
                 return MetadataStoreError(
-                    f"{where}: not allowed by its access list"
-                    f" ({'another' if self._options.digest else 'no'} metadataStoreDigest is set)"
+                    f"{where}: not allowed by the node's access list"
+                    f" (metadataStoreDigest is {'set' if self._options.digest else 'not set'})"
                 )
             case zk.NoChildrenForEphemeralsError():
                 return CallerError(f"{where}: an ephemeral node above it cannot have children")

@@ -119,7 +119,12 @@ async def test_children_are_names_in_order_and_only_direct_ones(store: MetadataS
 
 
 @pytest.mark.parametrize(
-    "path", ["", "a", "a/b", "/a/", "//a", "/a//b", "/", "/a/./b", "/a/..", "/a\0b", "/\ud800"]
+    "path",
+    [
+        *("", "a", "a/b", "/a/", "//a", "/a//b", "/", "/a/./b", "/a/..", "/a\0b", "/\ud800"),
+        *("/a\nb", "/\x7f", "/\x85", "/\ue000", "/\uffff", "/\U0001f600", "/" + "a" * 8192),
+    ],
+    ids=lambda path: ascii(path[:8]),
 )
 async def test_impossible_paths_are_refused(store: MetadataStore, path: str) -> None:
     with pytest.raises(CallerError):
