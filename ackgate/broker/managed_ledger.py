@@ -16,6 +16,11 @@ adding it again would store it twice), the rest is appended to a new ledger in t
 Order of steps that a crash may interrupt: a new ledger is created before the node names it, and a
 ledger leaves the node before it is deleted. What is left over carries the topic's path in its
 custom metadata and is found at the next start.
+
+The metadata store may fail to answer. A write of the node is settled by reading and writing again: a
+higher epoch in it means that the topic is somebody else's, our own that a write of ours got there.
+Only opening cannot tell, since two who open at once choose the same epoch; it begins again, with a
+higher one. While there is no ledger to write to for the store's sake, adds wait, within bounds.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import logging
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from zlib import crc32
 
 from ackgate.broker.add_batch import AddBatch
 from ackgate.broker.entry import Entry
@@ -36,11 +42,18 @@ from ackgate.errors import (
     CallerError,
     ClosedHandleError,
     InternalError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeTooLargeError,
     NoSuchLedgerError,
     NoSuchNodeError,
+    OutcomeUnknownError,
     OwnershipError,
     StorageError,
+    StoreSuspendedError,
 )
+from ackgate.persistence.backoff import backoff_seconds
+from ackgate.persistence.ports import SessionState
 from ackgate.persistence.topic_node import (
     MessageLedgerRecord,
     TopicNode,
@@ -64,6 +77,18 @@ log = logging.getLogger(__name__)
 
 TOPIC_PATH_KEY: Final = "ackgate/topic"
 """Custom metadata of a message ledger: the path of its topic's node."""
+
+WRITES_MAX: Final = 5
+"""Writes of the node, or openings, in a row, each because the one before was not answered."""
+
+SWITCH_SECONDS_MAX: Final = 30.0
+"""How long adds wait for a new ledger while the metadata store fails; the producers' own time-out."""
+
+RETRY_SECONDS_FIRST: Final = 0.1
+RETRY_SECONDS_MAX: Final = 2.0
+
+CLOSE_SECONDS_MAX: Final = 10.0
+"""How long a close waits for stores that hang."""
 
 
 class RolloverLimits(NamedTuple):
@@ -139,6 +164,10 @@ class ManagedLedger:
         self._in_flight: deque[AddBatch] = deque()
         self._is_flush_scheduled = False
         self._switch: asyncio.Task[None] | None = None
+        self._unsettled: LedgerWriter | None = None
+        """A ledger whose write failed, until it has been recovered."""
+        self._is_forsaken = False
+        """Whether what was in flight to it has been answered already, with an error."""
         self._drained: asyncio.Event = asyncio.Event()
         self.reads = MessageReads(client, options.password, cache, self.facts)
         self._is_closed = False
@@ -151,29 +180,55 @@ class ManagedLedger:
 
         Raises `NoSuchNodeError` when the topic does not exist and `create` is false.
         """
+        is_doubtful = False
+        for _ in range(WRITES_MAX):
+            try:
+                writer, dropped = await self._claim(create=create)
+                break
+            except OutcomeUnknownError:
+                is_doubtful = True
+            except MetadataConflictError:
+                if not is_doubtful:
+                    raise
+        else:
+            raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} openings were not answered")
+        for record in self._node.ledgers:
+            if writer is None or record.ledger_id != writer.ledger_id:
+                self.facts.open_ledger(record.ledger_id)
+                self.facts.close_ledger(record.ledger_id, record.entry_count or 0)
+        if writer is not None:
+            self._write_to(writer)
+        for ledger_id in dropped:
+            await self._delete_ledger(ledger_id)
+
+    async def _claim(self, *, create: bool) -> tuple[LedgerWriter | None, list[int]]:
+        """Recover, and put our epoch into the node, with a new ledger unless it is terminated.
+
+        Returns the ledger's writer, and the ledgers that hold nothing and are named no more.
+        """
         stored = await self._metadata.get(self.path)
         if stored is None:
             if not create:
                 raise NoSuchNodeError(f"no topic at {self.path}")
-            self._node = TopicNode(owner_epoch=1)
+            self._node_version = -1
+            node = TopicNode(owner_epoch=1)
         else:
             node = decode_topic_node(stored.value, path=self.path)
             self._node_version = stored.version
-            self._node = replace(
+            node = replace(
                 node, owner_epoch=node.owner_epoch + 1, ledgers=await self._recovered(node.ledgers)
             )
-        kept = tuple(record for record in self._node.ledgers if record.entry_count)
-        dropped = [r.ledger_id for r in self._node.ledgers if not r.entry_count]
-        for record in kept:
-            self.facts.open_ledger(record.ledger_id)
-            self.facts.close_ledger(record.ledger_id, record.entry_count or 0)
-        if self._node.is_terminated:
-            await self._change_node(lambda node: replace(node, ledgers=kept))
-        else:
-            self._node = replace(self._node, ledgers=kept)
-            await self._begin_ledger()
-        for ledger_id in dropped:
-            await self._delete_ledger(ledger_id)
+        kept = tuple(record for record in node.ledgers if record.entry_count)
+        dropped = [r.ledger_id for r in node.ledgers if not r.entry_count]
+        node, writer = replace(node, ledgers=kept), None
+        if not node.is_terminated:
+            writer = await self._client.create(self._options)
+            node = replace(node, ledgers=(*kept, self._record_of(writer)))
+        self._node_version = await self._metadata.put(
+            self.path, encode_topic_node(node), expected_version=self._node_version
+        )
+        self._node = node
+        return writer, dropped
 
     async def _recovered(
         self, records: tuple[MessageLedgerRecord, ...]
@@ -252,7 +307,7 @@ class ManagedLedger:
         if self._is_closed or self._node.is_terminated:
             self._fail_pending(ClosedHandleError(f"topic {self.path} takes no messages"))
             return
-        if self._writer is None or self._is_full():
+        if self._writer is None or self._may_roll():
             self._begin_switch()
             return
         batch, self._pending = self._pending, AddBatch()
@@ -315,6 +370,7 @@ class ManagedLedger:
         contexts = [context for batch in self._in_flight for context in batch.contexts]
         contexts += self._pending.contexts
         self._in_flight.clear()
+        self._is_forsaken = True
         self._pending = AddBatch()
         self._drained.set()
         if contexts:
@@ -333,6 +389,10 @@ class ManagedLedger:
         )
         return (is_large and age_ms >= limits.age_ms_min) or age_ms >= limits.age_ms_max
 
+    def _may_roll(self) -> bool:
+        """Not while the metadata store is out of touch: the ledger there is needs none of it."""
+        return self._is_full() and self._metadata.session_state is SessionState.CONNECTED
+
     def _on_write_failed(self, writer: LedgerWriter, error: AckGateError) -> None:
         if writer is not self._writer:
             return
@@ -342,21 +402,17 @@ class ManagedLedger:
             self._fail_pending(error)
             self._sink.on_fenced(error)
             return
-        self._begin_switch(failed=writer)
+        self._unsettled, self._is_forsaken = writer, False
+        self._begin_switch()
 
-    def _begin_switch(self, failed: LedgerWriter | None = None) -> None:
+    def _begin_switch(self) -> None:
         if self._switch is None and not self._is_closed:
-            self._switch = asyncio.get_running_loop().create_task(self._run_switch(failed))
+            self._switch = asyncio.get_running_loop().create_task(self._run_switch())
 
-    async def _run_switch(self, failed: LedgerWriter | None) -> None:
+    async def _run_switch(self) -> None:
         """Close the current (or the failed) ledger and go on in a new one."""
         try:
-            if failed is not None:
-                await self._settle_failed(failed)
-            elif self._writer is not None:
-                await self._close_writer()
-            if not self._is_closed:
-                await self._begin_ledger()
+            await self._switch_within_bounds()
         except OwnershipError as error:
             self._fail_pending(error)
             self._sink.on_fenced(error)
@@ -367,6 +423,33 @@ class ManagedLedger:
             self._switch = None
         self._flush()
 
+    async def _switch_within_bounds(self) -> None:
+        """Take the steps, each again while it is only the metadata store that fails."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SWITCH_SECONDS_MAX
+        attempt = 0
+        while True:
+            try:
+                if self._writer is not None:
+                    await self._close_writer()
+                await self._settle_failed()
+                if not self._is_closed:
+                    await self._begin_ledger()
+            except MetadataStoreError as error:
+                attempt += 1
+                seconds = backoff_seconds(
+                    attempt,
+                    first=RETRY_SECONDS_FIRST,
+                    longest=RETRY_SECONDS_MAX,
+                    seed=crc32(self.path.encode()),
+                )
+                if self._is_closed or loop.time() + seconds > deadline:
+                    raise
+                log.warning("topic %s: no ledger to write to yet: %s", self.path, error)
+                await asyncio.sleep(seconds)
+            else:
+                return
+
     async def _close_writer(self) -> None:
         writer = self._writer
         if writer is None:
@@ -374,27 +457,32 @@ class ManagedLedger:
         while self._in_flight:
             self._drained.clear()
             await self._drained.wait()
-        if self._writer is not writer:  # it failed while draining: settled there
-            await self._settle_failed(writer)
+        if self._writer is not writer:  # it failed while draining
+            await self._settle_failed()
             return
         await writer.close()
         self._close_record(writer.ledger_id, self._writer_entries, self._writer_bytes)
         self._writer = self.reads.current = None
 
-    async def _settle_failed(self, writer: LedgerWriter) -> None:
+    async def _settle_failed(self) -> None:
         """Recover a ledger whose write failed; confirm what it holds, requeue the rest."""
+        writer = self._unsettled
+        if writer is None:
+            return
         if self._abandoned is not None:
             raise self._abandoned
         reader = await self._client.open(writer.ledger_id, password=self._options.password)
         stored = reader.last_add_confirmed + 1
-        next_entry = self.facts.entry_count(writer.ledger_id) or 0
-        waiting = AddBatch.joined([*self._in_flight, self._pending])
-        self._in_flight.clear()
-        self._drained.set()
-        survivors = stored - next_entry
-        self._pending = waiting[survivors:]
-        if survivors > 0:
-            self._confirm(writer.ledger_id, next_entry, waiting[:survivors])
+        if not self._is_forsaken:
+            next_entry = self.facts.entry_count(writer.ledger_id) or 0
+            waiting = AddBatch.joined([*self._in_flight, self._pending])
+            self._in_flight.clear()
+            self._drained.set()
+            survivors = stored - next_entry
+            self._pending = waiting[survivors:]
+            if survivors > 0:
+                self._confirm(writer.ledger_id, next_entry, waiting[:survivors])
+        self._unsettled = None
         self._close_record(writer.ledger_id, stored, reader.length_bytes)
         self.reads.keep(reader)
 
@@ -417,24 +505,60 @@ class ManagedLedger:
 
     async def _begin_ledger(self) -> None:
         writer = await self._client.create(self._options)
-        opened_ms = self._clock_ms()
-        record = MessageLedgerRecord(writer.ledger_id, None, 0, opened_ms, None)
-        await self._change_node(lambda node: replace(node, ledgers=(*node.ledgers, record)))
+        record = self._record_of(writer)
+        try:
+            await self._change_node(lambda node: replace(node, ledgers=(*node.ledgers, record)))
+        except (StoreSuspendedError, NodeTooLargeError):
+            await self._delete_ledger(writer.ledger_id)  # nothing names it, and nothing will
+            raise
+        if self._abandoned is not None:
+            raise self._abandoned
+        self._write_to(writer)
+
+    def _record_of(self, writer: LedgerWriter) -> MessageLedgerRecord:
+        return MessageLedgerRecord(writer.ledger_id, None, 0, self._clock_ms(), None)
+
+    def _write_to(self, writer: LedgerWriter) -> None:
         self.facts.open_ledger(writer.ledger_id)
         self._writer = self.reads.current = writer
         self._writer_entries = 0
         self._writer_bytes = 0
-        self._writer_opened_ms = opened_ms
+        self._writer_opened_ms = self._node.ledgers[-1].opened_ms
 
     async def _change_node(self, change: Callable[[TopicNode], TopicNode] = lambda n: n) -> None:
-        """Write the changed node; changes made in memory meanwhile are kept."""
+        """Write the changed node; changes made in memory meanwhile are kept.
+
+        Raises `OwnershipError` when a later owner has written it, or it was deleted.
+        """
         async with self._node_lock:
-            self._node_version = await self._metadata.put(
-                self.path,
-                encode_topic_node(change(self._node)),
-                expected_version=self._node_version,
+            for _ in range(WRITES_MAX):
+                if self._abandoned is not None:
+                    raise self._abandoned
+                try:
+                    self._node_version = await self._metadata.put(
+                        self.path,
+                        encode_topic_node(change(self._node)),
+                        expected_version=self._node_version,
+                    )
+                except (MetadataConflictError, OutcomeUnknownError):
+                    self._node_version = await self._version_of_ours()
+                else:
+                    self._node = change(self._node)
+                    return
+            raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} writes were not answered")
+
+    async def _version_of_ours(self) -> int:
+        """The node's version, if nobody took the topic over since."""
+        found = await self._metadata.get(self.path)
+        if found is None:
+            raise OwnershipError(f"topic {self.path} was deleted by somebody else")
+        epoch = decode_topic_node(found.value, path=self.path).owner_epoch
+        if epoch > self._node.owner_epoch:
+            raise OwnershipError(
+                f"topic {self.path} belongs to the owner of epoch {epoch}, "
+                f"we are {self._node.owner_epoch}"
             )
-            self._node = change(self._node)
+        return found.version
 
     # ---------------------------------------------------------------- trimming, ending
 
@@ -466,6 +590,7 @@ class ManagedLedger:
             )
             for ledger_id in gone:
                 self.facts.trim_ledger(ledger_id)
+            for ledger_id in gone:
                 await self._delete_ledger(ledger_id)
         return gone
 
@@ -487,7 +612,7 @@ class ManagedLedger:
 
     async def roll_if_due(self) -> None:
         """Roll when the current ledger is full or old (for topics that nobody writes to)."""
-        if self._writer is not None and self._switch is None and self._is_full():
+        if self._writer is not None and self._switch is None and self._may_roll():
             await self.roll()
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -510,14 +635,15 @@ class ManagedLedger:
         if self._pending.payloads:
             self._flush()
         self._is_closed = True
-        if self._switch is not None:
-            await asyncio.shield(self._switch)
         try:
-            if self._writer is not None:
-                await self._close_writer()
-                await self._change_node()
-        except AckGateError as error:
-            log.warning("topic %s: not closed cleanly: %s", self.path, error)
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                if self._switch is not None:
+                    await asyncio.shield(self._switch)
+                if self._writer is not None:
+                    await self._close_writer()
+                    await self._change_node()
+        except (AckGateError, TimeoutError) as error:
+            log.warning("topic %s: not closed cleanly: %r", self.path, error)
         self._fail_pending(ClosedHandleError(f"topic {self.path} is closed"))
         self.forget_cached()
 
@@ -537,9 +663,24 @@ class ManagedLedger:
         """Remove the topic's node and its ledgers. The cursors must be gone."""
         await self.close()
         ledgers = self._node.ledgers
-        await self._metadata.delete(self.path, expected_version=None)
+        await self._remove_node()
         for record in ledgers:
             await self._delete_ledger(record.ledger_id)
+
+    async def _remove_node(self) -> None:
+        """It may be gone already: by a call of ours that was not answered, or that failed later."""
+        for _ in range(WRITES_MAX):
+            try:
+                await self._metadata.delete(self.path, expected_version=self._node_version)
+            except NoSuchNodeError:
+                return
+            except (MetadataConflictError, OutcomeUnknownError):
+                if await self._metadata.get(self.path) is None:
+                    return
+                self._node_version = await self._version_of_ours()
+            else:
+                return
+        raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} deletions were not answered")
 
     def forget_cached(self) -> None:
         """Drop this topic's entries from the cache."""

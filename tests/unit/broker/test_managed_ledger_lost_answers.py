@@ -1,0 +1,185 @@
+"""A topic's message store while any one call to its stores goes wrong, each call in turn.
+
+One life of a topic (open, add, roll, properties, trim, close, open, terminate, delete) is lived as
+often as it makes calls, and each time another call fails, is done without an answer, lands late, or
+is done twice. A step that fails is taken again, as its callers do. Then everything confirmed must
+be there once and in order, and nothing may be left behind that the search for orphans does not find.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.managed_ledger import ManagedLedger, Retention, RolloverLimits
+from ackgate.cursor.position import Position
+from ackgate.errors import OwnershipError, StorageError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence.topic_node import TopicNode, decode_topic_node
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_ledgers import FaultyLedgerClient
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.testing.virtual_time import run_in_virtual_time
+from tests.unit.broker.test_managed_ledger import NEVER, PATH, Sink, entry, number, stored
+
+T = TypeVar("T")
+
+TRIES_MAX = 6
+FAULTS = [
+    (Fault.FAIL, 0.0),
+    (Fault.FAIL, 20.0),
+    (Fault.DROP_ANSWER, 0.0),
+    (Fault.LANDS_LATE, 0.0),
+    (Fault.LANDS_LATE, 5.0),
+    (Fault.REPEAT, 0.0),
+    (Fault.SUSPEND, 3.0),
+    (Fault.LATE_ANSWER, 8.0),
+]
+
+
+class Life:
+    """A topic, its brokers one after the other, and what its producer was told."""
+
+    def __init__(self, plan: FaultPlan) -> None:
+        self.plan = plan
+        self.tree = MemoryTree()
+        self.storage = MemoryLedgers()
+        self.confirmed: list[tuple[Position, int]] = []
+        self.ledger: ManagedLedger | None = None
+        self.sent = itertools.count()
+
+    def broker(self, *, is_quiet: bool = False) -> tuple[ManagedLedger, Sink]:
+        plan = FaultPlan() if is_quiet else self.plan
+        sink = Sink()
+        ledger = ManagedLedger(
+            PATH,
+            FaultyLedgerClient(MemoryLedgerClient(self.storage), plan),
+            FaultyMetadataStore(MemoryMetadataStore(self.tree), plan),
+            cache=EntryCache(1 << 20),
+            options=LedgerOptions(),
+            limits=RolloverLimits(NEVER, NEVER, 0, NEVER),
+            clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            sink=sink,
+        )
+        return ledger, sink
+
+    async def live(self) -> None:
+        await self.open(create=True)
+        await self.send(3)
+        await self.again(self.topic.roll)
+        await self.send(3)
+        await self.again(lambda: self.topic.set_properties({"a": "b"}))
+        await self.again(self.topic.roll)
+        await self.send(2)
+        first = self.confirmed[0][0].ledger_id
+        await self.again(lambda: self.topic.trim(Position(first, 1_000), Retention()))
+        self.confirmed = [each for each in self.confirmed if each[0].ledger_id != first]
+        assert self.topic.properties == {"a": "b"}
+        await self.topic.close()
+        await self.look()
+        await self.open(create=False)
+        await self.send(1)
+        await self.again(self.topic.terminate)
+        await self.look()
+        await self.open(create=False)
+        await self.again(self.topic.delete)
+        await asyncio.sleep(60)
+        assert await self.node() is None
+        assert all(path == PATH.encode() for path in self.paths())
+
+    @property
+    def topic(self) -> ManagedLedger:
+        assert self.ledger is not None
+        return self.ledger
+
+    async def open(self, *, create: bool) -> None:
+        async def open_it() -> None:
+            ledger, sink = self.broker()
+            await ledger.open(create=create)
+            self.ledger, self.sink = ledger, sink
+
+        await self.again(open_it)
+
+    async def again(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Take a step until it succeeds."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await step()
+            except StorageError:
+                await asyncio.sleep(1)
+            except OwnershipError as error:
+                raise AssertionError("there is no other owner") from error
+        raise AssertionError(f"failed {TRIES_MAX} times")
+
+    async def send(self, count: int) -> None:
+        """As a producer does: what fails is sent again."""
+        for _ in range(count):
+            number = next(self.sent)
+            for _ in range(TRIES_MAX):
+                told = len(self.sink.confirmed) + len(self.sink.failed)
+                self.topic.add(entry(number), 1, number)
+                async with asyncio.timeout(100):
+                    while len(self.sink.confirmed) + len(self.sink.failed) == told:
+                        await asyncio.sleep(0.1)
+                if self.sink.confirmed and self.sink.confirmed[-1][1] == number:
+                    self.confirmed.append(self.sink.confirmed[-1])
+                    break
+            else:
+                raise AssertionError("an add failed again and again")
+            assert not self.sink.fenced, self.sink.fenced
+        assert self.topic.pending_adds == 0
+        self.topic.facts.check()
+
+    async def look(self) -> None:
+        """What another broker finds: everything confirmed, in its place and in order."""
+        before = await self.node()
+        ledger, _ = self.broker(is_quiet=True)
+        await ledger.open(create=False)
+        numbers = dict.fromkeys(await stored(ledger))
+        assert [n for n in numbers if n in {n for _, n in self.confirmed}] == [
+            n for _, n in self.confirmed
+        ]
+        for position, confirmed in self.confirmed:
+            payload = self.storage.ledgers[position.ledger_id].entries[position.entry_id][0]
+            assert number(payload) == confirmed
+        assert before is not None
+        if not before.is_terminated:
+            await ledger.close()
+
+    async def node(self) -> TopicNode | None:
+        found = await MemoryMetadataStore(self.tree).get(PATH)
+        return None if found is None else decode_topic_node(found.value, path=PATH)
+
+    def paths(self) -> list[bytes]:
+        """Whom the ledgers that are left name as their owner: how orphans are found."""
+        return [
+            next(iter(ledger.metadata.custom_metadata.values()))
+            for ledger in self.storage.ledgers.values()
+        ]
+
+
+def live(plan: FaultPlan) -> FaultPlan:
+    try:
+        run_in_virtual_time(Life(plan).live())
+    except BaseException:
+        print(plan.story())
+        raise
+    return plan
+
+
+@pytest.mark.parametrize(("fault", "seconds"), FAULTS, ids=str)
+def test_each_call_in_turn(fault: Fault, seconds: float) -> None:
+    calls = live(FaultPlan()).calls
+    assert calls > 20
+    hit = 0
+    for nth in range(1, calls + 1):
+        plan = live(FaultPlan([Rule(fault, nth=nth, seconds=seconds)]))
+        hit += len(plan.injected)
+    assert hit > 5
