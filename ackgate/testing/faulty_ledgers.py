@@ -176,7 +176,8 @@ class _Ticket(NamedTuple):
 
     durable: asyncio.Future[None]
     below: asyncio.Future[None]
-    not_before: float
+    ripe: asyncio.Event
+    """Set when it has been held up for long enough."""
     dropped: Injected | None
 
 
@@ -210,18 +211,21 @@ class FaultyLedgerWriter(FaultyLedgerReader):
         seconds = 0.0 if chosen is None else chosen.seconds
         dropped = chosen if chosen is not None and chosen.fault is Fault.DROP_ANSWER else None
         durable: asyncio.Future[None] = loop.create_future()
-        self._tickets.append(_Ticket(durable, below, loop.time() + seconds, dropped))
+        ripe = asyncio.Event()
+        self._tickets.append(_Ticket(durable, below, ripe, dropped))
         below.add_done_callback(lambda _: self._answer())
-        if seconds:
-            loop.call_at(loop.time() + seconds, self._answer)
+        loop.call_later(seconds, self._ripen, ripe)
         return AppendTicket(first, durable)
+
+    def _ripen(self, ripe: asyncio.Event) -> None:
+        ripe.set()
+        self._answer()
 
     def _answer(self) -> None:
         """Answer the tickets whose turn it is, in order."""
-        now = asyncio.get_running_loop().time()
-        while self._tickets and self._tickets[0].below.done():
-            durable, below, not_before, dropped = self._tickets[0]
-            if now < not_before:
+        while self._tickets:
+            durable, below, ripe, dropped = self._tickets[0]
+            if not (below.done() and ripe.is_set()):
                 return
             self._tickets.popleft()
             error = None if below.cancelled() else below.exception()

@@ -7,7 +7,8 @@ here:
 FAIL                  `MetadataStoreError`; nothing was done
 DROP_ANSWER           a write is done and raises `OutcomeUnknownError`; a read fails
 LANDS_LATE            a write raises `OutcomeUnknownError` at once and is done after the fault's seconds,
-                      unless its version is gone by then or the session is lost
+                      or ahead of the session's next write if that comes first, as ZooKeeper keeps
+                      a session's writes in order; reads meanwhile do not see it
 REPEAT                a put: the same value once more, so the version moves by two and the answer
                       names the first; create and delete: the answer is that of the second request
 CORRUPT               a byte of the value read is another one
@@ -71,7 +72,7 @@ class FaultyMetadataStore:
         self._out_of_touch_at = math.inf
         self._ephemeral: set[str] = set()
         self._burial: asyncio.Task[None] | None = None
-        self._on_their_way: set[asyncio.Task[None]] = set()
+        self._on_their_way: dict[asyncio.Task[None], asyncio.Event] = {}
         self._resume: asyncio.TimerHandle | None = None
         self._cancels: dict[object, Callable[[], None]] = {}
         self._untold: list[tuple[Callable[[WatchEvent], None], WatchEvent]] = []
@@ -263,6 +264,8 @@ class FaultyMetadataStore:
         chosen = self.plan.next_fault(f"metadata.{operation}", path, possible)
         if chosen is None:
             await self._in_touch()
+            if again is not None:
+                await self._land()
             return await work()
         fault = chosen.fault
         if fault is Fault.LOSE_SESSION:
@@ -274,10 +277,10 @@ class FaultyMetadataStore:
         await self._in_touch()
         if fault is Fault.FAIL:
             raise chosen.failure(MetadataStoreError)
+        if again is not None:
+            await self._land()
         if fault is Fault.LANDS_LATE:
-            task = asyncio.get_running_loop().create_task(_land(work, chosen.seconds))
-            self._on_their_way.add(task)
-            task.add_done_callback(self._on_their_way.discard)
+            self._send_off(work, chosen.seconds)
             raise chosen.failure(OutcomeUnknownError)
         answer = await work()
         if fault is Fault.REPEAT and again is not None:
@@ -289,6 +292,26 @@ class FaultyMetadataStore:
         if fault is Fault.DROP_ANSWER:
             raise chosen.failure(MetadataStoreError if again is None else OutcomeUnknownError)
         return answer
+
+    def _send_off(self, work: Callable[[], Awaitable[object]], seconds: float) -> None:
+        """Do it later, whoever asked for it has been told otherwise."""
+        overtaken = asyncio.Event()
+
+        async def land() -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(overtaken.wait(), seconds)
+            with contextlib.suppress(AckGateError):
+                await work()
+
+        task = asyncio.get_running_loop().create_task(land())
+        self._on_their_way[task] = overtaken
+        task.add_done_callback(lambda done: self._on_their_way.pop(done, None))
+
+    async def _land(self) -> None:
+        """What is on its way comes first."""
+        for task, overtaken in list(self._on_their_way.items()):
+            overtaken.set()
+            await asyncio.wait([task])
 
     def _suspend_for(self, seconds: float) -> None:
         self.suspend()
@@ -302,9 +325,3 @@ class FaultyMetadataStore:
         value = bytearray(node.value)
         value[self.plan.random.randrange(len(value))] ^= 1 << self.plan.random.randrange(8)
         return node._replace(value=bytes(value))
-
-
-async def _land(work: Callable[[], Awaitable[object]], seconds: float) -> None:
-    await asyncio.sleep(seconds)
-    with contextlib.suppress(AckGateError):
-        await work()

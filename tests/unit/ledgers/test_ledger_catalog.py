@@ -15,6 +15,7 @@ from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
     NoSuchLedgerError,
+    OutcomeUnknownError,
 )
 from ackgate.persistence.ledgers.ledger_catalog import (
     LedgerCatalog,
@@ -204,6 +205,7 @@ async def test_ids_without_an_answer_are_given_out_once_and_ascend(rule: Rule) -
 
 
 async def test_a_store_that_never_answers_is_a_clear_error() -> None:
-    _, catalog = await doubtful(Rule(Fault.LANDS_LATE, "metadata.*", times=None, seconds=60))
+    never = Rule(Fault.FAIL, "metadata.put", times=None, error=OutcomeUnknownError)
+    _, catalog = await doubtful(never)
     with pytest.raises(MetadataStoreError, match="5 writes were not answered"):
         await catalog.create(LEDGER_1, PASSWORD)
