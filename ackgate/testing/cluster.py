@@ -70,7 +70,7 @@ class BrokerCluster:
         )
         """Of each broker, one to each ZooKeeper server."""
         self.bookie_directories = tuple(directory / "bookies" / str(n) for n in range(bookies))
-        self._root = root
+        self.root = root
         self._settings = dict(settings or {})
         self.brokers = tuple(
             BrokerProcess(directory / f"broker-{number}") for number in range(brokers)
@@ -102,7 +102,7 @@ class BrokerCluster:
         for broker, proxies in zip(self.brokers, self.proxies, strict=True):
             servers = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
             broker.settings = {
-                "metadataStoreUrl": f"zk:{servers}{self._root}",
+                "metadataStoreUrl": f"zk:{servers}{self.root}",
                 "metadataStoreSessionTimeoutMillis": SESSION_TIMEOUT_MS,
                 "bookieDirectories": ",".join(map(str, self.bookie_directories)),
                 **self._settings,

@@ -8,26 +8,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import time
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from ackgate.testing.broker_process import BrokerFailedError
+from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
 from ackgate.testing.proxy import ProxyMode
 from ackgate.testing.zookeeper import ZooKeeperEnsemble
 from tests.chaos.cluster_schedule import Fault, Role, Trouble
 from tests.chaos.facts import ViolationError
 
 if TYPE_CHECKING:
-    from ackgate.testing.broker_process import BrokerProcess
     from ackgate.testing.cluster import BrokerCluster
-    from ackgate.testing.zookeeper import ZooKeeperProcess
 
 SLOW_WIRE_MS_MAX: Final = 200.0
 STOPPING_SECONDS_MAX: Final = 0.1
 FULL_AT_BYTES_MAX: Final = 64 * 1024
 UNLOADS: Final = 3
 ADMIN_SECONDS: Final = 10.0
+REPAIR_SECONDS: Final = 60.0
+
+_ZOOKEEPER_ROLES: Final = frozenset({Role.LEADER, Role.FOLLOWER, Role.ALL})
 
 _PARTITIONS: Final = {
     Trouble.PARTITION_DROP: (ProxyMode.DROP, False),
@@ -44,54 +47,49 @@ class Faults:
         self._cluster = cluster
         self._ensemble = ensemble
 
-    async def bring(self, fault: Fault, met: int) -> float:
-        """Bring it, wait, take it away. Returns when it began.
+    async def bring(self, fault: Fault, met: int) -> None:
+        """Bring it, wait, take it away.
 
         `met`: the broker that is the owner, for faults that meet it or the other one.
         """
-        broker_index = met if fault.role is Role.OWNER else 1 - met
-        broker = self._cluster.brokers[broker_index]
-        match fault.trouble:
-            case Trouble.UNLOAD:
-                return await self._unload(fault)
-            case Trouble.DIRECTORY_GONE:
-                return await self._take_directory(fault)
-            case Trouble.DISK_FULL:
-                began = time.monotonic()
-                broker.limit_files(
-                    int(fault.amount * FULL_AT_BYTES_MAX) if fault.amount > 0.5 else 0
-                )
-                await asyncio.sleep(fault.seconds)
-                broker.limit_files(None)
-                return began
-            case Trouble.SLOW_WIRE:
-                began = time.monotonic()
-                delay_ms = fault.amount * SLOW_WIRE_MS_MAX
-                self._cluster.partition(broker_index, ProxyMode.DELAY, delay_ms=delay_ms)
-                await asyncio.sleep(fault.seconds)
-                self._cluster.heal(broker_index)
-                return began
-        if fault.trouble in _PARTITIONS:
-            mode, drops_answers_only = _PARTITIONS[fault.trouble]
-            began = time.monotonic()
-            self._cluster.partition(broker_index, mode, drops_answers_only=drops_answers_only)
-            await asyncio.sleep(fault.seconds)
-            self._cluster.heal(broker_index)
-            return began
-        if fault.role in {Role.OWNER, Role.OTHER}:
-            return await self._stop_broker(fault, broker)
-        return await self._stop_zookeeper(fault)
+        if fault.role is Role.TOPICS:
+            await self._unload(fault)
+        elif fault.role is Role.BOOKIE:
+            await self._take_directory(fault)
+        elif fault.role in _ZOOKEEPER_ROLES:
+            await self._stop_zookeeper(fault)
+        else:
+            brokers = {Role.OWNER: [met], Role.OTHER: [1 - met], Role.BOTH: [0, 1]}[fault.role]
+            await asyncio.gather(*(self._meet_broker(fault, number) for number in brokers))
 
-    # ---------------------------------------------------------------- processes
+    # ---------------------------------------------------------------- brokers
 
-    async def _stop_broker(self, fault: Fault, broker: BrokerProcess) -> float:
-        began = time.monotonic()
+    async def _meet_broker(self, fault: Fault, number: int) -> None:
+        broker = self._cluster.brokers[number]
         match fault.trouble:
+            case Trouble.KILL | Trouble.TERM | Trouble.KILL_WHILE_STOPPING:
+                await self._restart(fault, broker)
             case Trouble.PAUSE:
                 broker.pause()
                 await asyncio.sleep(fault.seconds)
                 broker.resume()
-                return began
+            case Trouble.DISK_FULL:
+                broker.limit_files(int(max(0.0, fault.amount - 0.5) * FULL_AT_BYTES_MAX))
+                await asyncio.sleep(fault.seconds)
+                broker.limit_files(None)
+            case Trouble.SLOW_WIRE:
+                delay_ms = fault.amount * SLOW_WIRE_MS_MAX
+                self._cluster.partition(number, ProxyMode.DELAY, delay_ms=delay_ms)
+                await asyncio.sleep(fault.seconds)
+                self._cluster.heal(number)
+            case _:
+                mode, drops_answers_only = _PARTITIONS[fault.trouble]
+                self._cluster.partition(number, mode, drops_answers_only=drops_answers_only)
+                await asyncio.sleep(fault.seconds)
+                self._cluster.heal(number)
+
+    async def _restart(self, fault: Fault, broker: BrokerProcess) -> None:
+        match fault.trouble:
             case Trouble.KILL:
                 await asyncio.to_thread(broker.kill)
             case Trouble.TERM:
@@ -104,9 +102,10 @@ class Faults:
                 await asyncio.to_thread(broker.kill)
         await asyncio.sleep(fault.seconds)
         await asyncio.to_thread(broker.start)
-        return began
 
-    async def _stop_zookeeper(self, fault: Fault) -> float:
+    # ---------------------------------------------------------------- ZooKeeper
+
+    async def _stop_zookeeper(self, fault: Fault) -> None:
         if fault.role is Role.ALL:
             servers = self._ensemble.servers
         else:
@@ -114,45 +113,73 @@ class Faults:
             servers = (leader,)
             if fault.role is Role.FOLLOWER:
                 servers = tuple(each for each in self._ensemble.servers if each is not leader)[:1]
-        began = time.monotonic()
         if fault.trouble is Trouble.PAUSE:
             for server in servers:
                 server.pause()
             await asyncio.sleep(fault.seconds)
             for server in servers:
                 server.resume()
-            return began
+            return
         for server in servers:
             await asyncio.to_thread(server.kill)
         await asyncio.sleep(fault.seconds)
         for server in servers:
-            await asyncio.to_thread(_start_again, server)
-        return began
+            await asyncio.to_thread(server.start)
 
     # ---------------------------------------------------------------- storage and topics
 
-    async def _take_directory(self, fault: Fault) -> float:
-        """Something else is there in its place, as when a disk is not mounted."""
+    async def _take_directory(self, fault: Fault) -> None:
         directories = self._cluster.bookie_directories
         directory = directories[int(fault.amount * len(directories))]
+        if fault.trouble is Trouble.DISK_LOST:
+            await self._lose_disk(fault, directory)
+            return
         away = directory.with_suffix(".away")
-        began = time.monotonic()
         directory.rename(away)
-        directory.write_bytes(b"")
+        directory.write_bytes(b"")  # something else in its place, as when a disk is not mounted
         await asyncio.sleep(fault.seconds)
         directory.unlink()
         away.rename(directory)
-        return began
 
-    async def _unload(self, fault: Fault) -> float:
-        began = time.monotonic()
+    async def _lose_disk(self, fault: Fault, directory: Path) -> None:
+        """A power cut, and a disk less; what was on it comes back from the other copies."""
+        for broker in self._cluster.brokers:
+            await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(shutil.rmtree, directory)
+        await asyncio.sleep(fault.seconds)
+        for broker in self._cluster.brokers:
+            broker.launch()
+        for broker in self._cluster.brokers:
+            await asyncio.to_thread(broker.wait_until_ready)
+        await asyncio.to_thread(self._repair)
+
+    def _repair(self) -> None:
+        """Bring every copy back. Raises `ViolationError` if some cannot be."""
+        for arguments in (["repair", "--replace-lost"], ["check"]):
+            command = [
+                *(sys.executable, "-m", "ackgate", "bookies", *arguments),
+                *("--metadata-url", f"zk:{self._ensemble.connection_string}{self._cluster.root}"),
+                *("--bookies", ",".join(map(str, self._cluster.bookie_directories))),
+            ]
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=REPAIR_SECONDS,
+                env=BrokerProcess.environment(),
+            )
+            if done.returncode != 0:
+                what = f"{' '.join(arguments)}: exit code {done.returncode}"
+                raise ViolationError(f"{what}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+
+    async def _unload(self, fault: Fault) -> None:
         for number in range(UNLOADS):
             broker = self._cluster.brokers[number % 2]
             with contextlib.suppress(OSError, http.client.HTTPException, BrokerFailedError):
                 path = "/admin/v2/namespaces/public/default/unload"
                 await asyncio.to_thread(put, broker.admin_url, path)
             await asyncio.sleep(fault.seconds / UNLOADS)
-        return began
 
 
 def put(url: str, path: str) -> int:
@@ -171,8 +198,3 @@ def put(url: str, path: str) -> int:
             return answer.status
         url, path = location, urlsplit(location).path
     return answer.status
-
-
-def _start_again(server: ZooKeeperProcess) -> None:
-    server.launch()
-    server.wait_until_ready()

@@ -47,6 +47,7 @@ class Role(enum.Enum):
 
     OWNER = "the owner"
     OTHER = "the other broker"
+    BOTH = "both brokers"
     LEADER = "ZooKeeper's leader"
     FOLLOWER = "a ZooKeeper follower"
     ALL = "ZooKeeper"
@@ -68,6 +69,7 @@ class Trouble(enum.Enum):
     SLOW_WIRE = "slow wire to ZooKeeper"
     DISK_FULL = "disk full"
     DIRECTORY_GONE = "directory gone"
+    DISK_LOST = "replaced by an empty one, all brokers down"
     UNLOAD = "unload"
 
 
@@ -134,11 +136,16 @@ _KINDS: Final = (
     _Kind(2, Trouble.PAUSE, Role.ALL, 0.2, 1.5),
     _Kind(1, Trouble.PAUSE, Role.ALL, _LONG, _LONG + 0.5),
     _Kind(4, Trouble.DISK_FULL, Role.OWNER, 0.3, 1.5),
+    _Kind(2, Trouble.KILL, Role.BOTH, 0.0, 1.0),
+    _Kind(1, Trouble.PAUSE, Role.BOTH, 0.1, _LONG + 0.5),
+    _Kind(1, Trouble.PARTITION_CUT, Role.BOTH, 0.3, _LONG + 0.5),
+    _Kind(2, Trouble.DISK_FULL, Role.BOTH, 0.3, 1.5),
     _Kind(4, Trouble.UNLOAD, Role.TOPICS, 0.2, 1.0),
 )
-_BOOKIE_KINDS: Final = (_Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),)
-
-_ENDS_BROKER: Final = frozenset({Trouble.KILL, Trouble.TERM, Trouble.KILL_WHILE_STOPPING})
+_BOOKIE_KINDS: Final = (
+    _Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
+    _Kind(2, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
+)
 
 
 def _bookies(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Mapping[str, int]:
@@ -197,12 +204,11 @@ def plan_cluster_cycle(
 
 
 def _go_together(one: Fault, other: Fault) -> bool:
-    """Two faults of one process would be in each other's way.
-
-    A broker that is started makes the directories that it does not find, and would make a new
-    bookie where one has gone.
-    """
+    """Two faults of one process would be in each other's way."""
     if one.role is other.role:
         return False
-    troubles = {one.trouble, other.trouble}
-    return not (Trouble.DIRECTORY_GONE in troubles and troubles & _ENDS_BROKER)
+    roles = {one.role, other.role}
+    if Role.BOTH in roles and roles & {Role.OWNER, Role.OTHER}:
+        return False
+    meets_broker = bool(roles & {Role.OWNER, Role.OTHER, Role.BOTH})
+    return not (Trouble.DISK_LOST in {one.trouble, other.trouble} and meets_broker)
