@@ -21,6 +21,8 @@ from tests.chaos.cluster_schedule import Fault, Role, Trouble
 from tests.chaos.facts import ViolationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ackgate.testing.cluster import BrokerCluster
 
 SLOW_WIRE_MS_MAX: Final = 200.0
