@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackgate.broker.storage_arguments import add_bookies_parser, add_ledgers_parser
 from ackgate.errors import AckGateError, OwnershipError
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
 
             return run_broker(arguments)
+        if arguments.command == "bookies":
+            from ackgate.broker.bookies_command import run_bookies  # noqa: PLC0415
+
+            return run_bookies(arguments)
+        if arguments.command == "ledgers":
+            from ackgate.broker.ledgers_command import run_ledgers  # noqa: PLC0415
+
+            return run_ledgers(arguments)
         from ackgate.broker.stats_command import run_stats  # noqa: PLC0415
 
         return run_stats(arguments)
@@ -75,4 +84,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="ask again every so often (default: 1 s)",
     )
+    add_bookies_parser(commands)
+    add_ledgers_parser(commands)
     return parser

@@ -125,20 +125,22 @@ class Auditor:
                 yield ledger_id, not away & self._waited_for(away)
             await asyncio.sleep(0)
 
-    async def audit_ledger(self, ledger_id: int, *, is_repair: bool) -> LedgerAudit:
-        """One ledger."""
+    async def audit_ledger(
+        self, ledger_id: int, *, is_repair: bool, open_until: int = -1
+    ) -> LedgerAudit:
+        """One ledger. `open_until`: look (only look) at what is still written, up to this entry."""
         audit = LedgerAudit(ledger_id, None)
         written: set[str] = set()
         try:
             entry = await self._catalog.read(ledger_id)
             audit.metadata = entry.metadata
-            for span in spans(entry.metadata):
-                if span.is_open or span.last_entry_id < span.first_entry_id:
+            for span in spans(entry.metadata, open_until):
+                if span.last_entry_id < span.first_entry_id:
                     continue
                 work = _FragmentAudit(self, entry, span, audit, written)
                 finding = await work.look()
                 audit.fragments.append(finding)
-                if is_repair and not finding.is_whole:
+                if is_repair and not finding.is_whole and not span.is_open:
                     entry = await work.mend(finding)
         except NoSuchLedgerError:
             audit.is_deleted = True

@@ -156,7 +156,9 @@ async def open_usable_bookies(
     """
     loop = asyncio.get_running_loop()
     tasks = {path: loop.create_task(opener.open(path)) for path in distinct(directories)}
-    done, _ = await asyncio.wait(tasks.values(), timeout=OPEN_SECONDS_MAX)
+    done, _ = (
+        await asyncio.wait(tasks.values(), timeout=OPEN_SECONDS_MAX) if tasks else (set(), set())
+    )
     bookies: list[Bookie] = []
     absent = AbsentBookies(opener)
     for path, task in tasks.items():

@@ -75,8 +75,8 @@ class FragmentSpan(NamedTuple):
     """Still written, or to be recovered: not the auditor's."""
 
 
-def spans(metadata: LedgerMetadata) -> list[FragmentSpan]:
-    """The fragments of a ledger, first to last."""
+def spans(metadata: LedgerMetadata, open_until: int = -1) -> list[FragmentSpan]:
+    """The fragments of a ledger, first to last. `open_until`: where an open one ends, if known."""
     fragments = metadata.fragments
     is_closed = metadata.state is LedgerState.CLOSED
     found = []
@@ -87,7 +87,7 @@ def spans(metadata: LedgerMetadata) -> list[FragmentSpan]:
             if is_closed:
                 last = min(last, metadata.last_entry_id)
         else:
-            last = metadata.last_entry_id if is_closed else fragment.first_entry_id - 1
+            last = metadata.last_entry_id if is_closed else open_until
         found.append(
             FragmentSpan(
                 fragment.first_entry_id, last, fragment.ensemble, is_last and not is_closed

@@ -1,0 +1,44 @@
+"""What a ledger is for, as its custom metadata says. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.broker.managed_ledger import TOPIC_PATH_KEY
+from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
+from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import LedgerMetadata
+
+_TOPIC_PARTS: Final = 4
+"""Tenant, namespace, domain, topic."""
+
+
+class LedgerOwner(NamedTuple):
+    """A topic, or a cursor of it."""
+
+    kind: str
+    """`message`, `cursor`, or `other`: not made by a broker."""
+    topic: str
+    cursor: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.topic} cursor {self.cursor}" if self.cursor else self.topic
+
+
+def owner_of(metadata: LedgerMetadata) -> LedgerOwner:
+    """Who the ledger was made for. Whatever stands there, it is only told."""
+    for key, kind in ((CURSOR_PATH_KEY, "cursor"), (TOPIC_PATH_KEY, "message")):
+        path = metadata.custom_metadata.get(key)
+        if path is None:
+            continue
+        parts = path.decode(errors="replace").removeprefix(MANAGED_LEDGERS).strip("/").split("/")
+        names = [name_of_node(part) for part in parts]
+        if len(names) < _TOPIC_PARTS:
+            return LedgerOwner(kind, "/".join(names), "")
+        tenant, namespace, domain, topic, *rest = names
+        return LedgerOwner(kind, f"{domain}://{tenant}/{namespace}/{topic}", "/".join(rest))
+    return LedgerOwner("other", "", "")

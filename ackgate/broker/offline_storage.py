@@ -1,0 +1,148 @@
+"""A broker's storage, opened by a tool: ledgers and metadata of a data directory or of a cluster.
+
+Edge. For looking, everything is opened read-only: no lock is taken, nothing is fenced, and a broker
+that runs does not notice. For mending, the data directory is taken as a broker would take it, so that
+none can run on it meanwhile; on a metadata store that several brokers share (ZooKeeper) they may run,
+since what an auditor does there is safe beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.broker.data_directory import DataDirectory, metadata_path
+from ackgate.config.load import load_settings
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.url import (
+    MetadataScheme,
+    open_metadata_store,
+    parse_metadata_url,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.ports import MetadataStore
+
+
+class StoragePlaces(NamedTuple):
+    """Where things are."""
+
+    data_directory: Path
+    metadata_url: str
+    bookies: tuple[Path, ...]
+    settings: PersistenceSettings
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+        return self.settings.managed_ledger_password.get_secret_value().encode()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether brokers may use the metadata store while we write to it."""
+        return parse_metadata_url(self.metadata_url).scheme is MetadataScheme.ZOOKEEPER
+
+
+class OfflineStorage(NamedTuple):
+    """Opened."""
+
+    places: StoragePlaces
+    metadata: MetadataStore
+    client: BookieLedgerClient
+    left_out: Mapping[Path, str]
+    """Bookies' directories that could not be opened, and why."""
+
+
+def storage_places(
+    *,
+    data_directory: Path | None = None,
+    config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
+) -> StoragePlaces:
+    """What the command line means, with the broker's own settings behind it.
+
+    Raises `ConfigurationError`.
+    """
+    settings = load_settings(config).settings
+    persistence = settings.persistence
+    root = data_directory or Path(settings.broker.data_directory or "data")
+    url = metadata_url or persistence.metadata_store_url or f"sqlite:{metadata_path(root)}"
+    scheme, address = parse_metadata_url(url)
+    if scheme is MetadataScheme.MEMORY:
+        raise ConfigurationError("memory: keeps nothing that could be looked at")
+    if scheme is MetadataScheme.SQLITE and not Path(address).is_file():
+        raise ConfigurationError(f"no broker has kept anything here: there is no {address}")
+    if bookies is not None:
+        paths = tuple(Path(part.strip()) for part in bookies.split(",") if part.strip())
+    elif persistence.bookie_directories:
+        paths = persistence.bookie_paths(root)
+    else:
+        paths = tuple(path for path in sorted((root / "bookies").glob("*")) if path.is_dir())
+    if not paths:
+        raise ConfigurationError(f"no bookies in {root / 'bookies'}; --bookies says where they are")
+    return StoragePlaces(root, url, paths, persistence)
+
+
+def places_of(arguments: argparse.Namespace) -> StoragePlaces:
+    """As `storage_places`, of a parsed command line."""
+    return storage_places(
+        data_directory=arguments.data_dir,
+        config=arguments.config,
+        metadata_url=arguments.metadata_url,
+        bookies=arguments.bookies,
+    )
+
+
+@contextlib.asynccontextmanager
+async def opened_storage(
+    places: StoragePlaces, *, is_writing: bool = False
+) -> AsyncIterator[OfflineStorage]:
+    """Open it, and close it again.
+
+    Raises `DataDirectoryBusyError` (writing, and a broker runs), `ConfigurationError`,
+    `MetadataStoreError`.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if is_writing and not places.is_shared and places.data_directory.is_dir():
+            stack.callback(DataDirectory.acquire(places.data_directory).release)
+        metadata = await open_metadata_store(places.metadata_url, read_only=not is_writing)
+        stack.push_async_callback(metadata.close)
+        # A writer would make what is not there; a mistyped name must not become a bookie.
+        present = [path for path in places.bookies if path.is_dir()]
+        opener = BookieOpener(
+            settings=bookie_settings(places.settings), is_read_only=not is_writing
+        )
+        bookies, absent = await open_usable_bookies(present, opener, least=0)
+        client = BookieLedgerClient(
+            bookies,
+            metadata,
+            settings=ledger_client_settings(places.settings),
+            on_bad_copy=lambda _: None,
+        )
+        stack.push_async_callback(client.close)
+        stack.push_async_callback(absent.close)
+        missing = dict.fromkeys(places.bookies, "there is no such directory")
+        left_out = {path: why for path, why in missing.items() if path not in present}
+        yield OfflineStorage(places, metadata, client, {**left_out, **absent.reasons})
+
+
+@contextlib.contextmanager
+def quiet_logs() -> Iterator[None]:
+    """A tool tells what it finds itself, in its own words, once."""
+    logger = logging.getLogger("ackgate")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

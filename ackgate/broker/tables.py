@@ -1,0 +1,55 @@
+"""Aligned columns, and figures with units, for people at a terminal. Pure."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
+    """Lines. `right`: names of columns to be set to the right, separated by blanks."""
+    if not rows:
+        return []
+    to_the_right = set(right.split())
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if name in to_the_right else cell.ljust(width)
+            for name, cell, width in zip(head, row, widths, strict=True)
+        ).rstrip()
+        for row in (head, *rows)
+    ]
+
+
+def size_text(count: int) -> str:
+    """Bytes in the largest unit that leaves a number of at least 1."""
+    size = float(count)
+    for unit in _UNITS[:-1]:
+        if abs(size) < 1024:
+            return f"{count} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def count_text(number: int, one: str, many: str | None = None) -> str:
+    """A number with its word: `1 ledger`, `1,200 ledgers`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def time_text(at_ms: int) -> str:
+    """A moment, in UTC; stored numbers may be any."""
+    try:
+        moment = time.gmtime(at_ms // 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
+
+
+def printable(text: str) -> str:
+    """Names come from clients: nothing in them may move the cursor of a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
