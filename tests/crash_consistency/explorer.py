@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ackgate.testing.simulation.disk import SimulatedFiles
+from ackgate.testing.virtual_time import VirtualTimeLoop
 from tests.crash_consistency.machine import Machine, Moment
 from tests.crash_consistency.states import after_kill, after_power_loss
 
@@ -28,7 +29,7 @@ class Run(Protocol):
 
     async def finish(self) -> None: ...
 
-    async def verify(self, state: Machine, facts: Any) -> list[Moment]: ...
+    async def verify(self, state: Machine, facts: Any, moments: list[Moment] | None) -> None: ...
 
 
 class InconsistentError(AssertionError):
@@ -50,8 +51,8 @@ class Explorer:
         share: float = 1.0,
         crash_again: float = 0.1,
     ) -> None:
-        """`share`: of the states found, how many are verified. `crash_again`: how often a recovery
-        is crashed as well, at one of its moments.
+        """`share`: of the states found, how many are verified (chosen before they are made).
+        `crash_again`: how often a recovery is crashed as well, at one of its moments.
         """
         self.run = run
         self.seed = seed
@@ -63,8 +64,8 @@ class Explorer:
         self._rng = random.Random(f"explorer {seed}")
         self._known: set[tuple[object, ...]] = set()
         self._moments: list[Moment] = []
-        self._run_loop = asyncio.new_event_loop()
-        self._verify_loop = asyncio.new_event_loop()
+        self._run_loop = VirtualTimeLoop()
+        self._verify_loop = VirtualTimeLoop()
 
     def explore(self, steps: int) -> None:
         """Take so many steps, and crash at every moment of each. Raises `InconsistentError`."""
@@ -82,17 +83,18 @@ class Explorer:
 
     def _crash_at(self, moment: Moment) -> None:
         self.seen["moments"] += 1
-        for kind, files in self._states(moment):
+        for kind, make in self._states(moment):
+            if self.share < 1.0 and self._rng.random() >= self.share:
+                continue
+            files = make()
             if self._is_new(files, moment):
-                self.seen["states"] += 1
-                if self._rng.random() < self.share:
-                    self._verify(kind, files, moment)
+                self._verify(kind, files, moment)
 
-    def _states(self, moment: Moment) -> Iterator[tuple[str, SimulatedFiles]]:
-        for files in after_kill(moment.files, moment.operation):
-            yield "kill", files
-        for files in after_power_loss(moment.files, self.states_per_moment, self._rng):
-            yield "power loss", files
+    def _states(self, moment: Moment) -> Iterator[tuple[str, Callable[[], SimulatedFiles]]]:
+        for make in after_kill(moment.files, moment.operation):
+            yield "kill", make
+        for make in after_power_loss(moment.files, self.states_per_moment, self._rng):
+            yield "power loss", make
 
     def _is_new(self, files: SimulatedFiles, moment: Moment) -> bool:
         key = (files.digest(), moment.tree.changes, repr(moment.facts))
@@ -103,21 +105,30 @@ class Explorer:
 
     def _verify(self, kind: str, files: SimulatedFiles, moment: Moment) -> None:
         self.seen[kind] += 1
-        number = self.seen["verified"] = self.seen["verified"] + 1
-        again = self._recover(f"{self.seed} {number}", kind, files, moment)
-        if again and self._rng.random() < self.crash_again:
-            later = self._rng.choice(again)
-            kind, files = self._rng.choice(list(self._states(later)))
+        self.seen["verified"] += 1
+        name = f"{self.seed} {self.seen['verified']}"
+        again: list[Moment] | None = [] if self._rng.random() < self.crash_again else None
+        self._recover(name, kind, files, moment, again)
+        if again:
+            (later,) = again
+            kind, make = self._rng.choice(list(self._states(later)))
             self.seen["crashed again"] += 1
-            self._recover(f"{self.seed} {number} again", f"{kind} at recovery", files, later)
+            self._recover(f"{name} again", f"{kind} at recovery", make(), later, None)
 
-    def _recover(self, seed: str, kind: str, files: SimulatedFiles, moment: Moment) -> list[Moment]:
+    def _recover(
+        self,
+        name: str,
+        kind: str,
+        files: SimulatedFiles,
+        moment: Moment,
+        again: list[Moment] | None,
+    ) -> None:
         state = files.copy()
         machine = Machine(
-            self.run.machine.bookie_count, files, moment.tree.copy(), seed=f"state {seed}"
+            self.run.machine.bookie_count, files, moment.tree.copy(), seed=f"state {name}"
         )
         try:
-            return self._verify_loop.run_until_complete(self.run.verify(machine, moment.facts))
+            self._verify_loop.run_until_complete(self.run.verify(machine, moment.facts, again))
         except Exception as error:
             found = [f"  {len(data):6} {path}" for path, data in state.contents().items()]
             told = f"seed {self.seed}, {kind} after {moment.operation}:\n{error!r}"
@@ -137,8 +148,3 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _wait(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks)
-
-
-def complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run something to its end."""
-    return loop.run_until_complete(work)

@@ -131,27 +131,34 @@ class LedgerRun:
         if model is None:
             await self._create()
             return
-        assert model.writer is not None
         start = len(model.appended)
-        payloads = [
-            b"%d-%d " % (model.ledger_id, start + i)
-            + self.rng.randbytes(self.rng.choice((0, 30, 300)))
-            for i in range(self.rng.randint(1, 4))
-        ]
-        model.appended += payloads
-        try:
-            ticket = model.writer.append(payloads)
-        except AckGateError:
-            del model.appended[start:]
-            model.writer = None
+        ticket = self._add(
+            model,
+            [
+                b"%d-%d " % (model.ledger_id, start + i)
+                + self.rng.randbytes(self.rng.choice((0, 30, 300)))
+                for i in range(self.rng.randint(1, 4))
+            ],
+        )
+        if ticket is None:
             return
-        model.tickets.append((ticket, len(model.appended)))
         if self.rng.random() < 0.6:
             await asyncio.wait([ticket.durable])
             self.seen["confirmed"] += ticket.durable.exception() is None
         else:
             for _ in range(self.rng.randint(0, 6)):
                 await asyncio.sleep(0)
+
+    def _add(self, model: Model, payloads: list[bytes]) -> AppendTicket | None:
+        assert model.writer is not None
+        try:
+            ticket = model.writer.append(payloads)
+        except AckGateError:
+            model.writer = None
+            return None
+        model.appended += payloads
+        model.tickets.append((ticket, len(model.appended)))
+        return ticket
 
     async def _settle(self) -> None:
         waiting = [ticket.durable for model in self.models.values() for ticket, _ in model.tickets]
@@ -179,9 +186,7 @@ class LedgerRun:
             return
         client = await self._client("b")
         if model.writer is not None and self.rng.random() < 0.5:
-            ticket = model.writer.append([b"%d-late" % model.ledger_id])
-            model.appended.append(b"%d-late" % model.ledger_id)
-            model.tickets.append((ticket, len(model.appended)))
+            self._add(model, [b"%d-late" % model.ledger_id])
         with contextlib.suppress(AckGateError):
             reader = await client.open(model.ledger_id, password=PASSWORD)
             found = reader.last_add_confirmed + 1
@@ -250,14 +255,14 @@ class LedgerRun:
 
     # ------------------------------------------------------------------------------ after a crash
 
-    async def verify(self, state: Machine, facts: Facts) -> list[Moment]:
-        """Recover from a state; the moments of that recovery, at each of which it may crash again.
+    async def verify(self, state: Machine, facts: Facts, moments: list[Moment] | None) -> None:
+        """Recover from a state; `moments`: where to note one of the recovery's.
 
         Raises `AssertionError`, or whatever the recovery did not bear.
         """
-        moments: list[Moment] = []
         known = dict(facts)
-        state.record(moments, lambda: dict(known))
+        if moments is not None:
+            state.record(moments, lambda: dict(known), state.rng)
         client = await state.open("first")
         for ledger_id in sorted(known):
             reader = await self._recover(client, ledger_id, known[ledger_id])
@@ -276,7 +281,6 @@ class LedgerRun:
         assert [entry.payload for entry in await reader.read(0, 1)] == [b"life", b"goes on"]
         assert reader.last_add_confirmed == 1
         await client.close()
-        return moments
 
     async def _recover(
         self, client: BookieLedgerClient, ledger_id: int, fact: Fact

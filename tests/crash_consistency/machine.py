@@ -103,10 +103,22 @@ class Machine:
         """A session."""
         return MemoryMetadataStore(self.tree, clock_ms=lambda: CREATED_MS)
 
-    def record(self, moments: list[Moment], facts: Callable[[], object]) -> None:
-        """From now on note every moment at which a crash could come."""
+    def record(
+        self,
+        moments: list[Moment],
+        facts: Callable[[], object],
+        one_of_them: random.Random | None = None,
+    ) -> None:
+        """From now on note every moment at which a crash could come, or only one, any of them."""
+        count = 0
 
         def note(operation: Operation) -> None:
+            nonlocal count
+            count += 1
+            if one_of_them is not None:
+                if one_of_them.randrange(count):
+                    return
+                moments.clear()
             moments.append(Moment(operation, self.files.copy(), self.tree.copy(), facts()))
 
         self.files.on_operation = note

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.testing.simulation.inodes import KEPT, LOST, Change, Fate, Inode, Write
@@ -19,7 +20,7 @@ from ackgate.testing.simulation.power_loss import choose_fates, torn_head, torn_
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ackgate.testing.simulation.disk import Operation, SimulatedFiles
 
@@ -69,22 +70,32 @@ def _telling(options: Sequence[Sequence[Fate]]) -> Iterator[list[Fate]]:
 
 def after_power_loss(
     files: SimulatedFiles, bound: int, rng: random.Random
-) -> Iterator[SimulatedFiles]:
-    """The machine after each of these; `files` stays as it is."""
+) -> Iterator[Callable[[], SimulatedFiles]]:
+    """Ways to make the machine after each of these; `files` stays as it is."""
     for fates in combinations(files.pending(), bound, rng):
-        state = files.copy()
-        state.settle(fates)
-        yield state
+        yield partial(_settled, files, fates)
 
 
-def after_kill(files: SimulatedFiles, operation: Operation) -> Iterator[SimulatedFiles]:
-    """The machine after all processes were killed, just after an operation or within it."""
-    yield files.copy()
+def after_kill(
+    files: SimulatedFiles, operation: Operation
+) -> Iterator[Callable[[], SimulatedFiles]]:
+    """The same after all processes were killed, just after an operation or within it."""
+    yield files.copy
     if operation.kind == "append" and operation.size > 1:
-        state = files.copy()
-        _, _, inode = state.place_of(operation.path)
-        if isinstance(inode, Inode) and inode.pending and isinstance(inode.pending[-1], Write):
-            write = inode.pending[-1]
-            inode.pending[-1] = write._replace(data=write.data[: operation.size // 2])
-            del inode.content[write.offset + operation.size // 2 :]
-            yield state
+        yield partial(_half_appended, files, operation)
+
+
+def _settled(files: SimulatedFiles, fates: dict[int, Fate]) -> SimulatedFiles:
+    state = files.copy()
+    state.settle(fates)
+    return state
+
+
+def _half_appended(files: SimulatedFiles, operation: Operation) -> SimulatedFiles:
+    state = files.copy()
+    _, _, inode = state.place_of(operation.path)
+    if isinstance(inode, Inode) and inode.pending and isinstance(inode.pending[-1], Write):
+        write = inode.pending[-1]
+        inode.pending[-1] = write._replace(data=write.data[: operation.size // 2])
+        del inode.content[write.offset + operation.size // 2 :]
+    return state

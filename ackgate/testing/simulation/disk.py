@@ -58,7 +58,7 @@ from ackgate.testing.simulation.power_loss import choose_fates
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from ackgate.persistence.ledgers.disk import DiskFile
@@ -151,13 +151,14 @@ class SimulatedFiles:
             directory.settle(fates)
         self._dirty_files.clear()
         self._dirty_directories.clear()
-        self._directories = {"": self._root}
-        self._directories.update(_directories("", self._root))
-        self._directories["/"] = self._root
+        self._directories = {"": self._root, "/": self._root}
         self.used_bytes = 0
-        for _, file in self.files():
-            file.is_linked = True
-            self.used_bytes += len(file.content)
+        for path, node in _walk(self._root):
+            if isinstance(node, Directory):
+                self._directories[path] = node
+            else:
+                node.is_linked = True
+                self.used_bytes += len(node.content)
         self.did("", "power_loss", "/")
 
     def corrupt(self, rng: random.Random, path_prefix: str = "/") -> tuple[str, int] | None:
@@ -190,10 +191,11 @@ class SimulatedFiles:
 
     def files(self, path_prefix: str = "/") -> list[tuple[str, Inode]]:
         """All files below a path, sorted by path."""
-        found = [(path, node) for path, node in _walk("", self._root) if isinstance(node, Inode)]
-        return sorted(
-            (pair for pair in found if pair[0].startswith(path_prefix)), key=lambda pair: pair[0]
-        )
+        return [
+            (path, node)
+            for path, node in sorted(_walk(self._root), key=_path_of)
+            if isinstance(node, Inode) and path.startswith(path_prefix)
+        ]
 
     def contents(self, path_prefix: str = "/") -> dict[str, bytes]:
         """Bytes of all files below a path, as a read finds them."""
@@ -202,11 +204,12 @@ class SimulatedFiles:
     def digest(self) -> bytes:
         """The same for two machines that have the same names and bytes."""
         digest = hashlib.blake2b(digest_size=16)
-        for path, node in sorted(_walk("", self._root), key=lambda pair: pair[0]):
-            size = len(node.content) if isinstance(node, Inode) else -1
-            digest.update(f"{path}\0{size}\0".encode())
+        for path, node in sorted(_walk(self._root), key=_path_of):
             if isinstance(node, Inode):
+                digest.update(f"{path}\0{len(node.content)}\0".encode())
                 digest.update(node.content)
+            else:
+                digest.update(f"{path}/".encode())
         return digest.digest()
 
     def copy(self) -> SimulatedFiles:
@@ -224,9 +227,11 @@ class SimulatedFiles:
             same = twins.get(id(directory))
             if isinstance(same, Directory):
                 twin._dirty_directories[same] = None
-        twin._directories = {"": twin._root}
-        twin._directories.update(_directories("", twin._root))
-        twin._directories["/"] = twin._root
+        twin._directories = {
+            path: same
+            for path, directory in self._directories.items()
+            if isinstance(same := twins[id(directory)], Directory)
+        }
         return twin
 
     # ---------------------------------------------------------------- for the disks of the processes
@@ -599,18 +604,22 @@ def _by_sequence(change: Change) -> int:
     return change.sequence
 
 
-def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Node]]:
-    for name, node in directory.entries.items():
-        below = f"{path}/{name}"
-        yield below, node
-        if isinstance(node, Directory):
-            yield from _walk(below, node)
+def _walk(root: Directory) -> list[tuple[str, Node]]:
+    """Everything below a root, with its path."""
+    found: list[tuple[str, Node]] = []
+    waiting = [("", root)]
+    while waiting:
+        path, directory = waiting.pop()
+        for name, node in directory.entries.items():
+            below = f"{path}/{name}"
+            found.append((below, node))
+            if isinstance(node, Directory):
+                waiting.append((below, node))
+    return found
 
 
-def _directories(path: str, directory: Directory) -> Iterator[tuple[str, Directory]]:
-    for below, node in _walk(path, directory):
-        if isinstance(node, Directory):
-            yield below, node
+def _path_of(found: tuple[str, Node]) -> str:
+    return found[0]
 
 
 def _copy(directory: Directory, twins: dict[int, Node]) -> Directory:
