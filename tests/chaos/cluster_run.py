@@ -115,6 +115,7 @@ class ClusterRun:
         self._cluster.configure(cycle.settings)
         for each in self._sides:
             each.fault_began = -math.inf
+            each.hand_overs.clear()
         stop = asyncio.Event()
         serving = [asyncio.create_task(each.serve(cycle.number, stop)) for each in self._sides]
         try:
@@ -223,13 +224,15 @@ class ClusterRun:
         if len(cycle.faults) != 1:
             return
         fault, side = cycle.faults[0], self._sides[0]
-        if fault.role is Role.OWNER and side.first_delivery_at > began:
-            self.figures[f"{fault.trouble.value} to first delivery"].append(
-                side.first_delivery_at - began
-            )
-        if fault.trouble is not Trouble.UNLOAD:
-            resumed = time.monotonic() - healed
-            self.figures[f"{fault.trouble.value} ended to service"].append(resumed)
+        if fault.trouble is Trouble.UNLOAD:
+            for each in self._sides:
+                self.figures["unload: let go to first delivery"] += each.hand_overs
+            return
+        name = f"{fault.trouble.value} of {fault.role.value}"
+        if fault.role in {Role.OWNER, Role.BOTH} and side.first_delivery_at > began:
+            self.figures[f"{name} to first delivery"].append(side.first_delivery_at - began)
+        resumed = time.monotonic() - healed
+        self.figures[f"{name} ended to service"].append(resumed)
 
     # ---------------------------------------------------------------- the end
 

@@ -144,7 +144,7 @@ _KINDS: Final = (
 )
 _BOOKIE_KINDS: Final = (
     _Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
-    _Kind(2, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
+    _Kind(1, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
 )
 
 

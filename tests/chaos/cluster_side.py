@@ -52,6 +52,10 @@ class MovedError(Exception):
     """The topic is somewhere else now, or nowhere."""
 
 
+class LetGoError(MovedError):
+    """The broker has said that it lets go of it."""
+
+
 TROUBLES: Final = (MovedError, DisconnectedError, RefusedError, NoOwnerError, OSError)
 """After these one looks up the owner again. `TimeoutError` and HTTP errors are `OSError`."""
 
@@ -69,6 +73,8 @@ class ClusterSide:
         """When the present owner was held to the facts; infinitely long ago while there is none."""
         self.first_delivery_at = -math.inf
         """From the present owner."""
+        self.hand_overs: list[float] = []
+        """Seconds from being let go by one owner to the first delivery by the next."""
         self.fault_began = -math.inf
         self.verified_messages = 0
         self.is_idle = False
@@ -77,6 +83,7 @@ class ClusterSide:
         self._log_path = log_path
         self._note = note
         self._served: tuple[int, int] | None = None
+        self._let_go_at = math.inf
         self._late: list[tuple[WireClient, UnderWay]] = []
 
     # ---------------------------------------------------------------- one cycle
@@ -96,6 +103,7 @@ class ClusterSide:
                 await self._watched(self._work(stop))
             except TROUBLES as error:
                 self._tell("has moved", error)
+                self._let_go_at = time.monotonic() if isinstance(error, LetGoError) else math.inf
                 self._give_up()
                 continue
             await self._detach()
@@ -153,6 +161,9 @@ class ClusterSide:
         marker = await side.publisher.publish(1)
         await side.subscribers[0].first_delivery()
         self.first_delivery_at = time.monotonic()
+        if self._let_go_at < math.inf:
+            self.hand_overs.append(self.first_delivery_at - self._let_go_at)
+            self._let_go_at = math.inf
         for subscriber in side.subscribers:
             self.verified_messages += await subscriber.verify(
                 marker, applied_at=applied_at, patience_seconds=PATIENCE_SECONDS
@@ -262,7 +273,7 @@ async def _until_let_go(client: WireClient) -> None:
             await client.until(lambda: any(each.type in _CLOSES for each in client.events))
         except TimeoutError:
             continue
-        raise MovedError("the broker has let go of the topic")
+        raise LetGoError("the broker has let go of the topic")
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:
