@@ -20,6 +20,7 @@ from ackgate.errors import (
     OutcomeUnknownError,
     SessionLostError,
     StorageError,
+    StoreSuspendedError,
 )
 from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node
 from ackgate.persistence.cursor_store import CursorStore
@@ -120,10 +121,12 @@ async def test_a_new_ledger_that_the_node_may_name_is_not_left_for_the_old_one()
     stores.goes_wrong(
         Rule(Fault.LANDS_LATE, "metadata.put", seconds=2),
         Rule(Fault.FAIL, "metadata.get"),
-        Rule(Fault.FAIL, "ledger.create", times=ALWAYS),
+        Rule(Fault.FAIL, "metadata.put", error=StoreSuspendedError),
+        Rule(Fault.FAIL, "ledger.create", nth=2, times=ALWAYS),
     )
     await durable(store, 3, within=1)
     await asyncio.sleep(5)
+    assert list(stores.storage.ledgers) == [(await stores.node()).cursor_ledger_id]
     expected = state_of(store)
     assert state_of(await stores.open()) == expected
 
