@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
 from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.faulty_metadata import FaultyMetadataStore
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
@@ -29,6 +32,9 @@ class Backend:
     is_shared: bool
     """Whether two sessions can be open at a time."""
 
+    lose: Callable[[MetadataStore], Awaitable[None]] | None = None
+    """Let the servers give a session up, where that can be done."""
+
     sessions: list[MetadataStore] = field(default_factory=list)
 
     async def session(self) -> MetadataStore:
@@ -43,7 +49,12 @@ def memory(_: pytest.FixtureRequest) -> Backend:
     async def connect() -> MetadataStore:
         return MemoryMetadataStore(tree, node_bytes_max=NODE_BYTES_MAX)
 
-    return Backend(connect, is_shared=True)
+    async def lose(store: MetadataStore) -> None:
+        assert isinstance(store, MemoryMetadataStore)
+        store.expire()
+        store.lease_until = asyncio.get_running_loop().time()
+
+    return Backend(connect, is_shared=True, lose=lose)
 
 
 def faulty(request: pytest.FixtureRequest) -> Backend:
@@ -73,7 +84,17 @@ def real_zookeeper(request: pytest.FixtureRequest) -> Backend:
     async def connect() -> MetadataStore:
         return await open_metadata_store(url, node_bytes_max=NODE_BYTES_MAX, session=options)
 
-    return Backend(connect, is_shared=True)
+    async def lose(store: MetadataStore) -> None:
+        """Close the session from beside: by its number and password it can be used elsewhere."""
+        assert isinstance(store, ZooKeeperMetadataStore)
+        assert store._bridge is not None
+        hosts, session = ",".join(store._hosts), store._bridge._client.client_id
+        thief = KazooClient(hosts, client_id=session)
+        await asyncio.to_thread(thief.start)
+        await asyncio.to_thread(thief.stop)
+        thief.close()
+
+    return Backend(connect, is_shared=True, lose=lose)
 
 
 BACKENDS = [memory, faulty, sqlite, real_zookeeper]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from ackgate.errors import CallerError
-from ackgate.persistence.ports import MetadataStore, SessionState
+from ackgate.errors import CallerError, ClosedHandleError, SessionLostError
+from ackgate.persistence.ports import MetadataStore, SessionState, WatchEvent, WatchKind
 from tests.conformance.metadata.conftest import Backend
 
 
@@ -78,3 +80,66 @@ async def test_the_end_of_one_session_leaves_the_nodes_of_another(backend: Backe
     await second.create("/owners/2", b"", ephemeral=True)
     await first.close()
     assert await second.children("/owners") == ["2"]
+
+
+async def test_renewing_a_living_session_does_nothing(store: MetadataStore) -> None:
+    await store.create("/mine", b"", ephemeral=True)
+    states: list[SessionState] = []
+    store.on_session_change(states.append)
+    await store.renew()
+    node = await store.get("/mine")
+    assert node is not None
+    assert node.is_ephemeral
+    assert (store.session_state, states) == (SessionState.CONNECTED, [])
+
+
+async def test_a_closed_session_cannot_be_renewed(store: MetadataStore) -> None:
+    await store.close()
+    with pytest.raises(ClosedHandleError):
+        await store.renew()
+
+
+async def test_a_connected_session_has_a_lease(store: MetadataStore) -> None:
+    await store.get("/x")
+    assert store.lease_until > asyncio.get_running_loop().time()
+
+
+async def test_a_lost_session_is_renewed_and_owns_nothing(backend: Backend) -> None:
+    if backend.lose is None:
+        pytest.skip("its session ends with the process only")
+    store, other = await backend.session(), await backend.session()
+    states: asyncio.Queue[SessionState] = asyncio.Queue()
+    store.on_session_change(states.put_nowait)
+    heard: list[WatchEvent] = []
+    await store.create("/mine", b"", ephemeral=True)
+    await store.put("/kept", b"", expected_version=-1)
+    store.watch("/kept", heard.append)
+    await store.get("/kept")
+    await backend.lose(store)
+    async with asyncio.timeout(30):
+        while await states.get() is not SessionState.LOST:
+            pass
+    for call in (
+        store.get("/kept"),
+        store.children("/"),
+        store.put("/kept", b"1", expected_version=0),
+        store.create("/new", b""),
+        store.delete("/kept"),
+    ):
+        with pytest.raises(SessionLostError):
+            await call
+    assert store.lease_until <= asyncio.get_running_loop().time()
+    assert await other.get("/mine") is None
+
+    await store.renew()
+    async with asyncio.timeout(30):
+        assert await states.get() is SessionState.CONNECTED
+    assert store.session_state is SessionState.CONNECTED
+    await store.create("/mine", b"2", ephemeral=True)
+    assert await store.put("/kept", b"1", expected_version=0) == 1
+    again: asyncio.Queue[WatchEvent] = asyncio.Queue()
+    store.watch("/kept", again.put_nowait)
+    await store.get("/kept")
+    await other.put("/kept", b"2", expected_version=1)
+    assert await asyncio.wait_for(again.get(), 10) == WatchEvent(WatchKind.CHANGED, "/kept")
+    assert heard == []
