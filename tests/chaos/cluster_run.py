@@ -122,8 +122,11 @@ class ClusterRun:
             await self._while_serving(serving, self._all_served())
             await self._while_serving(serving, self._trouble(cycle), RESUME_SECONDS + 30)
             stop.set()
-            async with asyncio.timeout(RESUME_SECONDS):
-                await asyncio.gather(*serving)
+            _, unfinished = await asyncio.wait(serving, timeout=RESUME_SECONDS)
+            if unfinished:
+                raise ViolationError(f"requests without an answer for {RESUME_SECONDS} s")
+            for task in serving:
+                task.result()
         finally:
             for task in serving:
                 task.cancel()

@@ -101,12 +101,12 @@ class ClusterSide:
                 continue
             try:
                 await self._watched(self._work(stop))
+                await self._watched(self._detach())
+                await self._close()
             except TROUBLES as error:
                 self._tell("has moved", error)
                 self._let_go_at = time.monotonic() if isinstance(error, LetGoError) else math.inf
                 self._give_up()
-                continue
-            await self._detach()
 
     async def probe(self) -> None:
         """Return when a message has been published since the call."""
@@ -245,19 +245,25 @@ class ClusterSide:
                 each.client.abort()
 
     def _give_up(self) -> None:
+        """Go elsewhere; `settle_late` closes what is still open."""
         self.verified_at = -math.inf
         self._late += [(each.client, each.under_way) for each in self._everybody()]
         for facts in self.side.wire_facts:
             facts.broker_ended(self.fault_began, DURABLE_SECONDS)
 
     async def _detach(self) -> None:
+        """Everything that was sent is answered; then all clients go."""
         self.verified_at = -math.inf
         for each in self._everybody():
-            await each.detach()
-            await each.under_way.settle(may_be_refused=True)
+            await each.finish()
         refused = sum(each.under_way.refused for each in self._everybody())
         if refused:
             self._note(f"{self.side.topic.name}: {refused} requests were refused")
+
+    async def _close(self) -> None:
+        for each in self._everybody():
+            await each.client.close()
+            await each.under_way.settle(may_be_refused=True)
         for facts in self.side.wire_facts:
             facts.broker_ended(-math.inf, DURABLE_SECONDS)
 

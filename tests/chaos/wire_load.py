@@ -168,11 +168,10 @@ class Publisher:
     async def _publish(self, count: int) -> None:
         await self.publish(count)
 
-    async def detach(self) -> None:
-        """Close in good order."""
-        answers = [*self.under_way.tasks, self._producer.close()]
-        await asyncio.gather(*answers, return_exceptions=True)
-        await self.client.close()
+    async def finish(self) -> None:
+        """Close the producer when everything is answered."""
+        await asyncio.gather(*self.under_way.tasks, return_exceptions=True)
+        await self._producer.close()
 
 
 class Subscriber:
@@ -268,11 +267,10 @@ class Subscriber:
         self.facts.ack_durable(keys)
         self._held.clear()
 
-    async def detach(self) -> None:
-        """Close in good order: whatever was sent has been applied, and is answered."""
-        answers = [*self.under_way.tasks, self._consumer.close()]
-        await asyncio.gather(*answers, return_exceptions=True)
-        await self.client.close()
+    async def finish(self) -> None:
+        """Close the consumer when everything is answered."""
+        await asyncio.gather(*self.under_way.tasks, return_exceptions=True)
+        await self._consumer.close()
 
     def _take_new(self) -> None:
         received = self._consumer.received
