@@ -254,7 +254,8 @@ class Subscription:
             return
         now_ms = self.topic.parts.clock_ms()
         outcome = store.outcome
-        if outcome is not None:
+        # While writes fail, the last one that succeeded is old news, and no end of the failure.
+        if outcome is not None and store.failing_since_ms is None:
             self.gate.persisted(
                 ranges_persisted=outcome.ranges_persisted,
                 entries_dropped=outcome.entries_dropped,

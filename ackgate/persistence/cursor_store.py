@@ -288,6 +288,7 @@ class CursorStore:
     def abandon(self, error: OwnershipError) -> None:
         """Write no more, and let go at once: somebody else may own the cursor."""
         self._writer.stop(error)
+        self._writer.abandon()
         if self._closed is None:
             self._closed = self._loop.create_future()
             self._closed.set_result(None)
