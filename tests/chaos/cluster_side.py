@@ -222,6 +222,8 @@ class ClusterSide:
                 async with asyncio.timeout(SILENT_SECONDS):
                     await self.side.subscribers[0].round_trip()
                 continue
+            except RefusedError:  # an answer, too: its consumer has been closed
+                continue
             except TimeoutError:
                 pass
             for broker in self._cluster.brokers:
