@@ -403,6 +403,7 @@ class ManagedLedger:
             self._sink.on_fenced(error)
             return
         self._unsettled, self._is_forsaken = writer, False
+        self._drained.set()  # a switch that waits for this ledger's entries waits no more
         self._begin_switch()
 
     def _begin_switch(self) -> None:
@@ -454,7 +455,7 @@ class ManagedLedger:
         writer = self._writer
         if writer is None:
             return
-        while self._in_flight:
+        while self._in_flight and self._writer is writer:
             self._drained.clear()
             await self._drained.wait()
         if self._writer is not writer:  # it failed while draining

@@ -205,6 +205,21 @@ async def test_a_failed_write_loses_nothing_and_stores_nothing_twice(fault: str)
     assert len(ledger.facts.ledger_ids) == 2
 
 
+async def test_a_write_that_fails_while_a_full_ledger_is_being_closed_holds_up_nothing() -> None:
+    world = World()
+    world.limits = RolloverLimits(1, NEVER, 0, NEVER)
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    world.faults.next_fault = "before"
+    ledger.add(entry(0), 1, 0)
+    await asyncio.sleep(0)
+    assert ledger.pending_adds == 1
+    ledger.add(entry(1), 1, 1)
+    await settled(ledger, sink, 2)
+    assert [context for _, context in sink.confirmed] == [0, 1]
+    assert await stored(ledger) == [0, 1]
+
+
 async def test_without_any_bookie_adds_fail_and_later_ones_go_on() -> None:
     world = World()
     ledger, sink = world.broker()
