@@ -34,8 +34,8 @@ async def _count_up(store: ZooKeeperMetadataStore, path: str, times: int) -> int
 
 def _server_of(store: ZooKeeperMetadataStore, ensemble: ZooKeeperEnsemble) -> ZooKeeperProcess:
     """The server that the store is connected to, by what each says of its clients' sessions."""
-    assert store._bridge is not None
-    session = f"sid=0x{store._bridge._client.client_id[0]:x}"
+    assert store._session._bridge is not None
+    session = f"sid=0x{store._session._bridge._client.client_id[0]:x}"
     [found] = [member for member in ensemble.servers if session in member.ask("cons")]
     return found
 

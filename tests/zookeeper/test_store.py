@@ -226,7 +226,7 @@ def test_a_loop_that_is_gone_takes_its_threads_along(zookeeper: ZooKeeperProcess
 
     async def leave_open() -> None:
         store = await ZooKeeperMetadataStore.open(zookeeper.connection_string, options=options)
-        store._stop_clock()
+        store._session._stop_clock()
 
     asyncio.run(leave_open())
     deadline = time.monotonic() + 10

@@ -39,6 +39,9 @@ kazoo_logger.setLevel(logging.ERROR)
 CLOSE_SECONDS_MAX: Final = 5.0
 """How long the server may take to end a session. If it does not, the session's time-out ends it."""
 
+ATTEMPTS_MIN: Final = 3
+"""One attempt to connect may take this part of the session time-out, or less with more servers."""
+
 _RECONNECT_SECONDS_MIN: Final = 0.02
 _RECONNECT_SECONDS_MAX: Final = 1.0
 
@@ -75,7 +78,7 @@ class KazooBridge:
         self.connected_at = 0.0
         """When the connection was asked for, by the loop's clock: a server heard of us after that."""
         self._handler = KazooHandler(
-            connect_seconds_max=session_timeout_ms / 1000 / len(hosts),
+            connect_seconds_max=session_timeout_ms / 1000 / max(len(hosts), ATTEMPTS_MIN),
             is_wanted=lambda: not self._loop.is_closed(),
         )
         self._client = KazooClient(

@@ -101,7 +101,7 @@ class Answer:
 class Connection:
     """A connected socket that reads ahead and gathers what is to be sent."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, *, first_answer_seconds_max: float) -> None:
         connected.settimeout(0)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
@@ -112,6 +112,7 @@ class Connection:
         self._to_send = bytearray()
         self._received_at = time.monotonic()
         self._is_owed = False
+        self._first_answer_seconds_max = first_answer_seconds_max
 
     @property
     def negotiated_ms(self) -> int | None:
@@ -175,9 +176,11 @@ class Connection:
 
         kazoo looks for that only when it has nothing to send for a while.
         """
-        granted_ms = self.negotiated_ms
-        if not self._is_owed or granted_ms is None:
+        if not self._is_owed:
             return math.inf
+        granted_ms = self.negotiated_ms
+        if granted_ms is None:
+            return self._received_at + self._first_answer_seconds_max - now
         return self._received_at + granted_ms / 1000 * SILENCE - now
 
     def break_off(self) -> None:
@@ -250,7 +253,11 @@ class KazooHandler:
     running = True
 
     def __init__(self, *, connect_seconds_max: float, is_wanted: Callable[[], bool]) -> None:
-        """`is_wanted` is asked now and then, in kazoo's thread, whether to go on."""
+        """`is_wanted` is asked now and then, in kazoo's thread, whether to go on.
+
+        `connect_seconds_max` holds for a connection, and for the first answer on it: a server that is
+        just starting may accept a connection and forget about it.
+        """
         self._connect_seconds_max = connect_seconds_max
         self._is_wanted = is_wanted
         self._over = threading.Event()
@@ -342,7 +349,9 @@ class KazooHandler:
             raise
         self.problem = f"{address[0]}:{address[1]}: connected, but no session was granted"
         with self._lock:
-            self._connection = Connection(connected)
+            self._connection = Connection(
+                connected, first_answer_seconds_max=self._connect_seconds_max
+            )
             if self._over.is_set():
                 self._connection.break_off()
             return self._connection

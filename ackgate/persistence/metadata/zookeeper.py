@@ -20,16 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kazoo import exceptions as zk
-from kazoo.protocol.states import EventType
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ackgate.errors import (
-    AckGateError,
     CallerError,
     ClosedHandleError,
     ConfigurationError,
@@ -39,7 +35,6 @@ from ackgate.errors import (
     NoSuchNodeError,
     SessionLostError,
 )
-from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
 from ackgate.persistence.metadata.rules import (
     MUST_NOT_EXIST,
     NODE_BYTES_MAX,
@@ -49,21 +44,19 @@ from ackgate.persistence.metadata.rules import (
     split,
 )
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.watches import Watches
 from ackgate.persistence.metadata.zookeeper_address import parse_address
-from ackgate.persistence.metadata.zookeeper_mirror import LookKind, Stat, TreeMirror
 from ackgate.persistence.metadata.zookeeper_requests import Requests
-from ackgate.persistence.ports import NodeValue, SessionState, WatchKind
+from ackgate.persistence.metadata.zookeeper_session import ZooKeeperSession
+from ackgate.persistence.metadata.zookeeper_watches import ZooKeeperWatches
+from ackgate.persistence.ports import NodeValue, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kazoo.client import KazooClient
-    from kazoo.protocol.states import WatchedEvent
 
     from ackgate.persistence.metadata.kazoo_handler import Answer
     from ackgate.persistence.metadata.zookeeper_address import ZooKeeperAddress
-    from ackgate.persistence.metadata.zookeeper_mirror import Look
     from ackgate.persistence.ports import WatchEvent
 
 logger = logging.getLogger(__name__)
@@ -71,21 +64,8 @@ logger = logging.getLogger(__name__)
 RACES_MAX: Final = 100
 """How often a node may come and go between two steps of one call before that gives up."""
 
-LOOK_AGAIN_SECONDS: Final = 1.0
-"""A look that the server refused for a reason of its own is repeated after this."""
-
-HEARTBEAT: Final = 0.25
-"""Share of the session time-out after which a session that has nothing to ask asks all the same."""
-
 _ANY_VERSION: Final = -1
 """ZooKeeper's."""
-
-_KINDS: Final = {
-    EventType.CREATED: WatchKind.CREATED,
-    EventType.CHANGED: WatchKind.CHANGED,
-    EventType.DELETED: WatchKind.DELETED,
-    EventType.CHILD: None,
-}
 
 
 class ZooKeeperMetadataStore:
@@ -100,23 +80,21 @@ class ZooKeeperMetadataStore:
         options: SessionOptions,
     ) -> None:
         self._name = f"zk:{address}"
-        self._hosts = address.hosts
         self._root = address.root
         self._is_read_only = read_only
         self._node_bytes_max = node_bytes_max
         self._options = options
         self._acl = CREATOR_ALL_ACL if options.acl == "creator" else OPEN_ACL_UNSAFE
-        self._loop = asyncio.get_running_loop()
         self._requests = Requests(self._name, timeout_seconds=options.operation_timeout_seconds)
-        self._watches = Watches()
-        self._mirror = TreeMirror(ignored=() if self._root else ("/zookeeper",))
-        self._on_change: dict[object, Callable[[SessionState], None]] = {}
-        self._state = SessionState.LOST
-        self._bridge: KazooBridge | None = None
-        self._connecting: asyncio.Future[None] | None = None
+        self._watches = ZooKeeperWatches(self._root, self._requests)
+        self._session = ZooKeeperSession(
+            self._name,
+            address.hosts,
+            options=options,
+            requests=self._requests,
+            watches=self._watches,
+        )
         self._renewing = asyncio.Lock()
-        self._time_out: asyncio.TimerHandle | None = None
-        self._heartbeat: asyncio.TimerHandle | None = None
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
@@ -139,7 +117,7 @@ class ZooKeeperMetadataStore:
             options=options or SessionOptions(),
         )
         try:
-            await store._begin()
+            await store._session.begin()
             await store._prepare_root()
         except BaseException:
             await store.close()
@@ -154,20 +132,17 @@ class ZooKeeperMetadataStore:
     @property
     def session_state(self) -> SessionState:
         """See `MetadataStore.session_state`."""
-        return self._state
+        return self._session.state
 
     @property
     def lease_until(self) -> float:
         """See `MetadataStore.lease_until`."""
-        if self._state is SessionState.LOST:
-            return -math.inf
-        return self._requests.in_touch_at + self.session_timeout_ms / 1000
+        return self._session.lease_until
 
     @property
     def session_timeout_ms(self) -> int:
         """As the server granted it."""
-        bridge = self._bridge
-        return bridge.session_timeout_ms if bridge else self._options.session_timeout_ms
+        return self._session.timeout_ms
 
     # ------------------------------------------------------------------ the port
 
@@ -247,87 +222,31 @@ class ZooKeeperMetadataStore:
 
         Calls that concern the path wait until the watch stands, so what they see is watched.
         """
-        cancel_telling = self._watches.add(path, on_event)
-        self._mirror.add_root(path)
-        session = self._bridge
-        self._look()
-
-        def cancel() -> None:
-            nonlocal session
-            cancel_telling()
-            if session is not None and session is self._bridge and not session.is_over:
-                self._mirror.remove_root(path)
-                self._look()
-            session = None
-
-        return cancel
+        return self._watches.watch(path, on_event)
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """See `MetadataStore.on_session_change`."""
-        key = object()
-        self._on_change[key] = on_change
-
-        def cancel() -> None:
-            self._on_change.pop(key, None)
-
-        return cancel
+        return self._session.on_change(on_change)
 
     async def renew(self) -> None:
         """See `MetadataStore.renew`."""
         async with self._renewing:
             self._check_open()
-            if self._state is SessionState.LOST:
-                await self._begin()
+            if self._session.state is SessionState.LOST:
+                await self._session.begin()
                 logger.info("metadata session begun anew: store=%s", self._name)
 
     async def close(self) -> None:
         """See `MetadataStore.close`. What has not been sent yet fails."""
         if self._closing is None:
-            self._closing = self._loop.create_future()
-            self._stop_clock()
-            self._state = SessionState.LOST
-            closed = ClosedHandleError(f"the metadata store {self._name} is closed")
-            self._requests.end(closed)
-            self._watches.clear()
-            self._mirror.lost()
-            self._on_change.clear()
-            if self._connecting is not None and not self._connecting.done():
-                self._connecting.set_exception(closed)
+            self._closing = asyncio.get_running_loop().create_future()
             try:
-                if self._bridge is not None:
-                    await self._bridge.close()
+                await self._session.close(
+                    ClosedHandleError(f"the metadata store {self._name} is closed")
+                )
             finally:
-                self._requests.abandon(closed)
                 self._closing.set_result(None)
         await asyncio.shield(self._closing)
-
-    # ------------------------------------------------------------------ the session
-
-    async def _begin(self) -> None:
-        """Connect for a new session. Raises `MetadataStoreError` when that takes too long."""
-        seconds = self._options.operation_timeout_seconds
-        self._connecting = self._loop.create_future()
-        bridge = self._bridge = KazooBridge(
-            self._hosts,
-            session_timeout_ms=self._options.session_timeout_ms,
-            digest=self._options.digest,
-            on_state=self._session_changed,
-            on_watch=self._watch_fired,
-            on_batch=self._requests.send,
-        )
-        bridge.start()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._connecting
-        except TimeoutError:
-            raise MetadataStoreError(
-                f"no session with {self._name} within {seconds:g} s"
-                f" (metadataStoreOperationTimeoutSeconds): {bridge.problem or 'not connected'}"
-            ) from None
-        finally:
-            self._connecting = None
-            if self._state is not SessionState.CONNECTED:
-                bridge.give_up()
 
     async def _prepare_root(self) -> None:
         if not self._root:
@@ -339,77 +258,6 @@ class ZooKeeperMetadataStore:
                 await self._ensure(self._root)
         except zk.ZookeeperError as error:
             raise self._failure("/", error) from error
-
-    def _session_changed(self, bridge: KazooBridge, state: SessionState) -> None:
-        if bridge is not self._bridge or self._closing is not None:
-            return
-        match state:
-            case SessionState.CONNECTED if not bridge.is_over:
-                self._connected(bridge)
-            case SessionState.SUSPENDED if self._state is SessionState.CONNECTED:
-                self._suspended(bridge)
-            case SessionState.LOST:
-                self._lost("the servers have given it up")
-
-    def _connected(self, bridge: KazooBridge) -> None:
-        self._stop_clock()
-        if self._state is SessionState.SUSPENDED:
-            logger.info("metadata session resumed: store=%s", self._name)
-        if self._connecting is not None and not self._connecting.done():
-            self._connecting.set_result(None)
-        self._requests.connected(bridge)
-        self._change(SessionState.CONNECTED)
-        self._mirror.connected()
-        self._look()
-        self._keep_in_touch(bridge)
-
-    def _suspended(self, bridge: KazooBridge) -> None:
-        logger.warning("metadata session suspended: store=%s", self._name)
-        self._stop_clock()
-        self._requests.suspended()
-        seconds = bridge.session_timeout_ms / 1000
-        self._time_out = self._loop.call_later(
-            seconds, self._lost, f"out of touch for its time-out of {seconds:g} s"
-        )
-        self._change(SessionState.SUSPENDED)
-
-    def _lost(self, why: str) -> None:
-        self._stop_clock()
-        if self._bridge is not None:
-            self._bridge.give_up()
-        if self._connecting is not None:
-            if not self._connecting.done():
-                self._connecting.set_exception(
-                    MetadataStoreError(f"no session with {self._name}: it was refused")
-                )
-            return
-        if self._state is SessionState.LOST:
-            return
-        logger.warning("metadata session lost: store=%s, %s", self._name, why)
-        self._requests.end(self._requests.lost())
-        self._watches.clear()
-        self._mirror.lost()
-        self._change(SessionState.LOST)
-
-    def _change(self, state: SessionState) -> None:
-        if state is not self._state:
-            self._state = state
-            for on_change in list(self._on_change.values()):
-                self._loop.call_soon(on_change, state)
-
-    def _keep_in_touch(self, bridge: KazooBridge) -> None:
-        """Ask for something small again and again: `lease_until` moves on with its answers."""
-        if bridge is self._bridge and self._state is SessionState.CONNECTED:
-            full = self._full("/")
-            self._requests.look(lambda client: client.exists_async(full), lambda *_: None, path="/")
-            seconds = bridge.session_timeout_ms / 1000 * HEARTBEAT
-            self._heartbeat = self._loop.call_later(seconds, self._keep_in_touch, bridge)
-
-    def _stop_clock(self) -> None:
-        for timer in (self._time_out, self._heartbeat):
-            if timer is not None:
-                timer.cancel()
-        self._time_out = self._heartbeat = None
 
     # ------------------------------------------------------------------ calls
 
@@ -430,14 +278,14 @@ class ZooKeeperMetadataStore:
         size_bytes: int = 0,
     ) -> Awaitable[Any]:
         self._check_open()
-        if self._state is SessionState.LOST:
+        if self._session.state is SessionState.LOST:
             raise self._requests.lost()
         return self._requests.ask(
             send,
             path=path,
             is_repeatable=is_repeatable,
             size_bytes=size_bytes,
-            is_held=self._mirror.is_unsettled_at(path),
+            is_held=self._watches.is_unsettled_at(path),
         )
 
     async def _set(self, path: str, value: bytes, version: int) -> int:
@@ -520,75 +368,6 @@ class ZooKeeperMetadataStore:
                 return SessionLostError(f"{where}: the session has expired")
             case _:
                 return MetadataStoreError(f"{where}: {type(error).__name__} {error}".rstrip())
-
-    # ------------------------------------------------------------------ watches
-
-    def _watch_fired(self, bridge: KazooBridge, event: WatchedEvent) -> None:
-        if bridge is self._bridge and event.type in _KINDS:
-            self._mirror.heard(_KINDS[event.type], event.path[len(self._root) :] or "/")
-            self._look()
-
-    def _look(self) -> None:
-        """Make the looks that the mirror wants, then tell what it has found out.
-
-        In this order, so that who hears of a change and reads does so after the next watch is set.
-        """
-        bridge = self._bridge
-        if self._state is SessionState.CONNECTED and bridge is not None:
-            looks, self._mirror.looks = self._mirror.looks, []
-            for look in looks:
-                self._request(bridge, look)
-        events, self._mirror.events = self._mirror.events, []
-        self._watches.fire(events)
-        if self._mirror.is_settled:
-            self._requests.release()
-
-    def _request(self, bridge: KazooBridge, look: Look) -> None:
-        full, watch = self._full(look.path), bridge.watch
-        if look.kind is LookKind.STAT:
-            send = lambda client: client.exists_async(full, watch=watch)  # noqa: E731
-        else:
-            send = lambda client: client.get_children_async(  # noqa: E731
-                full, watch=watch, include_data=True
-            )
-        self._requests.look(send, partial(self._looked, bridge, look), path=look.path)
-
-    def _looked(
-        self,
-        bridge: KazooBridge,
-        look: Look,
-        found: Any,  # noqa: ANN401
-        error: BaseException | None,
-    ) -> None:
-        if bridge is not self._bridge or self._state is not SessionState.CONNECTED:
-            return  # on the next connection everything is looked at anew
-        match error:
-            case None if look.kind is LookKind.STAT:
-                self._mirror.stat_seen(look.path, _stat(found))
-            case None:
-                names, stat = found
-                self._mirror.list_seen(look.path, names, _stat(stat))
-            case zk.NoNodeError():
-                self._mirror.list_seen(look.path, None, None)
-            case zk.NoAuthError():
-                logger.warning("metadata node may not be watched: path=%s", look.path)
-                self._mirror.list_seen(look.path, (), None)
-            case AckGateError():
-                return  # the connection broke, or the session is over
-            case _:
-                logger.warning("metadata watch is set again: path=%s, %r", look.path, error)
-                self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again, bridge, look)
-                return
-        self._look()
-
-    def _look_again(self, bridge: KazooBridge, look: Look) -> None:
-        if bridge is self._bridge:
-            self._mirror.looks.append(look)
-            self._look()
-
-
-def _stat(stat: Any) -> Stat | None:  # noqa: ANN401
-    return None if stat is None else Stat(stat.czxid, stat.mzxid)
 
 
 def _asked_version(expected_version: int | None) -> int:

@@ -87,8 +87,8 @@ def real_zookeeper(request: pytest.FixtureRequest) -> Backend:
     async def lose(store: MetadataStore) -> None:
         """Close the session from beside: by its number and password it can be used elsewhere."""
         assert isinstance(store, ZooKeeperMetadataStore)
-        assert store._bridge is not None
-        hosts, session = ",".join(store._hosts), store._bridge._client.client_id
+        assert store._session._bridge is not None
+        hosts, session = ",".join(store._session._hosts), store._session._bridge._client.client_id
         thief = KazooClient(hosts, client_id=session)
         await asyncio.to_thread(thief.start)
         await asyncio.to_thread(thief.stop)
