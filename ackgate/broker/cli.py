@@ -75,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--data-dir", type=Path, help="read the ledgers of a running or dead broker, untouched"
     )
+    stats.add_argument(
+        "--config", type=Path, metavar="FILE", help="with --data-dir: the broker's broker.conf"
+    )
     stats.add_argument("--json", action="store_true", help="for programs")
     stats.add_argument(
         "--watch",

@@ -61,6 +61,7 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
             stored_stats,
             arguments.topic,
             data_directory=arguments.data_dir,
+            config=arguments.config,
             subscription=arguments.subscription,
             cells=cells,
         )

@@ -8,57 +8,71 @@ memory only are not in it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.broker.data_directory import metadata_path
 from ackgate.broker.deduplication import DEDUP_CURSOR
 from ackgate.broker.names import TopicName
+from ackgate.broker.offline_storage import opened_storage, storage_places
 from ackgate.broker.partition_counts import read_partition_count
 from ackgate.broker.stats.ack_state import AckState
 from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.broker.stats.ledger_acks import ack_picture
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.errors import CallerError, ConfigurationError, NoSuchLedgerError, NoSuchNodeError
 from ackgate.persistence.offline import read_cursor
 from ackgate.persistence.outcome import RecoveryReport
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 from ackgate.persistence.topic_node import decode_topic_node
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from ackgate.broker.offline_storage import StoragePlaces
     from ackgate.persistence.offline import StoredCursorView
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.topic_node import TopicNode
 
 
 def stored_stats(
-    topic: str, *, data_directory: Path, subscription: str | None = None, cells: int = 64
+    topic: str,
+    *,
+    data_directory: Path,
+    subscription: str | None = None,
+    cells: int = 64,
+    config: Path | None = None,
 ) -> StatsAnswer:
     """Read the subscriptions of a topic, or one; from Python as from the command line.
 
-    Raises `CallerError` (no such directory, topic or subscription), `StorageError`,
-    `CorruptRecordError`.
+    `config`: the broker's broker.conf, where it says where bookies and metadata are. Raises
+    `CallerError` (no such directory, topic or subscription), `StorageError`, `CorruptRecordError`.
     """
     return asyncio.run(
         read_stored_stats(
-            topic, data_directory=data_directory, subscription=subscription, cells=cells
+            topic,
+            data_directory=data_directory,
+            subscription=subscription,
+            cells=cells,
+            config=config,
         )
     )
 
 
 async def read_stored_stats(
-    topic: str, *, data_directory: Path, subscription: str | None = None, cells: int = 64
+    topic: str,
+    *,
+    data_directory: Path,
+    subscription: str | None = None,
+    cells: int = 64,
+    config: Path | None = None,
 ) -> StatsAnswer:
     """The same where a loop runs already."""
     name = TopicName.parse(topic).require_persistent()
-    async with _opened(data_directory) as storage:
+    places = _places(data_directory, config)
+    async with opened_storage(places) as opened:
+        storage = _Storage(opened.metadata, opened.client, places.password)
         answers = [
             answer
             for part in await storage.parts(name)
@@ -73,23 +87,16 @@ async def read_stored_stats(
     )
 
 
-@contextlib.asynccontextmanager
-async def _opened(data_directory: Path) -> AsyncIterator[_Storage]:
-    database = metadata_path(data_directory)
-    if not database.is_file():
-        raise CallerError(f"no broker has kept anything in {data_directory}: no {database.name}")
-    metadata = await open_metadata_store(f"sqlite:{database}", read_only=True)
+def _places(data_directory: Path, config: Path | None) -> StoragePlaces:
     try:
-        bookies = await open_bookies(
-            sorted((data_directory / "bookies").glob("*")), is_read_only=True
-        )
-        client = BookieLedgerClient(bookies, metadata)
-        try:
-            yield _Storage(metadata, client)
-        finally:
-            await client.close()
-    finally:
-        await metadata.close()
+        return storage_places(data_directory=data_directory, config=config)
+    except ConfigurationError as error:
+        if config is None and not metadata_path(data_directory).is_file():
+            raise CallerError(
+                f"no broker has kept anything in {data_directory}: no "
+                f"{metadata_path(data_directory).name}"
+            ) from error
+        raise
 
 
 class _Read(NamedTuple):
@@ -102,9 +109,10 @@ class _Read(NamedTuple):
 class _Storage:
     """Metadata and ledgers, open for reading."""
 
-    def __init__(self, metadata: MetadataStore, client: LedgerClient) -> None:
+    def __init__(self, metadata: MetadataStore, client: LedgerClient, password: bytes) -> None:
         self._metadata = metadata
         self._client = client
+        self._password = password
 
     async def parts(self, name: TopicName) -> list[TopicName]:
         """The topic, or its partitions."""
@@ -134,7 +142,10 @@ class _Storage:
         began = time.perf_counter()
         try:
             view = await read_cursor(
-                cursor_path(path, subscription), ledger_client=self._client, metadata=self._metadata
+                cursor_path(path, subscription),
+                ledger_client=self._client,
+                metadata=self._metadata,
+                password=self._password,
             )
         except NoSuchNodeError:
             raise CallerError(f"Subscription {subscription} not found for topic {topic}") from None
@@ -156,7 +167,7 @@ class _Storage:
 
     async def _entries_found(self, ledger_id: int) -> int:
         try:
-            reader = await self._client.open_without_recovery(ledger_id)
+            reader = await self._client.open_without_recovery(ledger_id, password=self._password)
         except NoSuchLedgerError:
             return 0
         last_found = await reader.last_entry_found()

@@ -296,3 +296,14 @@ def test_help_speaks_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None
         with pytest.raises(SystemExit):
             main(command)
     assert "verify every copy" in capsys.readouterr().out
+
+
+def test_stats_find_storage_through_the_brokers_configuration(
+    tool: Tool, crashed: Path, tmp_path: Path
+) -> None:
+    moved = [shutil.move(crashed / "bookies" / str(i), tmp_path / f"disk{i}") for i in range(3)]
+    config = tmp_path / "broker.conf"
+    config.write_text(f"bookieDirectories={','.join(map(str, moved))}\n")
+    told = tool("stats", "orders", "--data-dir", crashed, "--config", config, "--json").json
+    (billing,) = told["subscriptions"]
+    assert billing["ackState"]["rangesPersisted"] == MESSAGES // 2
