@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ackgate.errors import AckGateError, NotEnoughBookiesError, StorageError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.settings import BookieSettings
+from ackgate.persistence.ledgers.settings import AuditSettings, BookieSettings
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import AppendTicket, LedgerOptions, LedgerState, LedgerWriter
 from ackgate.testing.faulty_disk import FaultyDisk, disk_error
@@ -286,6 +286,29 @@ class LedgersMachine:
         assert [e.payload for e in entries] == model.appended[first : last + 1]
         self.seen["read"] += 1
 
+    def audit(self, *, is_other: bool) -> None:
+        """Mend what can be mended, beside writers and on disks that may fail."""
+        self.run(self._audit(self.other if is_other else self.client))
+
+    async def _audit(self, client: BookieLedgerClient) -> None:
+        auditor = client.auditor(AuditSettings(window_bytes=500))
+        async for found in auditor.audit(is_repair=True):
+            assert found.error is None or not self.is_disk_fine, found.error
+            self.seen["audited"] += 1
+            self.seen["mended"] += found.repaired_entries > 0
+            self.seen["moved"] += found.moved_places
+
+    async def _check_copies(self) -> None:
+        """Every entry that has a good copy has its write quorum of them."""
+        async for found in self.client.auditor().audit(is_repair=True):
+            if found.ledger_id in self.models and not self.models[found.ledger_id].is_at_risk:
+                assert not found.stuck, found.stuck
+                assert found.error is None, found.error
+        async for found in self.client.auditor().audit(is_repair=True):
+            assert found.repaired_entries == found.moved_places == 0
+            if found.ledger_id in self.models and not self.models[found.ledger_id].is_at_risk:
+                assert found.is_whole
+
     def close_writer(self, pick: int) -> None:
         model = self._pick_writable(pick)
         if model is None or model.writer is None:
@@ -318,6 +341,9 @@ class LedgersMachine:
         try:
             self.disk.before = None
             self.crash(0, is_power_loss=True)
+            for ledger_id in list(self.models):
+                self.run(self._recover(ledger_id, self.client))
+            self.run(self._check_copies())
             for ledger_id in list(self.models):
                 self.run(self._recover(ledger_id, self.client))
             self.run(self.client.delete_orphans())

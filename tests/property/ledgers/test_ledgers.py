@@ -75,6 +75,10 @@ class ShortRuns(RuleBasedStateMachine):
     def close_writer(self, pick: int) -> None:
         self.machine.close_writer(pick)
 
+    @rule(is_other=st.booleans())
+    def audit(self, is_other: bool) -> None:
+        self.machine.audit(is_other=is_other)
+
     @rule(pick=PICKS)
     def delete(self, pick: int) -> None:
         self.machine.delete(pick)
@@ -103,6 +107,7 @@ WEIGHTS = {
     "read_some": 8,
     "close_writer": 3,
     "delete": 1,
+    "audit": 3,
 }
 
 
@@ -129,6 +134,8 @@ def long_run(seed: int, steps: int) -> Counter[str]:
                     machine.recover(pick, is_other=is_heads)
                 case "read_some":
                     machine.read_some(pick, rng.randrange(1000))
+                case "audit":
+                    machine.audit(is_other=is_heads)
                 case "settle" | "mend_disks":
                     getattr(machine, name)()
                 case _:
@@ -149,5 +156,5 @@ def test_long_runs_meet_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
     for seed in range(100, 104):
         seen += long_run(seed, steps=150)
-    for event in ("confirmed", "failed", "checkpoint", "recovered", "fenced", "crash"):
+    for event in ("confirmed", "failed", "checkpoint", "recovered", "fenced", "crash", "audited"):
         assert seen[event], (event, seen)
