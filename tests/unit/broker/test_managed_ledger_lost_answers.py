@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, TypeVar
 
 import pytest
 
@@ -183,3 +184,138 @@ def test_each_call_in_turn(fault: Fault, seconds: float) -> None:
         plan = live(FaultPlan([Rule(fault, nth=nth, seconds=seconds)]))
         hit += len(plan.injected)
     assert hit > 5
+
+
+# ------------------------------------------------------------------------ one case at a time
+
+
+def virtual(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        run_in_virtual_time(test())
+
+    return run
+
+
+def metadata_of(ledger: ManagedLedger) -> FaultyMetadataStore:
+    store = ledger._metadata
+    assert isinstance(store, FaultyMetadataStore)
+    return store
+
+
+async def opened(*rules: Rule) -> Life:
+    life = Life(FaultPlan(rules))
+    await life.open(create=True)
+    return life
+
+
+@virtual
+async def test_a_full_ledger_goes_on_while_the_metadata_store_is_out_of_touch() -> None:
+    life = await opened()
+    life.topic.limits = RolloverLimits(2, NEVER, 0, NEVER)
+    await life.send(2)
+    metadata_of(life.topic).suspend()
+    await life.send(4)
+    assert len(life.storage.ledgers) == 1
+    metadata_of(life.topic).resume()
+    await life.send(2)
+    assert len(life.storage.ledgers) > 1
+    await life.look()
+
+
+@virtual
+async def test_adds_wait_for_a_metadata_store_that_comes_back_and_none_fails() -> None:
+    """The ledger fails while the store is out of touch: there is nothing to write to."""
+    life = await opened(Rule(Fault.FAIL, "ledger.append"))
+    metadata_of(life.topic).suspend()
+    for sent in range(5):
+        life.topic.add(entry(sent), 1, sent)
+    await asyncio.sleep(25)
+    assert (life.sink.confirmed, life.sink.failed) == ([], [])
+    metadata_of(life.topic).resume()
+    await asyncio.sleep(5)
+    assert [number for _, number in life.sink.confirmed] == list(range(5))
+    assert life.sink.failed == []
+
+
+@virtual
+async def test_adds_wait_within_bounds_and_then_fail_with_the_cause() -> None:
+    life = await opened(Rule(Fault.FAIL, "ledger.append"))
+    metadata_of(life.topic).suspend()
+    life.topic.add(entry(0), 1, 0)
+    await asyncio.sleep(70)
+    assert life.sink.failed == [0]
+    assert not life.sink.fenced
+    metadata_of(life.topic).resume()
+    await life.send(3)
+    await life.look()
+
+
+@virtual
+async def test_what_a_failed_ledger_held_is_not_taken_for_what_was_sent_later() -> None:
+    """Stored, answered with an error, and the ledger recovered only at the next add."""
+    life = await opened(
+        Rule(Fault.DROP_ANSWER, "ledger.append"),
+        Rule(Fault.FAIL, "ledger.open"),
+    )
+    for sent in (100, 101):
+        life.topic.add(entry(sent), 1, sent)
+    await asyncio.sleep(1)
+    assert life.sink.failed == [100, 101]
+    await life.send(3)
+    await asyncio.sleep(1)
+    assert await stored(life.topic) == [100, 101, 0, 1, 2]
+    await life.look()
+
+
+@virtual
+async def test_an_owner_of_before_changes_nothing_any_more() -> None:
+    life = await opened()
+    await life.send(2)
+    old, told = life.topic, life.sink
+    await life.open(create=False)
+    for step in (
+        lambda: old.set_properties({"who": "the old one"}),
+        old.terminate,
+        old.delete,
+    ):
+        with pytest.raises(OwnershipError, match="epoch 2"):
+            await step()
+    old.add(entry(9), 1, 9)
+    await asyncio.sleep(1)
+    assert told.failed == [9]
+    assert (await life.node()) is not None
+    assert life.topic.properties == {}
+    await life.send(2)
+    await life.look()
+
+
+@virtual
+async def test_two_who_open_at_once_have_one_owner_between_them() -> None:
+    """Both choose the same epoch. One is refused, unless its own answer was lost: it goes higher."""
+    for rules in ([], [Rule(Fault.DROP_ANSWER, "metadata.put")]):
+        life = Life(FaultPlan(rules))
+        brokers = [life.broker()[0], life.broker(is_quiet=True)[0]]
+        tried = await asyncio.gather(
+            *(broker.open(create=True) for broker in brokers), return_exceptions=True
+        )
+        open_ones = [broker for broker, error in zip(brokers, tried, strict=True) if error is None]
+        assert open_ones
+        assert len({broker.owner_epoch for broker in open_ones}) == len(open_ones)
+        newest = max(open_ones, key=lambda broker: broker.owner_epoch)
+        node = await life.node()
+        assert node is not None
+        assert node.owner_epoch == newest.owner_epoch
+        await newest.set_properties({"a": "b"})
+
+
+@virtual
+async def test_closing_while_the_store_hangs_is_bounded() -> None:
+    life = await opened()
+    await life.send(1)
+    metadata_of(life.topic).suspend()
+    began = asyncio.get_running_loop().time()
+    await life.topic.close()
+    assert asyncio.get_running_loop().time() - began <= 10.1
+    metadata_of(life.topic).resume()
+    await life.look()
