@@ -13,6 +13,8 @@ from ackgate.persistence.ports import SessionState
 from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 from tests.zookeeper.conftest import QUICK, Connect, States
 
+pytestmark = pytest.mark.slow
+
 PATIENT = SessionOptions(session_timeout_ms=6_000, operation_timeout_seconds=30)
 
 

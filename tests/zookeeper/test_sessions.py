@@ -14,6 +14,8 @@ from ackgate.testing.proxy import ProxyMode, TcpProxy
 from ackgate.testing.zookeeper import ZooKeeperProcess
 from tests.zookeeper.conftest import Connect, Heard, States
 
+pytestmark = pytest.mark.slow
+
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
 
 
