@@ -192,7 +192,10 @@ class BookieLedgerClient:
         # First what is stored, then what is known: a ledger is known before anything of it is stored.
         stored: set[int] = set()
         for bookie in self._pool:
-            stored |= await bookie.ledger_ids()
+            try:
+                stored |= await bookie.ledger_ids()
+            except StorageError as error:
+                logger.warning("orphans on bookie %s are left: %s", bookie.bookie_id, error)
         orphans = sorted(stored.difference(await self._catalog.ledger_ids()))
         for ledger_id in orphans:
             await self._remove_files(ledger_id)

@@ -49,6 +49,8 @@ class GroupCommit:
         "_lane",
         "_on_committed",
         "_pending",
+        "_pending_bytes",
+        "_pending_bytes_max",
         "_progress",
         "_request_checkpoint",
         "_round_began",
@@ -84,12 +86,14 @@ class GroupCommit:
         self._lane = lane
         self._cache = cache
         self._commit_bytes_max = settings.commit_bytes_max
+        self._pending_bytes_max = settings.pending_bytes_max
         self._timeout_seconds = settings.timeout_seconds
         self._request_checkpoint = request_checkpoint
         self._on_committed = on_committed
         self._progress = asyncio.Event()
         self._checkpoint_error: AckGateError | None = None
         self._pending: list[tuple[EntryBatch, AddSink]] = []
+        self._pending_bytes = 0
         self._seals: list[asyncio.Future[tuple[CacheHalf, int]]] = []
         self._under_way: list[tuple[EntryBatch, AddSink]] = []
         """What the round that runs is to answer for."""
@@ -117,8 +121,22 @@ class GroupCommit:
             sink.failed(self._silence())
             return
         self._pending.append((batch, sink))
+        self._pending_bytes += len(batch.encoded)
+        if self._pending_bytes > self._pending_bytes_max and len(self._pending) > 1:
+            self._fall_behind()
         if self._task is None:
             self._start()
+
+    def _fall_behind(self) -> None:
+        self.last_error = StorageError(
+            f"bookie {self.bookie_id}: its disk has fallen behind by {self._pending_bytes} bytes"
+        )
+        self._fail(self._take_pending(), self.last_error)
+
+    def _take_pending(self) -> list[tuple[EntryBatch, AddSink]]:
+        pending, self._pending = self._pending, []
+        self._pending_bytes = 0
+        return pending
 
     def drop(self, ledger_id: int) -> None:
         """Forget a deleted ledger, also what of it is still on its way."""
@@ -195,9 +213,7 @@ class GroupCommit:
         error = self._silence()
         if not self._is_closed:
             self.last_error = error
-        given_up = self._under_way + self._pending
-        self._under_way, self._pending = [], []
-        self._fail(given_up, error)
+        self._fail(self._take_under_way() + self._take_pending(), error)
 
     def _silence(self) -> StorageError:
         return StorageError(
@@ -221,8 +237,7 @@ class GroupCommit:
             self._dropped.clear()
             # Cancelled with the loop, or a bug: nobody may wait for ever.
             error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
-            self._fail(self._take_under_way() + self._pending, error)
-            self._pending = []
+            self._fail(self._take_under_way() + self._take_pending(), error)
             for waiter in self._seals:
                 if not waiter.done():
                     waiter.set_exception(error)
@@ -236,8 +251,7 @@ class GroupCommit:
         error, self._checkpoint_error = self._checkpoint_error, None
         if error is not None and self._cache.is_full:
             self.last_error = error
-            pending, self._pending = self._pending, []
-            self._fail(pending, error)
+            self._fail(self._take_pending(), error)
 
     async def _seal(self) -> None:
         waiters, self._seals = self._seals, []
@@ -252,12 +266,12 @@ class GroupCommit:
         pending = self._pending
         size = 0
         for i, (batch, _) in enumerate(pending):
-            size += len(batch.encoded)
-            if size > self._commit_bytes_max and i:
+            if i and size + len(batch.encoded) > self._commit_bytes_max:
                 self._pending = pending[i:]
+                self._pending_bytes -= size
                 return pending[:i]
-        self._pending = []
-        return pending
+            size += len(batch.encoded)
+        return self._take_pending()
 
     async def _commit(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
         self._under_way = taken

@@ -35,6 +35,10 @@ class BookieSettings:
     commit_bytes_max: int = 4 * MEBIBYTE
     """Most that one group commit writes (a single larger batch excepted)."""
 
+    pending_bytes_max: int = 512 * MEBIBYTE
+    """Most that may wait for group commits. Where the ack quorum does not need it, a bookie that is
+    slower than what it is given would let that grow for ever; instead it has failed."""
+
     block_bytes: int = 32 * 1024
     """Size at which a block of a fragment file is full: the least that a read decodes."""
 
@@ -47,6 +51,7 @@ class BookieSettings:
             ("write_cache_bytes_max", 4096),
             ("open_files_max", 8),
             ("commit_bytes_max", 4096),
+            ("pending_bytes_max", 4096),
             ("block_bytes", 1),
         ):
             if getattr(self, name) < least:

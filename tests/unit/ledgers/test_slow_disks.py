@@ -199,6 +199,36 @@ def test_fragment_files_that_cannot_be_written_hold_nobody_up_for_ever(tmp_path:
     run(main())
 
 
+def test_a_disk_that_falls_behind_for_good_has_failed(tmp_path: Path) -> None:
+    """The ack quorum does without it, so nothing else would bound what waits for it."""
+
+    async def main() -> None:
+        slow = Slow(tmp_path, 4)
+        bookies = await open_bookies(
+            slow.directories,
+            settings=BookieSettings(
+                checkpoint_idle_seconds=None, timeout_seconds=None, pending_bytes_max=20_000
+            ),
+            disk=slow.disk,
+            lane=slow.lanes.lane,
+        )
+        client = BookieLedgerClient(bookies, MemoryMetadataStore(slow.tree))
+        writer = await client.create(LedgerOptions(3, 3, 2))
+        ensemble = (await client.metadata(writer.ledger_id)).fragments[0].ensemble
+        slow.lanes.hold(f"bookie-journal-{place_of(client, ensemble[1])}")
+        for _ in range(40):
+            await writer.append([bytes(1000)]).durable
+        fragments = (await client.metadata(writer.ledger_id)).fragments
+        assert ensemble[1] not in fragments[-1].ensemble
+        slow.lanes.let_go()
+        await asyncio.sleep(1)
+        assert all(bookie.last_error is None for bookie in client.bookies)
+        assert len(await writer.read(0, 39)) == 40
+        await client.close()
+
+    run(main())
+
+
 def test_a_read_asks_the_next_copy_when_the_first_takes_its_time(tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow(tmp_path, 3)
