@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SLOW_WIRE_MS_MAX: Final = 200.0
 STOPPING_SECONDS_MAX: Final = 0.1
+ZOMBIE_SECONDS_MAX: Final = 2.0
 FULL_AT_BYTES_MAX: Final = 64 * 1024
 UNLOADS: Final = 3
 ADMIN_SECONDS: Final = 10.0
@@ -75,6 +76,13 @@ class Faults:
                 broker.pause()
                 await asyncio.sleep(fault.seconds)
                 broker.resume()
+            case Trouble.ZOMBIE:
+                self._cluster.partition(number, ProxyMode.HOLD)
+                broker.pause()
+                await asyncio.sleep(fault.seconds)
+                broker.resume()
+                await asyncio.sleep(fault.amount * ZOMBIE_SECONDS_MAX)
+                self._cluster.heal(number)
             case Trouble.DISK_FULL:
                 broker.limit_files(int(max(0.0, fault.amount - 0.5) * FULL_AT_BYTES_MAX))
                 await asyncio.sleep(fault.seconds)
@@ -144,7 +152,11 @@ class Faults:
         away.rename(directory)
 
     async def _lose_disk(self, fault: Fault, directory: Path) -> None:
-        """A power cut, and a disk less; what was on it comes back from the other copies."""
+        """A power cut, and a disk less; what was on it comes back from the other copies.
+
+        What an earlier fault has left with one copy only gets a second one before.
+        """
+        await asyncio.to_thread(self._bookies, "repair")
         for broker in self._cluster.brokers:
             await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(shutil.rmtree, directory)
@@ -153,27 +165,26 @@ class Faults:
             broker.launch()
         for broker in self._cluster.brokers:
             await asyncio.to_thread(broker.wait_until_ready)
-        await asyncio.to_thread(self._repair)
+        await asyncio.to_thread(self._bookies, "repair", "--replace-lost")
 
-    def _repair(self) -> None:
-        """Bring every copy back. Raises `ViolationError` if some cannot be."""
-        for arguments in (["repair", "--replace-lost"], ["check"]):
-            command = [
-                *(sys.executable, "-m", "ackgate", "bookies", *arguments),
-                *("--metadata-url", f"zk:{self._ensemble.connection_string}{self._cluster.root}"),
-                *("--bookies", ",".join(map(str, self._cluster.bookie_directories))),
-            ]
-            done = subprocess.run(
-                command,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=REPAIR_SECONDS,
-                env=BrokerProcess.environment(),
-            )
-            if done.returncode != 0:
-                what = f"{' '.join(arguments)}: exit code {done.returncode}"
-                raise ViolationError(f"{what}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    def _bookies(self, *arguments: str) -> None:
+        """`ackgate bookies`, beside the brokers. Raises `ViolationError` if all is not well then."""
+        command = [
+            *(sys.executable, "-m", "ackgate", "bookies", *arguments),
+            *("--metadata-url", f"zk:{self._ensemble.connection_string}{self._cluster.root}"),
+            *("--bookies", ",".join(map(str, self._cluster.bookie_directories))),
+        ]
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=REPAIR_SECONDS,
+            env=BrokerProcess.environment(),
+        )
+        if done.returncode != 0:
+            what = f"{' '.join(arguments)}: exit code {done.returncode}"
+            raise ViolationError(f"{what}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 
     async def _unload(self, fault: Fault) -> None:
         for number in range(UNLOADS):

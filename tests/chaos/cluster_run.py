@@ -87,6 +87,7 @@ class ClusterRun:
         """Raises `ChaosFailedError`."""
         number = 0
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(self._ensemble.start)
             first = plan_cluster_cycle(self.seed, 0, self._extra)
             self._cluster.configure(first.settings)

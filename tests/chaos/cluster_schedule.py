@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 SESSION_SECONDS: Final = 2.5
 
@@ -62,6 +62,7 @@ class Trouble(enum.Enum):
     TERM = "SIGTERM"
     KILL_WHILE_STOPPING = "SIGTERM and kill -9"
     PAUSE = "SIGSTOP"
+    ZOMBIE = "SIGSTOP, and cut off from ZooKeeper when it goes on"
     PARTITION_DROP = "partition (drop)"
     PARTITION_HOLD = "partition (hold)"
     PARTITION_CUT = "partition (cut)"
@@ -106,7 +107,9 @@ class ClusterCycle:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
+    """A fault that may be, and how often it is among others."""
+
     weight: int
     trouble: Trouble
     role: Role
@@ -116,35 +119,36 @@ class _Kind:
 
 _LONG: Final = SESSION_SECONDS + 0.5
 
-_KINDS: Final = (
-    _Kind(6, Trouble.KILL, Role.OWNER, 0.0, SESSION_SECONDS + 1.0),
-    _Kind(2, Trouble.KILL, Role.OTHER, 0.0, 1.0),
-    _Kind(3, Trouble.TERM, Role.OWNER, 0.0, 1.0),
-    _Kind(1, Trouble.TERM, Role.OTHER, 0.0, 1.0),
-    _Kind(2, Trouble.KILL_WHILE_STOPPING, Role.OWNER, 0.0, 1.0),
-    _Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 2.0),
-    _Kind(2, Trouble.PAUSE, Role.OWNER, 0.1, 1.5),
-    _Kind(1, Trouble.PAUSE, Role.OTHER, 0.1, _LONG),
-    _Kind(3, Trouble.PARTITION_DROP, Role.OWNER, 0.3, _LONG + 1.0),
-    _Kind(2, Trouble.PARTITION_HOLD, Role.OWNER, 0.3, _LONG + 1.0),
-    _Kind(3, Trouble.PARTITION_CUT, Role.OWNER, 0.1, _LONG + 1.0),
-    _Kind(2, Trouble.PARTITION_ANSWERS, Role.OWNER, 0.3, _LONG + 1.0),
-    _Kind(2, Trouble.SLOW_WIRE, Role.OWNER, 0.5, 2.0),
-    _Kind(2, Trouble.KILL, Role.LEADER, 0.2, 2.0),
-    _Kind(1, Trouble.KILL, Role.FOLLOWER, 0.2, 2.0),
-    _Kind(2, Trouble.PAUSE, Role.LEADER, 0.2, _LONG),
-    _Kind(2, Trouble.PAUSE, Role.ALL, 0.2, 1.5),
-    _Kind(1, Trouble.PAUSE, Role.ALL, _LONG, _LONG + 0.5),
-    _Kind(4, Trouble.DISK_FULL, Role.OWNER, 0.3, 1.5),
-    _Kind(2, Trouble.KILL, Role.BOTH, 0.0, 1.0),
-    _Kind(1, Trouble.PAUSE, Role.BOTH, 0.1, _LONG + 0.5),
-    _Kind(1, Trouble.PARTITION_CUT, Role.BOTH, 0.3, _LONG + 0.5),
-    _Kind(2, Trouble.DISK_FULL, Role.BOTH, 0.3, 1.5),
-    _Kind(4, Trouble.UNLOAD, Role.TOPICS, 0.2, 1.0),
+KINDS: Sequence[Kind] = (
+    Kind(6, Trouble.KILL, Role.OWNER, 0.0, SESSION_SECONDS + 1.0),
+    Kind(2, Trouble.KILL, Role.OTHER, 0.0, 1.0),
+    Kind(3, Trouble.TERM, Role.OWNER, 0.0, 1.0),
+    Kind(1, Trouble.TERM, Role.OTHER, 0.0, 1.0),
+    Kind(2, Trouble.KILL_WHILE_STOPPING, Role.OWNER, 0.0, 1.0),
+    Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 2.0),
+    Kind(4, Trouble.ZOMBIE, Role.OWNER, _LONG, _LONG + 1.5),
+    Kind(2, Trouble.PAUSE, Role.OWNER, 0.1, 1.5),
+    Kind(1, Trouble.PAUSE, Role.OTHER, 0.1, _LONG),
+    Kind(3, Trouble.PARTITION_DROP, Role.OWNER, 0.3, _LONG + 1.0),
+    Kind(2, Trouble.PARTITION_HOLD, Role.OWNER, 0.3, _LONG + 1.0),
+    Kind(3, Trouble.PARTITION_CUT, Role.OWNER, 0.1, _LONG + 1.0),
+    Kind(2, Trouble.PARTITION_ANSWERS, Role.OWNER, 0.3, _LONG + 1.0),
+    Kind(2, Trouble.SLOW_WIRE, Role.OWNER, 0.5, 2.0),
+    Kind(2, Trouble.KILL, Role.LEADER, 0.2, 2.0),
+    Kind(1, Trouble.KILL, Role.FOLLOWER, 0.2, 2.0),
+    Kind(2, Trouble.PAUSE, Role.LEADER, 0.2, _LONG),
+    Kind(2, Trouble.PAUSE, Role.ALL, 0.2, 1.5),
+    Kind(1, Trouble.PAUSE, Role.ALL, _LONG, _LONG + 0.5),
+    Kind(4, Trouble.DISK_FULL, Role.OWNER, 0.3, 1.5),
+    Kind(2, Trouble.KILL, Role.BOTH, 0.0, 1.0),
+    Kind(1, Trouble.PAUSE, Role.BOTH, 0.1, _LONG + 0.5),
+    Kind(1, Trouble.PARTITION_CUT, Role.BOTH, 0.3, _LONG + 0.5),
+    Kind(2, Trouble.DISK_FULL, Role.BOTH, 0.3, 1.5),
+    Kind(4, Trouble.UNLOAD, Role.TOPICS, 0.2, 1.0),
 )
 _BOOKIE_KINDS: Final = (
-    _Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
-    _Kind(1, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
+    Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
+    Kind(1, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
 )
 
 
@@ -177,7 +181,7 @@ def plan_cluster_cycle(
     storage = plan_storage(seed)
     rng = random.Random(f"{seed}/cluster/{number}")
     settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
-    kinds = list(_KINDS)
+    kinds = list(KINDS)
     if storage["managedLedgerDefaultAckQuorum"] >= 2:
         kinds += _BOOKIE_KINDS
     if only:

@@ -24,6 +24,21 @@ async def test_receipts_that_promise_nothing_are_noticed(tmp_path):
         await run.run(6)
 
 
+UNFENCED = """
+from ackgate.persistence.ledgers.fences import Fences
+
+Fences.poll = lambda self: set()
+"""
+
+
+async def test_an_owner_that_wakes_up_and_is_not_fenced_off_is_noticed(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(UNFENCED)  # Python runs it before the broker
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run = ClusterRun(tmp_path / "run", SEED, report=print, only=[Trouble.ZOMBIE])
+    with pytest.raises(ChaosFailedError, match=r"ViolationError"):
+        await run.run(6)
+
+
 def test_a_seed_is_a_plan():
     plan = [str(plan_cluster_cycle(7, number, {})) for number in range(20)]
     assert plan == [str(plan_cluster_cycle(7, number, {})) for number in range(20)]
