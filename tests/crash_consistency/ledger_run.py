@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
@@ -26,7 +27,12 @@ from ackgate.persistence.ports import (
 )
 from tests.crash_consistency.machine import Machine, Moment
 
-SHAPES = {1: [(1, 1, 1)], 3: [(3, 2, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1), (3, 3, 3)]}
+SHAPES = {
+    1: [(1, 1, 1)],
+    3: [(3, 2, 2), (3, 3, 2), (2, 2, 2), (1, 1, 1), (3, 3, 3)],
+    4: [(3, 2, 2), (3, 3, 2), (2, 2, 2)],
+}
+"""By the number of bookies. Of four, one has sectors that go bad, and an auditor mends that."""
 PASSWORD = b"secret"
 
 
@@ -100,6 +106,8 @@ class LedgerRun:
             (1, self._kill),
             (1, self._restart),
         ]
+        if self.machine.bookie_count == 4:
+            steps += [(3, self._damage), (1, self._audit)]
         await self._client("a")
         chosen = self.rng.choices([step for _, step in steps], [weight for weight, _ in steps])[0]
         await chosen()
@@ -184,9 +192,12 @@ class LedgerRun:
         model = self.rng.choice(list(self.models.values()))
         if model.is_deleted:
             return
-        client = await self._client("b")
         if model.writer is not None and self.rng.random() < 0.5:
             self._add(model, [b"%d-late" % model.ledger_id])
+        await self._recover_ledger(model)
+
+    async def _recover_ledger(self, model: Model) -> None:
+        client = await self._client("b")
         with contextlib.suppress(AckGateError):
             reader = await client.open(model.ledger_id, password=PASSWORD)
             found = reader.last_add_confirmed + 1
@@ -217,6 +228,32 @@ class LedgerRun:
         await self._append()
         await self._settle()
         self.machine.files.fail(path, None)
+
+    async def _damage(self) -> None:
+        """On the first bookie's disk a sector goes bad, or a whole file is lost."""
+        files, place = self.machine.files, Path("/data/bookies/0/ledgers")
+        with contextlib.suppress(AckGateError):
+            await (await self._client("a")).bookies[0].checkpoint()
+        if self.rng.random() < 0.5:
+            self.seen["bad sector"] += files.corrupt(self.rng, str(place)) is not None
+        elif found := files.files(str(place)):
+            somebody = files.disk("somebody")
+            somebody.remove(Path(self.rng.choice(found)[0]))
+            somebody.sync_directory(place)
+            self.seen["lost file"] += 1
+        if self.rng.random() < 0.7:
+            # Whoever has a file open still reads it; the next process does not.
+            while self.clients:
+                await self._restart()
+            for model in self.models.values():
+                if not model.is_deleted:
+                    await self._recover_ledger(model)
+            await self._audit()
+
+    async def _audit(self) -> None:
+        auditor = (await self._client(self.rng.choice("ab"))).auditor(password=PASSWORD)
+        async for audit in auditor.audit(is_repair=True):
+            self.seen["mended"] += audit.repaired_entries
 
     async def _kill(self) -> None:
         """One process is killed; the page cache stays, and the other may go on."""

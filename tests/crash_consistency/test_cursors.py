@@ -23,7 +23,7 @@ def test_many_states_of_longer_runs(bookie_count: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(4):
         run = CursorRun(seed, bookie_count)
-        share = 0.15 / bookie_count**2
+        share = 0.08 / bookie_count**2
         explorer = Explorer(run, seed, states_per_moment=12, share=share, crash_again=0.25)
         explorer.explore(steps=40)
         seen += explorer.seen + run.seen

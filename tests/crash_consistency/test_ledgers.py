@@ -19,12 +19,12 @@ def test_every_state_of_a_short_run(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bookie_count", [1, 3])
+@pytest.mark.parametrize("bookie_count", [1, 3, 4])
 def test_many_states_of_longer_runs(bookie_count: int) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(3):
+    for seed in (5, 6, 7):
         run = LedgerRun(seed, bookie_count)
-        share = 0.15 / bookie_count**2
+        share = 0.1 / bookie_count**2
         explorer = Explorer(run, seed, states_per_moment=12, share=share, crash_again=0.25)
         explorer.explore(steps=40)
         seen += explorer.seen + run.seen
@@ -43,3 +43,6 @@ def test_many_states_of_longer_runs(bookie_count: int) -> None:
         "restart",
     ):
         assert seen[event], event
+    if bookie_count == 4:
+        for event in ("bad sector", "lost file", "mended"):
+            assert seen[event], event
