@@ -271,7 +271,8 @@ class MetadataStore(Protocol):
         """Call `on_event` on the loop for every change at or below `path`. Returns the cancel.
 
         Changes in quick succession, or while the session was suspended, may be told as one; none is
-        left untold. When the session is lost its watches end.
+        left untold from the first read at or below the path on that comes after this call. When the
+        session is lost its watches end.
         """
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
