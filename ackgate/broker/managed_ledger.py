@@ -122,6 +122,9 @@ class ConfirmedSink(Protocol):
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         """These adds will not be retried."""
 
+    def on_returned(self, entry_count: int) -> None:
+        """So many entries that were told as failed are stored after all, and may be read."""
+
     def on_fenced(self, error: AckGateError) -> None:
         """Somebody else owns the topic now."""
 
@@ -474,8 +477,8 @@ class ManagedLedger:
             raise self._abandoned
         reader = await self._client.open(writer.ledger_id, password=self._options.password)
         stored = reader.last_add_confirmed + 1
+        next_entry = self.facts.entry_count(writer.ledger_id) or 0
         if not self._is_forsaken:
-            next_entry = self.facts.entry_count(writer.ledger_id) or 0
             waiting = AddBatch.joined([*self._in_flight, self._pending])
             self._in_flight.clear()
             self._drained.set()
@@ -483,6 +486,10 @@ class ManagedLedger:
             self._pending = waiting[survivors:]
             if survivors > 0:
                 self._confirm(writer.ledger_id, next_entry, waiting[:survivors])
+        elif stored > next_entry:
+            self._sink.on_returned(stored - next_entry)
+            if self._abandoned is not None:
+                raise self._abandoned
         self._unsettled = None
         self._close_record(writer.ledger_id, stored, reader.length_bytes)
         self.reads.keep(reader)

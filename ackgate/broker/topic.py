@@ -302,6 +302,17 @@ class Topic:
                 self._dedup.producers.failed(producer.name)
             if not isinstance(error, OwnershipError):
                 producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
+        if not self.is_closing:
+            # What they have sent behind the failed ones must not be stored before those come again:
+            # out of order, and with de-duplication those would then count as stored.
+            self.producers.disconnect_all()
+
+    def on_returned(self, entry_count: int) -> None:
+        """Entries that were told as failed are stored after all."""
+        if self._dedup is not None:
+            # What has been sent again meanwhile would be stored twice. Loaded anew, we know of them.
+            log.warning("topic %s: %d failed entries are stored: loaded anew", self.name, entry_count)
+            self.parts.forget_topic(self)
 
     def on_fenced(self, error: AckGateError) -> None:
         """Another broker owns the topic now: let go of it."""

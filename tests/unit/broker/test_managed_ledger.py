@@ -54,6 +54,7 @@ class Sink:
         self.confirmed: list[tuple[Position, int]] = []
         self.failed: list[int] = []
         self.fenced: list[AckGateError] = []
+        self.returned = 0
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
         for stored, context in zip(entries, contexts, strict=True):
@@ -63,6 +64,9 @@ class Sink:
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         assert str(error)
         self.failed += contexts
+
+    def on_returned(self, entry_count: int) -> None:
+        self.returned += entry_count
 
     def on_fenced(self, error: AckGateError) -> None:
         self.fenced.append(error)
@@ -365,7 +369,7 @@ async def test_the_first_entry_at_a_time_is_found_by_halving() -> None:
         return len(encoded).to_bytes(4, "big") + encoded
 
     sink_confirmed: list[Position] = []
-    sink.on_confirmed = lambda entries, _: sink_confirmed.extend(  # type: ignore[method-assign]
+    sink.on_confirmed = lambda entries, _: sink_confirmed.extend(  # type: ignore[method-assign, assignment]
         stored_entry.position for stored_entry in entries
     )
     for index in range(10):
