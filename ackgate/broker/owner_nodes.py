@@ -35,6 +35,8 @@ class BrokerRecord:
     bookies: tuple[str, ...] = ()
     """Ids of the bookies that it can reach."""
     started_ms: int = 0
+    run: int = -1
+    """Number of this start among all starts of brokers; marks the ledgers that it makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def encode_broker(record: BrokerRecord) -> bytes:
             "instance": record.instance,
             "bookies": list(record.bookies),
             "startTimestamp": record.started_ms,
+            "run": record.run,
         }
     )
 
@@ -81,6 +84,7 @@ def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
             instance=_text(told, "instance"),
             bookies=tuple(str(bookie) for bookie in told.get("bookies", ())),
             started_ms=int(told.get("startTimestamp", 0)),
+            run=int(told.get("run", -1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error

@@ -7,6 +7,7 @@ survive.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -168,8 +169,7 @@ class EffectivePolicies:
 
     async def load(self) -> None:
         """Read both levels."""
-        for path in self._paths:
-            await self._store.load(path)
+        await asyncio.gather(*map(self._store.load, self._paths))
 
     def value(self, key: str, broker_value: Any) -> Any:  # noqa: ANN401 - typed by POLICY_TYPES
         """The most specific value."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ackgate.broker.data_directory import DataDirectory
 from ackgate.broker.dynamic_configuration import DynamicConfiguration
 from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.orphans import delete_orphan_ledgers
+from ackgate.broker.orphans import MAKER_KEY, delete_orphan_ledgers
 from ackgate.broker.owner_nodes import BrokerRecord
 from ackgate.broker.ownership import Ownership
 from ackgate.broker.parts import BrokerParts
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.peers import Peers
     from ackgate.config.settings import Settings
+    from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,12 @@ RUN_COUNTER_PATH: Final = "/ackgate/runs"
 class BrokerServer:
     """A broker that serves. Make it with `start`."""
 
-    def __init__(self, settings: Settings, directory: DataDirectory, parts: BrokerParts) -> None:
+    def __init__(
+        self, settings: Settings, directory: DataDirectory, parts: BrokerParts, run: int
+    ) -> None:
         self.settings = settings
+        self.run = run
+        """Number of this start among all starts of brokers on this metadata store."""
         self.directory = directory
         self.parts = parts
         self.registry = TopicRegistry(parts)
@@ -92,9 +97,9 @@ class BrokerServer:
             stack.callback(directory.release)
             metadata = metadata or await _open_metadata(settings, directory)
             stack.push_async_callback(metadata.close)
-            client = await _open_ledgers(settings, directory, metadata)
+            client, run = await _open_ledgers(settings, directory, metadata)
             stack.push_async_callback(client.close)
-            broker = cls(settings, directory, await _make_parts(settings, metadata, client))
+            broker = cls(settings, directory, _make_parts(settings, metadata, client, run), run)
             broker.bookie_ids = tuple(bookie.bookie_id for bookie in client.bookies)
             broker.parts.forget_topic = broker.registry.forget
             await broker.dynamic.load()
@@ -154,6 +159,7 @@ class BrokerServer:
             instance="",
             bookies=self.bookie_ids,
             started_ms=int(self.started_at * 1000),
+            run=self.run,
         )
 
     @property
@@ -229,30 +235,44 @@ async def _open_metadata(settings: Settings, directory: DataDirectory) -> Metada
 
 async def _open_ledgers(
     settings: Settings, directory: DataDirectory, metadata: MetadataStore
-) -> BookieLedgerClient:
+) -> tuple[BookieLedgerClient, int]:
+    """The ledger client, and the number of this start, which marks what it makes."""
     persistence = settings.persistence
     bookies, absent = await open_usable_bookies(
         persistence.bookie_paths(directory.root),
         BookieOpener(settings=bookie_settings(persistence)),
         least=persistence.managed_ledger_default_write_quorum,
     )
-    client = BookieLedgerClient(
-        bookies, metadata, settings=ledger_client_settings(persistence), absent=absent
-    )
     try:
-        if await metadata.get(RUN_COUNTER_PATH) is None:
-            await refuse_known_ledgers(bookies)
+        await _refuse_lost_metadata(metadata, bookies)
+        run = await _next_run(metadata)
     except BaseException:
-        await client.close()
+        await BookieLedgerClient(bookies, metadata, absent=absent).close()
         raise
-    return client
+    settings_of_client = ledger_client_settings(persistence)
+    marks = {MAKER_KEY: str(run).encode()}
+    return (
+        BookieLedgerClient(
+            bookies, metadata, settings=settings_of_client, absent=absent, marks=marks
+        ),
+        run,
+    )
 
 
-async def _make_parts(
-    settings: Settings, metadata: MetadataStore, client: LedgerClient
+async def _refuse_lost_metadata(metadata: MetadataStore, bookies: list[Bookie]) -> None:
+    if await metadata.get(RUN_COUNTER_PATH) is not None:
+        return
+    try:
+        await refuse_known_ledgers(bookies)
+    except AckGateError:
+        if await metadata.get(RUN_COUNTER_PATH) is None:
+            raise  # else another broker has begun at the same time as this one
+
+
+def _make_parts(
+    settings: Settings, metadata: MetadataStore, client: LedgerClient, run: int
 ) -> BrokerParts:
     persistence = settings.persistence
-    run = await _next_run(metadata)
     return BrokerParts(
         settings=settings,
         clock_ms=lambda: time.time_ns() // 1_000_000,

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 NO_POSITION: Final = 2**64 - 1
 """Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
 
+OPENS_AT_ONCE_MAX: Final = 100
+"""Subscriptions of one topic that are opened at the same time."""
+
 TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
 
 _TYPE_NAMES: Final = {
@@ -105,12 +108,26 @@ class Topic:
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
             self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
-        for node_name in await self.parts.metadata.children(self.path):
-            subscription = name_of_node(node_name)
-            if subscription != DEDUP_CURSOR:
-                await self._open_subscription(subscription, create_at=None)
+        nodes = await self.parts.metadata.children(self.path)
+        names = [name for name in map(name_of_node, nodes) if name != DEDUP_CURSOR]
+        for start in range(0, len(names), OPENS_AT_ONCE_MAX):
+            await self._open_stored(names[start : start + OPENS_AT_ONCE_MAX])
         if self.parts.settings.broker.broker_deduplication_enabled:
             await self._open_dedup()
+
+    async def _open_stored(self, names: list[str]) -> None:
+        """Open subscriptions at the same time; where one fails, the others are let go of."""
+        opened = await asyncio.gather(
+            *(self._open_store(name, create_at=None) for name in names), return_exceptions=True
+        )
+        failure: BaseException | None = None
+        for name, store in zip(names, opened, strict=True):
+            if isinstance(store, BaseException):
+                failure = failure or store
+            else:
+                self.subscriptions[name] = Subscription(self, name, store.cursor, store)
+        if failure is not None:
+            raise failure
 
     def configure(self) -> None:
         """Settings or policies have changed."""

@@ -101,8 +101,13 @@ class BookieLedgerClient:
         clock_ms: Callable[[], int] = wall_clock_ms,
         random_bytes: Callable[[int], bytes] = os.urandom,
         absent: AbsentBookies | None = None,
+        marks: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`absent`: bookies that may come later. They are the client's too."""
+        """`absent`: bookies that may come later. They are the client's too.
+
+        `marks` go into the custom metadata of every ledger that is made here.
+        """
+        self._marks = dict(marks or {})
         self._pool = BookiePool(bookies)
         self._absent = absent
         if absent is not None:
@@ -139,7 +144,7 @@ class BookieLedgerClient:
             last_entry_id=-1,
             length_bytes=0,
             created_ms=self._clock_ms(),
-            custom_metadata=dict(options.custom_metadata),
+            custom_metadata={**options.custom_metadata, **self._marks},
         )
         password = PasswordCheck.of(options.password, self._random_bytes)
         entry = await self._catalog.create(metadata, password)
