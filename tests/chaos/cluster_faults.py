@@ -29,7 +29,7 @@ SLOW_WIRE_MS_MAX: Final = 200.0
 STOPPING_SECONDS_MAX: Final = 0.1
 ZOMBIE_SECONDS_MAX: Final = 2.0
 FULL_AT_BYTES_MAX: Final = 64 * 1024
-UNLOADS: Final = 3
+UNLOADS: Final = 4
 ADMIN_SECONDS: Final = 10.0
 REPAIR_SECONDS: Final = 60.0
 
@@ -188,10 +188,10 @@ class Faults:
 
     async def _unload(self, fault: Fault) -> None:
         for number in range(UNLOADS):
-            broker = self._cluster.brokers[number % 2]
+            broker = self._cluster.brokers[number // 2 % 2]
             with contextlib.suppress(OSError, http.client.HTTPException, BrokerFailedError):
-                path = "/admin/v2/namespaces/public/default/unload"
-                await asyncio.to_thread(put, broker.admin_url, path)
+                what = ("namespaces/public/default", "persistent/public/default/single")[number % 2]
+                await asyncio.to_thread(put, broker.admin_url, f"/admin/v2/{what}/unload")
             await asyncio.sleep(fault.seconds / UNLOADS)
 
 

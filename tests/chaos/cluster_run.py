@@ -136,6 +136,7 @@ class ClusterRun:
             await each.settle_late()
             each.side.client_facts.broker_ended(each.fault_began, DURABLE_SECONDS)
         await self._agree()
+        self._read_logs()
         seconds = time.monotonic() - began
         self._report(f"{cycle}; {seconds:.1f} s, {story([each.side for each in self._sides])}")
 
@@ -223,6 +224,15 @@ class ClusterRun:
                 if time.monotonic() > deadline:
                     raise ViolationError(f"{each.side.topic.name}: no agreement who owns it")
                 await asyncio.sleep(0.1)
+
+    def _read_logs(self) -> None:
+        """Whatever happens to a broker, it is an error with a name and no surprise."""
+        for broker in self._cluster.brokers:
+            before, found, story = broker.log.partition("Traceback (most recent call last)")
+            if found:
+                raise ViolationError(
+                    f"a broker was surprised:\n{before[-300:]}{found}{story[:5000]}"
+                )
 
     def _measure(self, cycle: ClusterCycle, began: float, healed: float) -> None:
         if len(cycle.faults) != 1:
