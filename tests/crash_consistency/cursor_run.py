@@ -21,7 +21,7 @@ from ackgate.cursor.position import Position
 from ackgate.errors import AckGateError
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.testing.simulation.disk import SimulatedDisk
+from ackgate.testing.simulation.process_disk import SimulatedDisk
 from tests.crash_consistency.machine import CREATED_MS, Machine, Moment
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"

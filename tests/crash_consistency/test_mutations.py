@@ -18,7 +18,7 @@ from ackgate.persistence.ledgers.fences import Fences
 from ackgate.persistence.ledgers.fragment_file import FragmentCut, FragmentFile
 from ackgate.persistence.ledgers.journal import Journal
 from ackgate.persistence.ledgers.takeover import Takeover
-from ackgate.testing.simulation.disk import SimulatedDisk
+from ackgate.testing.simulation.process_disk import SimulatedDisk
 from tests.crash_consistency.cursor_run import CursorRun
 from tests.crash_consistency.explorer import Explorer, InconsistentError
 from tests.crash_consistency.ledger_run import LedgerRun

@@ -251,3 +251,40 @@ def _rename(entries: dict[str, Node], change: NameChange) -> None:
     else:
         entries.pop(change.name, None)
         entries[change.target] = change.node
+
+
+def walk(root: Directory) -> list[tuple[str, Node]]:
+    """Everything below a root, with its path."""
+    found: list[tuple[str, Node]] = []
+    waiting = [("", root)]
+    while waiting:
+        path, directory = waiting.pop()
+        for name, node in directory.entries.items():
+            below = f"{path}/{name}"
+            found.append((below, node))
+            if isinstance(node, Directory):
+                waiting.append((below, node))
+    return found
+
+
+def copy_tree(directory: Directory, twins: dict[int, Node]) -> Directory:
+    """A copy of a directory and of all that it names, now or durably."""
+
+    def twin_of(node: Node) -> Node:
+        twin = twins.get(id(node))
+        if twin is None:
+            twin = twins[id(node)] = (
+                node.copy() if isinstance(node, Inode) else copy_tree(node, twins)
+            )
+        return twin
+
+    copied = Directory()
+    copied.stamp = directory.stamp
+    copied.entries = {name: twin_of(node) for name, node in directory.entries.items()}
+    copied.durable = {name: twin_of(node) for name, node in directory.durable.items()}
+    copied.pending = [
+        change if isinstance(change, Unlink) else change._replace(node=twin_of(change.node))
+        for change in directory.pending
+    ]
+    twins[id(directory)] = copied
+    return copied

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from ackgate.persistence.ledgers.disk import DiskFile
-from ackgate.testing.simulation.disk import SimulatedDisk, SimulatedFiles
+from ackgate.testing.simulation.disk import SimulatedFiles
 from ackgate.testing.simulation.inodes import KEPT, LOST, Change, Fate
 from ackgate.testing.simulation.power_loss import choose_fates
+from ackgate.testing.simulation.process_disk import SimulatedDisk
 
 ROOT = Path("/d")
 
