@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ackgate.testing.cluster import BrokerCluster
 
 SLOW_WIRE_MS_MAX: Final = 200.0
+STARTING_SECONDS_MAX: Final = 1.0
 STOPPING_SECONDS_MAX: Final = 0.1
 ZOMBIE_SECONDS_MAX: Final = 2.0
 FULL_AT_BYTES_MAX: Final = 64 * 1024
@@ -70,7 +71,12 @@ class Faults:
     async def _meet_broker(self, fault: Fault, number: int) -> None:
         broker = self._cluster.brokers[number]
         match fault.trouble:
-            case Trouble.KILL | Trouble.TERM | Trouble.KILL_WHILE_STOPPING:
+            case (
+                Trouble.KILL
+                | Trouble.TERM
+                | Trouble.KILL_WHILE_STARTING
+                | Trouble.KILL_WHILE_STOPPING
+            ):
                 await self._restart(fault, broker)
             case Trouble.PAUSE:
                 broker.pause()
@@ -101,6 +107,11 @@ class Faults:
     async def _restart(self, fault: Fault, broker: BrokerProcess) -> None:
         match fault.trouble:
             case Trouble.KILL:
+                await asyncio.to_thread(broker.kill)
+            case Trouble.KILL_WHILE_STARTING:
+                await asyncio.to_thread(broker.kill)
+                broker.launch()
+                await asyncio.sleep(fault.amount * STARTING_SECONDS_MAX)
                 await asyncio.to_thread(broker.kill)
             case Trouble.TERM:
                 code = await asyncio.to_thread(broker.stop)

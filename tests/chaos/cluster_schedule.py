@@ -60,6 +60,7 @@ class Trouble(enum.Enum):
 
     KILL = "kill -9"
     TERM = "SIGTERM"
+    KILL_WHILE_STARTING = "kill -9, and again while it starts"
     KILL_WHILE_STOPPING = "SIGTERM and kill -9"
     PAUSE = "SIGSTOP"
     ZOMBIE = "SIGSTOP, and cut off from ZooKeeper when it goes on"
@@ -124,6 +125,7 @@ KINDS: Sequence[Kind] = (
     Kind(2, Trouble.KILL, Role.OTHER, 0.0, 1.0),
     Kind(3, Trouble.TERM, Role.OWNER, 0.0, 1.0),
     Kind(1, Trouble.TERM, Role.OTHER, 0.0, 1.0),
+    Kind(2, Trouble.KILL_WHILE_STARTING, Role.OWNER, 0.0, 1.0),
     Kind(2, Trouble.KILL_WHILE_STOPPING, Role.OWNER, 0.0, 1.0),
     Kind(4, Trouble.PAUSE, Role.OWNER, _LONG, _LONG + 2.0),
     Kind(4, Trouble.ZOMBIE, Role.OWNER, _LONG, _LONG + 1.5),
@@ -150,6 +152,10 @@ _BOOKIE_KINDS: Final = (
     Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
     Kind(1, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
 )
+
+
+_SECOND_AFTER_SECONDS: Final = (1.5, SESSION_SECONDS + 1.5)
+"""The second fault meets the first one's beginning, or whoever takes over."""
 
 
 def _bookies(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Mapping[str, int]:
@@ -193,7 +199,7 @@ def plan_cluster_cycle(
         fault = Fault(
             kind.trouble,
             kind.role,
-            0.0 if not faults else rng.uniform(0.0, 1.5),
+            0.0 if not faults else rng.uniform(0.0, rng.choice(_SECOND_AFTER_SECONDS)),
             rng.uniform(kind.shortest, kind.longest),
             rng.random(),
         )
