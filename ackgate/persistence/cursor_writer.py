@@ -65,6 +65,7 @@ class CursorWriter:
     __slots__ = (
         "_clock_ms",
         "_is_finishing",
+        "_is_resting",
         "_is_rolling",
         "_loop",
         "_owner",
@@ -103,6 +104,8 @@ class CursorWriter:
         self._wake: asyncio.Future[None] | None = None
         self._stopped: AckGateError | None = None
         self._is_finishing = False
+        self._is_resting = False
+        """Whether the task waits with nothing to write, for the ledger to be tried again."""
         self._is_rolling = False
         self.attempts = 0
         """Writes begun so far."""
@@ -137,6 +140,8 @@ class CursorWriter:
         """Write if there is something to write and nobody is at it. Cheap and idempotent."""
         if self._task is None and self._has_work:
             self._task = self._loop.create_task(self._write_while_needed())
+        elif self._is_resting:
+            self._wake_up()
 
     def hurry(self, *, roll: bool) -> None:
         """Write now, whatever linger, rate limit and backoff say; with `roll` into a new ledger."""
@@ -221,12 +226,11 @@ class CursorWriter:
 
     async def _write_while_needed(self) -> None:
         try:
-            if not self.pace.is_hurried:
-                await self._pause(self._settings.ack_persist_linger_ms / 1000)
+            await self._linger()
             while self._has_work:
                 wait = self.pace.due_at(is_dirty=self.is_dirty) - self._loop.time()
                 if wait > 0:
-                    await self._pause(wait)
+                    await self._wait(wait)
                 else:
                     await self._write()
                 if self._sweep is None and self._persister.has_garbage:
@@ -240,6 +244,21 @@ class CursorWriter:
         finally:
             # Nothing was awaited since the loop found no work, so no change can go unnoticed.
             self._task = None
+
+    async def _linger(self) -> None:
+        """Let changes gather."""
+        if not self.pace.is_hurried:
+            await self._pause(self._settings.ack_persist_linger_ms / 1000)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait; whoever has nothing to write waits no longer than until there is something."""
+        self._is_resting = not self.is_dirty
+        try:
+            await self._pause(seconds)
+        finally:
+            was_resting, self._is_resting = self._is_resting, False
+        if was_resting and self.is_dirty:
+            await self._linger()
 
     async def _sweep_beside(self) -> None:
         try:

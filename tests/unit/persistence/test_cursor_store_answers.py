@@ -149,6 +149,28 @@ async def test_a_ledger_that_a_lost_answer_left_unnamed_is_deleted() -> None:
 
 
 @virtual
+async def test_on_fallback_an_ack_waits_for_the_node_s_rate_and_not_for_the_ledger() -> None:
+    """The writer sleeps until the ledger may be tried again, up to 30 s: an ack wakes it."""
+    stores = Stores(fallback_rate_limit=10)
+    store = await stores.open(NO_LEDGER)
+    await durable(store, 1, within=70)
+    for entry in range(3, 41, 2):
+        await asyncio.sleep(0.7)
+        await durable(store, entry, within=0.01)
+    writes = store.statistics().metadata_writes
+    for entry in range(41, 59):
+        ack(store, entry)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.11)
+    assert not store.is_dirty
+    assert store.statistics().metadata_writes - writes <= 3
+    stores.goes_wrong()
+    await asyncio.sleep(31)
+    assert where(store) is PersistWhere.LEDGER
+    assert store.is_idle
+
+
+@virtual
 async def test_doubt_that_is_settled_at_once_is_no_failure() -> None:
     stores = Stores()
     store = await stores.open()
