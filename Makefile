@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test lint bench smoke chaos clean help java spark
+.PHONY: install demo test lint bench smoke chaos simulate clean help java spark
 
 python := .venv/bin/python
 
@@ -30,6 +30,11 @@ smoke: spark java ## every benchmark at toy size: they run, their figures mean n
 chaos: CYCLES ?= 20
 chaos: spark java ## kill, freeze, cut off and starve working brokers, one alone (FORM=single), then two on a ZooKeeper (FORM=cluster); CYCLES=200 for more, SEED=7 to repeat a run
 	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(ARGS)
+
+simulate: SEEDS ?= 1000
+simulate: SEED ?= 0
+simulate: install ## several brokers in virtual time, with crashes and faults by the thousand; SEEDS=n for more, SEED=7 for the first
+	@$(python) -m ackgate.testing.simulation --seeds $(SEEDS) --first $(SEED) $(ARGS)
 
 clean: ## remove everything that these commands made, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
