@@ -111,6 +111,8 @@ class Ownership:
         self._me: BrokerRecord | None = None
         self._session = 0
         """Counts our sessions: what an earlier one began must not end in a later one."""
+        self.acquired = 0
+        """Bundles that became ours so far."""
         self._is_member = False
         self._is_leaving = False
         self._rejoining: asyncio.Task[None] | None = None
@@ -192,6 +194,11 @@ class Ownership:
     # ---------------------------------------------------------------- asking
 
     @property
+    def is_member(self) -> bool:
+        """Whether this broker has a session in which it may own bundles."""
+        return self._is_member
+
+    @property
     def is_leaving(self) -> bool:
         """Whether this broker is about to stop."""
         return self._is_leaving
@@ -205,6 +212,11 @@ class Ownership:
         if owner is None or owner.broker_id == self._require_me().broker_id:
             return BundleState.FREE  # what an earlier life of ours left behind is for us to take
         return BundleState.ELSEWHERE
+
+    @property
+    def sessions_lost(self) -> int:
+        """How often everything was lost with the session."""
+        return self._session
 
     @property
     def owned(self) -> list[Bundle]:
@@ -359,6 +371,7 @@ class Ownership:
             raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
         if owner == wanted:
             self._move(bundle, BundleEvent.WON)
+            self.acquired += 1
             log.info("bundle %s is ours, epoch %d", bundle, epoch)
         else:
             self._move(bundle, BundleEvent.BEATEN)
@@ -425,9 +438,19 @@ class Ownership:
                 tell(service_url)
 
     async def _remove_node(self, bundle: Bundle) -> None:
-        session = self._session
+        session, path = self._session, bundle.owner_path
         try:
-            await self._delete(bundle.owner_path, None)
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    await self._metadata.delete(path)
+                except NoSuchNodeError:
+                    return
+                except OutcomeUnknownError:
+                    found = await self._metadata.get(path)
+                    if found is None or not self._is_mine(decode_owner(found.value, path=path)):
+                        return  # it was done, and somebody else may own the bundle already
+                else:
+                    return
         except OwnershipError:
             return  # the session is over, and the node with it
         finally:
@@ -498,8 +521,7 @@ class Ownership:
 
     def _on_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
         """What was read of an owner, perhaps before we became it."""
-        is_ours = owner is not None and owner.instance == self._require_me().instance
-        if not is_ours and self._states.get(bundle) is BundleState.OWNED:
+        if not self._is_mine(owner) and self._states.get(bundle) is BundleState.OWNED:
             self._run(self._verify(bundle))
 
     async def _verify(self, bundle: Bundle) -> None:
@@ -507,7 +529,7 @@ class Ownership:
         session = self._session
         found = await self._metadata.get(bundle.owner_path)
         owner = decode_owner(found.value, path=bundle.owner_path) if found else None
-        if owner is not None and owner.instance == self._require_me().instance:
+        if owner is not None and self._is_mine(owner):
             self.view.owners[bundle] = owner
             return
         if session == self._session and self._states.get(bundle) is BundleState.OWNED:
@@ -515,6 +537,9 @@ class Ownership:
             self._move(bundle, BundleEvent.LOST)
             self._topics.abandon(self._is_in(bundle))
             self._move(bundle, BundleEvent.RELEASED)
+
+    def _is_mine(self, owner: OwnerRecord | None) -> bool:
+        return owner is not None and owner.instance == self._require_me().instance
 
     async def look(self, bundle: Bundle) -> None:
         """Read who owns a bundle, where what is known may be old."""

@@ -84,6 +84,11 @@ def _broker(labelled: Labelled, call: Call, total: _Total) -> None:
     add("pulsar_active_connections", call.broker.connection_count)
     add("ackgate_uptime_seconds", time.time() - call.broker.started_at)
     add("ackgate_entry_cache_bytes", call.broker.parts.cache.size_bytes)
+    ownership = call.broker.ownership
+    add("ackgate_brokers", len(ownership.view.brokers))
+    add("ackgate_bundles_owned", len(ownership.owned))
+    add("ackgate_bundles_acquired_total", ownership.acquired)
+    add("ackgate_sessions_lost_total", ownership.sessions_lost)
     _bookies(labelled, call.broker.parts)
 
 

@@ -1,0 +1,242 @@
+"""Owning bundles on a metadata store that loses answers, calls and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ackgate.broker.bundle_states import BundleState
+from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.names import TopicName
+from ackgate.broker.owner_nodes import (
+    BROKERS,
+    BrokerRecord,
+    OwnerRecord,
+    broker_path,
+    decode_owner,
+    encode_broker,
+    encode_owner,
+)
+from ackgate.broker.ownership import Ownership
+from ackgate.config.broker import BrokerSettings
+from ackgate.errors import StorageError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import MetadataStore
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
+
+TOPIC = TopicName.parse("t")
+
+
+class Topics:
+    """What a broker's registry would be asked to do."""
+
+    def __init__(self) -> None:
+        self.handed_over = 0
+        self.abandoned = 0
+        self.told: list[str] = []
+        self.fails: StorageError | None = None
+
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        await asyncio.sleep(0)
+        self.handed_over += is_meant(TOPIC)
+        if self.fails is not None:
+            raise self.fails
+        return self.told.append
+
+    def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        self.abandoned += is_meant(TOPIC)
+
+
+class Broker:
+    """One broker's ownership, and no more of it."""
+
+    def __init__(self, number: int, store: MetadataStore) -> None:
+        self.store = store
+        self.topics = Topics()
+        settings = SimpleNamespace(broker=BrokerSettings())
+        parts: Any = SimpleNamespace(metadata=store, settings=settings)
+        self.ownership = Ownership(parts, self.topics)
+        self.record = BrokerRecord(f"h:{number}", f"pulsar://h:{number}", f"http://h:{number}", "")
+
+    async def join(self) -> None:
+        await self.ownership.join(self.record)
+
+    async def bundle(self) -> Any:
+        return (await self.ownership.bundles(TOPIC.namespace_name)).of(TOPIC)
+
+    def state(self, bundle: Any) -> BundleState:
+        return self.ownership.state(bundle)
+
+
+async def joined(tree: MemoryTree, count: int) -> list[Broker]:
+    brokers = [Broker(number, MemoryMetadataStore(tree)) for number in range(count)]
+    for broker in brokers:
+        await broker.join()
+    await turns()
+    return brokers
+
+
+async def turns(count: int = 20) -> None:
+    """Let watches be told and followed."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until_member(broker: Broker) -> None:
+    """Wait until a broker that lost its session has another."""
+    async with asyncio.timeout(5):
+        while not (broker.ownership.sessions_lost and broker.ownership.is_member):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE, Fault.REPEAT])
+@pytest.mark.parametrize("nth", range(1, 9))
+async def test_whatever_answer_is_lost_a_bundle_has_one_owner_and_then_none(
+    fault: Fault, nth: int
+) -> None:
+    tree = MemoryTree()
+    plan = FaultPlan(
+        [
+            Rule(fault, operation, nth=nth)
+            for operation in ("metadata.put", "metadata.create", "metadata.delete")
+        ]
+    )
+    broker = Broker(0, FaultyMetadataStore(MemoryMetadataStore(tree), plan))
+    watcher = MemoryMetadataStore(tree)
+    await broker.join()
+    bundle = await broker.bundle()
+    for epoch in (1, 2, 3):
+        assert (await broker.ownership.locate(TOPIC)).is_here, plan.story()
+        found = await watcher.get(bundle.owner_path)
+        assert found is not None, plan.story()
+        owner = decode_owner(found.value, path=bundle.owner_path)
+        assert owner.broker_id == "h:0"
+        assert owner.epoch >= epoch
+        await broker.ownership.release(bundle)
+        assert await watcher.get(bundle.owner_path) is None, plan.story()
+    assert len(broker.topics.told) == 3
+    await broker.ownership.leave()
+    assert await watcher.children(BROKERS) == [], plan.story()
+
+
+async def test_of_two_that_want_a_bundle_one_gets_it() -> None:
+    first, second = await joined(MemoryTree(), 2)
+    found = await asyncio.gather(
+        *(b.ownership.locate(TOPIC, is_authoritative=True) for b in (first, second))
+    )
+    assert {location.broker_id for location in found} <= {"h:0", "h:1"}
+    assert len({location.broker_id for location in found}) == 1
+    bundle = await first.bundle()
+    assert {first.state(bundle), second.state(bundle)} == {
+        BundleState.OWNED,
+        BundleState.ELSEWHERE,
+    }
+    loser = first if first.state(bundle) is BundleState.ELSEWHERE else second
+    with pytest.raises(NotOwnedError) as refused:
+        await loser.ownership.require(TOPIC)
+    assert refused.value.is_owner
+
+
+async def test_what_an_earlier_life_left_behind_is_taken_at_once() -> None:
+    tree = MemoryTree()
+    past, watcher = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
+    broker, other = Broker(0, MemoryMetadataStore(tree)), Broker(1, MemoryMetadataStore(tree))
+    await other.join()
+    bundle = await other.bundle()
+    left = OwnerRecord("h:0", "pulsar://h:0", "http://h:0", "past", 7)
+    await past.create(bundle.owner_path, encode_owner(left), ephemeral=True)
+    await past.create(
+        broker_path("h:0"), encode_broker(replace(broker.record, instance="past")), ephemeral=True
+    )
+    await turns()
+    assert (await other.ownership.locate(TOPIC)).broker_id == "h:0"
+    await broker.join()
+    await broker.ownership.require(TOPIC)
+    found = await watcher.get(bundle.owner_path)
+    assert found is not None
+    assert decode_owner(found.value, path=bundle.owner_path).instance != "past"
+    past.expire()
+    await turns()
+    assert broker.state(bundle) is BundleState.OWNED
+    assert sorted(await watcher.children(BROKERS)) == ["h%3A0", "h%3A1"]
+
+
+async def test_a_lost_session_lets_go_and_joins_again() -> None:
+    tree = MemoryTree()
+    first, second = await joined(tree, 2)
+    await first.ownership.locate(TOPIC, is_authoritative=True)
+    bundle = await first.bundle()
+    assert isinstance(first.store, MemoryMetadataStore)
+    first.store.expire()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (first.topics.abandoned, first.topics.handed_over) == (1, 0)
+    assert (await second.ownership.locate(TOPIC, is_authoritative=True)).is_here
+    await until_member(first)
+    await turns()
+    assert len(second.ownership.view.brokers) == 2
+    assert (await first.ownership.locate(TOPIC)).broker_id == "h:1"
+    assert first.state(bundle) is BundleState.ELSEWHERE
+    assert first.ownership.sessions_lost == 1
+
+
+async def test_a_session_lost_in_the_midst_of_acquiring_acquires_nothing() -> None:
+    plan = FaultPlan([Rule(Fault.LOSE_SESSION, "metadata.create", "/namespace/*")])
+    tree = MemoryTree()
+    broker = Broker(0, FaultyMetadataStore(MemoryMetadataStore(tree), plan))
+    await broker.join()
+    with pytest.raises(ServiceNotReadyError):
+        await broker.ownership.locate(TOPIC)
+    await until_member(broker)
+    await broker.ownership.require(TOPIC)
+    assert broker.ownership.acquired == 1
+
+
+async def test_topics_that_cannot_be_closed_do_not_keep_the_bundle() -> None:
+    (broker,) = await joined(MemoryTree(), 1)
+    await broker.ownership.locate(TOPIC)
+    bundle = await broker.bundle()
+    broker.topics.fails = StorageError("disk full")
+    with pytest.raises(StorageError, match="disk full"):
+        await broker.ownership.release(bundle)
+    assert broker.state(bundle) is BundleState.FREE
+    broker.topics.fails = None
+    assert (await broker.ownership.locate(TOPIC)).is_here
+
+
+async def test_who_leaves_sends_others_on_and_takes_nothing() -> None:
+    first, second = await joined(MemoryTree(), 2)
+    await first.ownership.locate(TOPIC, is_authoritative=True)
+    asked: list[str] = []
+
+    async def ask(web_url: str, bundle: Any) -> bool:
+        asked.append(web_url)
+        return (await second.ownership.locate_bundle(bundle, is_authoritative=True)).is_here
+
+    first.ownership.ask_to_acquire = ask
+    await first.ownership.leave()
+    assert asked == ["http://h:1"]
+    assert first.topics.told == ["pulsar://h:1"]
+    assert (await second.ownership.locate(TOPIC)).is_here
+    with pytest.raises(ServiceNotReadyError):
+        await first.ownership.locate(TOPIC)
+
+
+async def test_bookies_that_not_all_brokers_reach_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tree = MemoryTree()
+    for number, bookies in enumerate([("a", "b"), ("b", "c")]):
+        broker = Broker(number, MemoryMetadataStore(tree))
+        broker.record = replace(broker.record, bookies=bookies)
+        await broker.join()
+    said = caplog.text
+    assert "broker h:1 cannot reach the bookies a of broker h:0" in said
+    assert "broker h:0 cannot reach the bookies c of broker h:1" in said
+    assert "bookieDirectories" in said
