@@ -154,6 +154,9 @@ class MessageReads:
         reader = self._readers.get(ledger_id)
         if reader is None:
             reader = await self._client.open_without_recovery(ledger_id, password=self._password)
+            if reader.last_add_confirmed + 1 < (self._facts.entry_count(ledger_id) or 0):
+                # Its writer was about to close it when somebody began to recover it, and who is gone.
+                reader = await self._client.open(ledger_id, password=self._password)
             self.keep(reader)
         else:
             self._readers.move_to_end(ledger_id)

@@ -1,0 +1,50 @@
+"""Reading a topic's closed ledgers, whatever became of their closing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.message_reads import MessageReads
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.unacked_entries import Span
+from ackgate.errors import AckGateError
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import LedgerOptions, LedgerState
+
+
+async def test_a_ledger_whose_recovery_was_begun_and_left_is_read_to_its_end(
+    tmp_path: Path,
+) -> None:
+    tree = MemoryTree()
+    client = BookieLedgerClient(await open_bookies([tmp_path]), MemoryMetadataStore(tree))
+    writer = await client.create(LedgerOptions())
+    for number in range(3):
+        await writer.add_entry(b"\x00\x00\x00\x00%d" % number)
+    metadata = MemoryMetadataStore(tree)
+    other = BookieLedgerClient(await open_bookies([tmp_path]), metadata)
+
+    class _KilledError(AckGateError):
+        """In the midst of its recovery."""
+
+    def killed(*_: object) -> None:
+        raise _KilledError
+
+    for bookie in other.bookies:
+        bookie.fence = killed  # type: ignore[assignment]
+    with pytest.raises(_KilledError):
+        await other.open(writer.ledger_id)
+    await writer.close()
+    assert (await client.metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+    facts = MessageLedgers()
+    facts.open_ledger(writer.ledger_id)
+    facts.close_ledger(writer.ledger_id, 3)
+    reads = MessageReads(client, b"", EntryCache(0), facts)
+    found = await reads.read([Span(writer.ledger_id, 0, 3)])
+    assert [entry.payload[-1:] for entry in found] == [b"0", b"1", b"2"]
+    await client.close()
+    await other.close()
