@@ -15,7 +15,7 @@ from ackgate.persistence.ledgers.entry_codec import CrcDigest, EntryEncoder
 from ackgate.persistence.ledgers.fragment_file import FragmentFile
 from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.testing.simulation.disk import Operation, SimulatedFiles
-from ackgate.testing.simulation.inodes import KEPT, LOST, Unlink
+from ackgate.testing.simulation.inodes import KEPT, LOST, Fate, Unlink, Write
 from tests.crash_consistency.machine import Machine
 
 _DIRECTORY = Path("/d")
@@ -117,3 +117,30 @@ def test_nothing_is_appended_behind_a_damaged_stretch() -> None:
     again = FragmentFile(file, 7, DecodedBlocks(4))
     assert [entry.entry_id for entry in again.read(0, 6)] == list(range(7))
     assert again.damages == []
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+async def test_an_entry_torn_in_its_middle_was_never_there(digest_type: DigestType) -> None:
+    """Only its digest tells, also to a bookie, which does not know the password of a MAC."""
+    machine = Machine(1, seed="1")
+    client = await machine.open("first")
+    writer = await client.create(LedgerOptions(digest_type=digest_type, password=b"p"))
+    await writer.append([b"whole"]).durable
+    torn: list[SimulatedFiles] = []
+
+    def pull(operation: Operation) -> None:
+        if operation.kind == "append" and operation.size > 2000:
+            torn.append(machine.files.copy())
+
+    machine.files.on_operation = pull
+    await writer.append([b"x" * 2000]).durable
+    (files,) = torn
+    *others, write = files.pending()
+    assert isinstance(write, Write)
+    size = len(write.data)
+    pieces = ((0, 512), (size - 512, size))
+    fates = {change.sequence: KEPT for change in others}
+    files.settle(fates | {write.sequence: Fate(is_kept=True, size=size, pieces=pieces)})
+    after = Machine(1, files, machine.tree.copy(), seed="2")
+    assert await entries(await after.open("second"), writer.ledger_id) == [b"whole"]
+    await client.close()

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 CRC_BYTES: Final = 4
 MAC_BYTES: Final = 20
-_MAC_LENGTH: Final = encode_long(MAC_BYTES)
+_CRC_AND_MAC_LENGTH: Final = encode_long(CRC_BYTES + MAC_BYTES)
+_DIGEST_SIZES: Final = (CRC_BYTES, CRC_BYTES + MAC_BYTES, MAC_BYTES)
+"""The last: a MAC alone, as earlier versions wrote it."""
+
 _CRC_PACK: Final = struct.Struct(">BI").pack
 _CRC_LENGTH: Final = CRC_BYTES << 1
 
@@ -111,11 +114,15 @@ class CrcDigest:
         return parts
 
     def matches(self, entry: StoredEntry) -> bool:
-        return verify_crc(entry)
+        return len(entry.digest) == CRC_BYTES and verify_crc(entry)
 
 
 class MacDigest:
-    """HMAC-SHA-256, cut to 20 bytes: against forgery by whoever does not know the password."""
+    """HMAC-SHA-256, cut to 20 bytes: against forgery by whoever does not know the password.
+
+    A CRC32C stands before it, so that a bookie, which does not know it either, can tell an entry that
+    a crash tore from a whole one.
+    """
 
     __slots__ = ("_key",)
 
@@ -127,11 +134,18 @@ class MacDigest:
     ) -> list[bytes]:
         parts: list[bytes] = []
         for head, payload, length in zip(numbers, payloads, lengths, strict=True):
-            parts += (head, _MAC_LENGTH + self._mac(head, payload), encode_long(length), payload)
+            parts += (
+                head,
+                _CRC_AND_MAC_LENGTH + _crc(head, payload).to_bytes(4) + self._mac(head, payload),
+                encode_long(length),
+                payload,
+            )
         return parts
 
     def matches(self, entry: StoredEntry) -> bool:
-        return hmac.compare_digest(entry.digest, self._mac(entry.numbers, entry.payload))
+        return len(entry.digest) != CRC_BYTES and hmac.compare_digest(
+            entry.digest[-MAC_BYTES:], self._mac(entry.numbers, entry.payload)
+        )
 
     def _mac(self, numbers: bytes, payload: bytes) -> bytes:
         return hmac.digest(self._key, numbers + payload, "sha256")[:MAC_BYTES]
@@ -144,20 +158,22 @@ def _crc(numbers: bytes, payload: bytes) -> int:
 
 
 def verify_crc(entry: StoredEntry) -> bool:
-    """Whether the entry has a CRC32C digest, and it fits."""
+    """Whether the entry's digest has a CRC32C, and it fits."""
     digest = entry.digest
-    return len(digest) == CRC_BYTES and int.from_bytes(digest) == _crc(entry.numbers, entry.payload)
+    return len(digest) != MAC_BYTES and int.from_bytes(digest[:CRC_BYTES]) == _crc(
+        entry.numbers, entry.payload
+    )
 
 
 def worth_keeping(entries: list[StoredEntry], *, is_clean: bool) -> list[StoredEntry]:
     """Entries of a block that can be carried over to another file.
 
-    Those whose digest fits, and (a MAC, which a bookie cannot verify) those of an undamaged block.
+    Those whose CRC fits, and (a MAC alone, which a bookie cannot verify) those of an undamaged block.
     """
     return [
         entry
         for entry in entries
-        if verify_crc(entry) or (is_clean and len(entry.digest) != CRC_BYTES)
+        if verify_crc(entry) or (is_clean and len(entry.digest) == MAC_BYTES)
     ]
 
 
@@ -293,7 +309,7 @@ def _decode_into(entries: list[StoredEntry], data: bytes, count: int) -> int:
             tail_size = at - tail_start
         numbers = data[start:at]
         length, at = data[at] >> 1, at + 1
-        if length not in (CRC_BYTES, MAC_BYTES):
+        if length not in _DIGEST_SIZES:
             raise ValueError(f"digest of {length} bytes")
         digest = data[at : at + length]
         at += length

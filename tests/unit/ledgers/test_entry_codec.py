@@ -93,7 +93,7 @@ def test_a_mac_needs_the_key() -> None:
     assert MacDigest(b"key").matches(entry)
     assert not MacDigest(b"other").matches(entry)
     assert not CrcDigest().matches(entry)
-    assert len(entry.digest) == 20
+    assert len(entry.digest) == 24
 
 
 def test_records_of_several_ledgers_may_follow_each_other() -> None:
