@@ -12,21 +12,32 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.managed_ledger import ManagedLedger, Retention, RolloverLimits
+from ackgate.broker.managed_ledger import (
+    TOPIC_PATH_KEY,
+    ManagedLedger,
+    Retention,
+    RolloverLimits,
+)
 from ackgate.cursor.position import Position
+from ackgate.cursor.unacked_entries import Span
 from ackgate.errors import OwnershipError, StorageError
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence.ports import LedgerClient, LedgerOptions, MetadataStore
 from ackgate.persistence.topic_node import TopicNode, decode_topic_node
 from ackgate.testing.faults import Fault, FaultPlan, Rule
 from ackgate.testing.faulty_ledgers import FaultyLedgerClient
 from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.testing.inline_lane import InlineLane
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.testing.simulation.disk import SimulatedFiles
 from ackgate.testing.virtual_time import run_in_virtual_time
 from tests.unit.broker.test_managed_ledger import NEVER, PATH, Sink, entry, number, stored
 
@@ -48,21 +59,37 @@ FAULTS = [
 class Life:
     """A topic, its brokers one after the other, and what its producer was told."""
 
-    def __init__(self, plan: FaultPlan) -> None:
+    def __init__(self, plan: FaultPlan, files: SimulatedFiles | None = None) -> None:
         self.plan = plan
+        self.files = files
+        """Of a bookie, whose client asks the faulty metadata store; None: ledgers in memory."""
         self.tree = MemoryTree()
         self.storage = MemoryLedgers()
+        self.clients: list[LedgerClient] = []
         self.confirmed: list[tuple[Position, int]] = []
         self.ledger: ManagedLedger | None = None
         self.sent = itertools.count()
 
-    def broker(self, *, is_quiet: bool = False) -> tuple[ManagedLedger, Sink]:
+    async def client(self, metadata: MetadataStore, plan: FaultPlan) -> LedgerClient:
+        if self.files is None:
+            return FaultyLedgerClient(MemoryLedgerClient(self.storage), plan)
+        bookies = await open_bookies(
+            [Path("/bookie")],
+            settings=BookieSettings(checkpoint_idle_seconds=None),
+            disk=self.files.disk(f"broker {len(self.clients)}"),
+            lane=InlineLane,
+        )
+        self.clients.append(BookieLedgerClient(bookies, metadata))
+        return self.clients[-1]
+
+    async def broker(self, *, is_quiet: bool = False) -> tuple[ManagedLedger, Sink]:
         plan = FaultPlan() if is_quiet else self.plan
         sink = Sink()
+        metadata = FaultyMetadataStore(MemoryMetadataStore(self.tree), plan)
         ledger = ManagedLedger(
             PATH,
-            FaultyLedgerClient(MemoryLedgerClient(self.storage), plan),
-            FaultyMetadataStore(MemoryMetadataStore(self.tree), plan),
+            await self.client(metadata, plan),
+            metadata,
             cache=EntryCache(1 << 20),
             options=LedgerOptions(),
             limits=RolloverLimits(NEVER, NEVER, 0, NEVER),
@@ -93,7 +120,12 @@ class Life:
         await self.again(self.topic.delete)
         await asyncio.sleep(60)
         assert await self.node() is None
-        assert all(path == PATH.encode() for path in self.paths())
+        client = await self.client(MemoryMetadataStore(self.tree), FaultPlan())
+        for ledger_id in await client.ledger_ids():
+            found = (await client.metadata(ledger_id)).custom_metadata
+            assert found == {TOPIC_PATH_KEY: PATH.encode()}, "an orphan that can be found"
+        for each in self.clients:
+            await each.close()
 
     @property
     def topic(self) -> ManagedLedger:
@@ -102,7 +134,7 @@ class Life:
 
     async def open(self, *, create: bool) -> None:
         async def open_it() -> None:
-            ledger, sink = self.broker()
+            ledger, sink = await self.broker()
             await ledger.open(create=create)
             self.ledger, self.sink = ledger, sink
 
@@ -141,15 +173,16 @@ class Life:
     async def look(self) -> None:
         """What another broker finds: everything confirmed, in its place and in order."""
         before = await self.node()
-        ledger, _ = self.broker(is_quiet=True)
+        ledger, _ = await self.broker(is_quiet=True)
         await ledger.open(create=False)
         numbers = dict.fromkeys(await stored(ledger))
         assert [n for n in numbers if n in {n for _, n in self.confirmed}] == [
             n for _, n in self.confirmed
         ]
         for position, confirmed in self.confirmed:
-            payload = self.storage.ledgers[position.ledger_id].entries[position.entry_id][0]
-            assert number(payload) == confirmed
+            span = Span(position.ledger_id, position.entry_id, position.entry_id + 1)
+            (found,) = await ledger.reads.read([span])
+            assert number(found.payload) == confirmed
         assert before is not None
         if not before.is_terminated:
             await ledger.close()
@@ -158,17 +191,10 @@ class Life:
         found = await MemoryMetadataStore(self.tree).get(PATH)
         return None if found is None else decode_topic_node(found.value, path=PATH)
 
-    def paths(self) -> list[bytes]:
-        """Whom the ledgers that are left name as their owner: how orphans are found."""
-        return [
-            next(iter(ledger.metadata.custom_metadata.values()))
-            for ledger in self.storage.ledgers.values()
-        ]
 
-
-def live(plan: FaultPlan) -> FaultPlan:
+def live(plan: FaultPlan, files: SimulatedFiles | None = None) -> FaultPlan:
     try:
-        run_in_virtual_time(Life(plan).live())
+        run_in_virtual_time(Life(plan, files).live())
     except BaseException:
         print(plan.story())
         raise
@@ -184,6 +210,15 @@ def test_each_call_in_turn(fault: Fault, seconds: float) -> None:
         plan = live(FaultPlan([Rule(fault, nth=nth, seconds=seconds)]))
         hit += len(plan.injected)
     assert hit > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "seconds"), FAULTS, ids=str)
+def test_each_call_of_bookies_and_topic_in_turn(fault: Fault, seconds: float) -> None:
+    """The same with the real ledger client, which asks the same metadata store."""
+    calls = live(FaultPlan(), SimulatedFiles()).calls
+    for nth in range(1, calls + 1):
+        live(FaultPlan([Rule(fault, nth=nth, seconds=seconds)]), SimulatedFiles())
 
 
 # ------------------------------------------------------------------------ one case at a time
@@ -295,7 +330,7 @@ async def test_two_who_open_at_once_have_one_owner_between_them() -> None:
     """Both choose the same epoch. One is refused, unless its own answer was lost: it goes higher."""
     for rules in ([], [Rule(Fault.DROP_ANSWER, "metadata.put")]):
         life = Life(FaultPlan(rules))
-        brokers = [life.broker()[0], life.broker(is_quiet=True)[0]]
+        brokers = [(await life.broker())[0], (await life.broker(is_quiet=True))[0]]
         tried = await asyncio.gather(
             *(broker.open(create=True) for broker in brokers), return_exceptions=True
         )
