@@ -456,3 +456,19 @@ async def test_an_unanswering_node_is_given_up_after_some_tries() -> None:
     await asyncio.sleep(0.05)
     assert "does not answer" in str(store.last_failure)
     assert store.failing_since_ms is not None
+
+
+@pytest.mark.parametrize("compression", ["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"])
+@virtual
+async def test_a_fallback_is_compressed_as_configured(compression: str) -> None:
+    stores = Stores(
+        managed_cursor_info_compression_type=compression,
+        managed_cursor_info_compression_threshold_in_bytes=1,
+    )
+    store = await stores.open(NO_LEDGER)
+    store.cursor.set_properties({f"a property with a long name, number {i}": i for i in range(50)})
+    await durable(store, *range(1, 60, 2))
+    found = await MemoryMetadataStore(stores.tree).get(PATH)
+    assert found is not None
+    assert (len(found.value) < 1000) == (compression != "NONE")
+    assert state_of(await stores.open()) == state_of(store)
