@@ -22,12 +22,12 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ackgate.errors import AckGateError, CallerError, ClosedHandleError, InternalError, StorageError
 from ackgate.persistence.ledgers.group_commit import GroupCommit
 from ackgate.persistence.ledgers.journal import Journal, remove_journals
-from ackgate.persistence.ledgers.patience import NoAnswerError, within
+from ackgate.persistence.ledgers.patience import LanePatience, NoAnswerError
 from ackgate.persistence.ledgers.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:
@@ -44,12 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_SILENT_FOR: Final = 6
-"""A disk that did not answer is asked last for so many time-outs, and waited for less patiently."""
-
-_PATIENCE_IF_SILENT: Final = 0.1
-"""Part of the time-out for which a disk is waited for that did not answer lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +114,7 @@ class Bookie:
         self._fence_round: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_commit_at = 0.0
-        self._silent_until: float | None = None
+        self._patience = LanePatience(settings.timeout_seconds)
         self._is_closed = False
 
     # -------------------------------------------------------------------------------------- adding
@@ -236,12 +230,13 @@ class Bookie:
         assert writer is not None
         ledger_ids = sorted(self._fence_waiting)
 
-        def fence() -> None:
+        def fence() -> bool:
             writer.fences.add(ledger_ids)
-            self._opened.take_over()
+            return bool(self._others.writers())
 
         try:
-            await self._on_storage(fence)
+            if await self._on_storage(fence):
+                await self.take_over_dead_journals()
             self._fence_waiting.difference_update(ledger_ids)
         finally:
             self._fence_round = None
@@ -262,7 +257,11 @@ class Bookie:
         `StorageError`.
         """
         self._writable()
-        return await self._on_storage(self._opened.take_over)
+        taking_over = self._on_storage(self._opened.take_over)
+        try:
+            return await self._patience.within(taking_over, is_long=True)
+        except NoAnswerError:
+            raise StorageError(f"bookie {self.bookie_id}: its disk does not answer") from None
 
     # ---------------------------------------------------------------------------------- checkpoints
 
@@ -366,6 +365,8 @@ class Bookie:
             # Its threads cannot be ended; they are left to the disk, and the journal to the next start.
             logger.error("bookie %s: its disk does not answer; left as it is", self.bookie_id)  # noqa: TRY400
             return
+        finally:
+            self._patience.close()
         self._journal_lane.close()
         self._storage_lane.close()
 
@@ -377,9 +378,8 @@ class Bookie:
                 raise NoAnswerError
             is_written = await self._checkpoint_until_empty()
         try:
-            await within(
-                self._settings.timeout_seconds,
-                self._storage_lane.run(lambda: self._opened.close(is_written=is_written)),
+            await self._patience.within(
+                self._storage_lane.run(lambda: self._opened.close(is_written=is_written))
             )
         except OSError as error:
             logger.warning("bookie %s: %s", self.bookie_id, error)
@@ -388,7 +388,7 @@ class Bookie:
         # At most: one under way, one left over from a failure, one for what came since.
         for _ in range(3):
             try:
-                await within(self._settings.timeout_seconds, self.checkpoint())
+                await self._patience.within(self.checkpoint(), is_long=True)
             except AckGateError:
                 return False
             if not self._cache.bytes and self._unwritten is None:
@@ -426,38 +426,33 @@ class Bookie:
     @property
     def is_silent(self) -> bool:
         """Whether its disk did not answer lately: ask others first."""
-        if self._silent_until is None:
-            return False
-        return asyncio.get_running_loop().time() < self._silent_until
+        return self._patience.is_silent
 
     async def _in_time(self, work: Callable[[], T]) -> T:
         """Raises `StorageError`, also when the disk does not answer. The work may yet be done then."""
         return await self._patiently(self._on_storage(work))
 
     async def _patiently(self, answer: Awaitable[T]) -> T:
-        seconds = self._settings.timeout_seconds
-        if seconds is None:
-            return await answer
-        patience = seconds * _PATIENCE_IF_SILENT if self.is_silent else seconds
+        seconds = self._patience.seconds
         try:
-            answered = await within(patience, answer)
+            return await self._patience.within(answer)
         except NoAnswerError:
-            self._silent_until = asyncio.get_running_loop().time() + seconds * _SILENT_FOR
             raise StorageError(
-                f"bookie {self.bookie_id}: its disk has not answered for {patience:g} s"
+                f"bookie {self.bookie_id}: its disk has not answered for {seconds:g} s"
             ) from None
-        self._silent_until = None
-        return answered
 
     async def _on_storage(self, work: Callable[[], T]) -> T:
         try:
-            return await self._storage_lane.run(work)
+            done = await self._storage_lane.run(work)
         except OSError as error:
+            self._patience.answered()
             raise StorageError(f"bookie {self.bookie_id}: {error}") from error
         except RuntimeError as error:
             if self._is_closed:
                 raise ClosedHandleError(f"bookie {self.bookie_id} is closed") from error
             raise
+        self._patience.answered()
+        return done
 
 
 def _by_entry_id(entry: StoredEntry) -> int:

@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
-from ackgate.persistence.ledgers.patience import NoAnswerError, within
+from ackgate.persistence.ledgers.patience import LATE_SECONDS, NoAnswerError, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -201,10 +201,12 @@ class GroupCommit:
 
     def _look(self) -> None:
         """Give the round up if it began too long ago. One timer, however many rounds."""
-        self._watch = None
-        if self._task is None or self._timeout_seconds is None:
+        watch, self._watch = self._watch, None
+        if self._task is None or self._timeout_seconds is None or watch is None:
             return
         loop = asyncio.get_running_loop()
+        if loop.time() - watch.when() > LATE_SECONDS:
+            self._round_began = loop.time()
         due = self._round_began + self._timeout_seconds
         if loop.time() < due:
             self._watch = loop.call_at(due, self._look)

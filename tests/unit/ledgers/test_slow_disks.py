@@ -19,6 +19,7 @@ from ackgate.persistence.ledgers.bookie_opening import (
     open_usable_bookies,
 )
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.patience import LanePatience, NoAnswerError
 from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import LedgerOptions
@@ -323,6 +324,53 @@ def test_a_directory_that_vanishes_takes_no_more_entries(tmp_path: Path, part: s
         fragments = (await client.metadata(writer.ledger_id)).fragments
         assert [f.first_entry_id for f in fragments] == [0, 1]
         assert fragments[1].ensemble != (ensemble,)
+        await client.close()
+
+    run(main())
+
+
+def test_a_lane_with_a_long_queue_is_not_silent(tmp_path: Path) -> None:
+    """Everybody waits as long as somebody is answered."""
+
+    async def main() -> None:
+        patience = LanePatience(TIMEOUT)
+
+        async def asked(seconds: float) -> float:
+            await asyncio.sleep(seconds)
+            patience.answered()
+            return seconds
+
+        everyone = [patience.within(asked(0.9 * TIMEOUT * i)) for i in range(1, 8)]
+        assert len(await asyncio.gather(*everyone)) == 7
+        began = elapsed()
+        with pytest.raises(NoAnswerError):
+            await patience.within(asyncio.sleep(1000))
+        assert elapsed() - began == TIMEOUT
+        assert patience.is_silent
+        patience.close()
+
+    run(main())
+
+
+def test_who_was_stopped_itself_blames_no_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow(tmp_path, 1)
+        client = await slow.start()
+        writer = await client.create(LedgerOptions())
+        await writer.add_entry(b"x")
+        await client.bookies[0].checkpoint()
+        slow.lanes.hold("bookie-journal-0", "bookie-storage-0")
+        ticket = writer.append([b"y"])
+        reading = asyncio.ensure_future(writer.read(0, 0))
+        await asyncio.sleep(1)
+        # A stopped process: its clock goes on, and then everything is late at once.
+        asyncio.get_running_loop()._virtual.now += 5 * TIMEOUT  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        assert not ticket.durable.done()
+        assert not reading.done()
+        slow.lanes.let_go()
+        await ticket.durable
+        assert await reading == [(0, b"x")]
         await client.close()
 
     run(main())
