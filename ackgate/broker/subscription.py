@@ -29,7 +29,7 @@ from ackgate.broker.subscription_start import resolve
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
-from ackgate.errors import CallerError, ConsumerBusyError
+from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ackgate.broker.wire_types import SubscribeRequest, SubscriptionType
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import Dispatcher, Effect
-    from ackgate.errors import OwnershipError
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
@@ -265,6 +264,9 @@ class Subscription:
                 now_ms=now_ms,
             )
         self.gate.persist_failing(store.failing_since_ms, now_ms)
+        if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:
+            self.topic.on_fenced(store.why_stopped)
+            return
         self.topic.on_persisted(self)
         self.ask_round()
 

@@ -182,6 +182,11 @@ class CursorStore:
         return self._writer.last_failure
 
     @property
+    def why_stopped(self) -> AckGateError | None:
+        """Why nothing will be written any more; None as long as something may be."""
+        return self._writer.why_stopped
+
+    @property
     def is_dirty(self) -> bool:
         """Whether the cursor has changed since the last durable write."""
         return self._writer.is_dirty

@@ -9,13 +9,15 @@ replaced by a spare: the entries of this step then are a fragment of their own. 
 entries stay below their write quorum, which is said, and is the auditor's to mend: an entry that has
 one copy is better closed in than waited for.
 
-An entry of which only damaged copies are left stays part of the ledger: reading it says so.
+An entry of which only damaged copies are left stays part of the ledger: reading it says so. Unless
+it was surely never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -73,10 +75,14 @@ class RecoveryStep:
                 copies.setdefault(entry.entry_id, []).append(entry)
 
     def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
-        """A good copy of the entry, or a damaged one if there is no other; None if there is none."""
+        """A good copy of the entry, or a damaged one if there is no other; None if there is none.
+
+        None, too, for damaged copies of what was surely never confirmed.
+        """
         good: StoredEntry | None = None
         damaged: StoredEntry | None = None
         places_with: set[int] = set()
+        places_damaged: set[int] = set()
         for place, copies in enumerate(self._copies):
             for entry in copies.get(entry_id, ()):
                 if reads.digest.matches(entry):
@@ -84,6 +90,7 @@ class RecoveryStep:
                     places_with.add(place)
                 else:
                     damaged = damaged or entry
+                    places_damaged.add(place)
                     reads.report(entry_id, self._ensemble[place], DIGEST_DOES_NOT_FIT)
         if good is None and damaged is None:
             return None
@@ -92,6 +99,12 @@ class RecoveryStep:
                 f"entry {self._ledger_id}:{entry_id}: only damaged copies, and not every bookie "
                 f"answers: {'; '.join(self._failures.values())}"
             )
+        if (
+            good is None
+            and len(places_damaged) < self._metadata.ack_quorum
+            and not self._is_confirmed_behind(entry_id, reads)
+        ):
+            return None
         if good is not None:
             for place in range(len(self._ensemble)):
                 if self._belongs(entry_id, place) and place not in places_with:
@@ -100,6 +113,17 @@ class RecoveryStep:
         assert chosen is not None
         self._chosen[entry_id] = chosen
         return chosen
+
+    def _is_confirmed_behind(self, entry_id: int, reads: EntryReads) -> bool:
+        """Whether a later entry has an ack quorum: then this one had it, too."""
+        later: Counter[int] = Counter()
+        for copies in self._copies:
+            later.update(
+                each
+                for each, entries in copies.items()
+                if each > entry_id and any(map(reads.digest.matches, entries))
+            )
+        return any(count >= self._metadata.ack_quorum for count in later.values())
 
     def check_absent(self, entry_id: int) -> None:
         """Make sure that the entry was never confirmed.

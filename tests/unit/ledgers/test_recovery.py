@@ -204,3 +204,17 @@ async def test_a_copied_bookie_directory_is_refused(make_world: MakeWorld) -> No
     world.bookie_count = 2
     with pytest.raises(ValueError, match="copy"):
         await world.start()
+
+
+async def test_a_damaged_copy_of_what_was_never_confirmed_is_no_part_of_the_ledger(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(3)
+    ledger_id = await abandoned(world, MIRRORED)
+    damage(world.files(0)[0], payloads(20)[17])
+    for bookie in (1, 2):
+        world.files(bookie)[0].unlink()
+    client = await world.start()
+    reader = await client.open(ledger_id)
+    assert reader.last_add_confirmed == 16
+    assert [e.payload for e in await reader.read(0, 16)] == payloads(20)[:17]
