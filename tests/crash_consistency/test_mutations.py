@@ -26,8 +26,8 @@ from tests.crash_consistency.ledger_run import LedgerRun
 if TYPE_CHECKING:
     from ackgate.persistence.ledgers.disk import DiskFile
 
-SEEDS = (2, 4, 7, 0, 1, 3, 5, 6)
-"""As a rule the first one finds it."""
+SEEDS = (4, 7, 8, 13, 16, 2, 25, 30)
+"""As a rule one of the first three finds it."""
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
