@@ -227,9 +227,14 @@ class ManagedLedger:
         if not node.is_terminated:
             writer = await self._client.create(self._options)
             node = replace(node, ledgers=(*kept, self._record_of(writer)))
-        self._node_version = await self._metadata.put(
-            self.path, encode_topic_node(node), expected_version=self._node_version
-        )
+        try:
+            self._node_version = await self._metadata.put(
+                self.path, encode_topic_node(node), expected_version=self._node_version
+            )
+        except (MetadataConflictError, StoreSuspendedError, NodeTooLargeError):
+            if writer is not None:
+                await self._delete_ledger(writer.ledger_id)  # nothing names it, and nothing will
+            raise
         self._node = node
         return writer, dropped
 

@@ -303,6 +303,24 @@ async def test_what_a_failed_ledger_held_is_not_taken_for_what_was_sent_later() 
     await life.look()
 
 
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.DROP_ANSWER])
+def test_a_write_that_fails_while_its_ledger_is_being_closed_holds_up_nothing(
+    fault: Fault,
+) -> None:
+    async def roll() -> None:
+        life = await opened(Rule(fault, "ledger.append", seconds=1))
+        for sent in range(3):
+            life.topic.add(entry(sent), 1, sent)
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(10):
+            await life.topic.roll()
+            await asyncio.sleep(1)
+        assert [number for _, number in life.sink.confirmed] == [0, 1, 2]
+        await life.look()
+
+    run_in_virtual_time(roll())
+
+
 @virtual
 async def test_an_owner_of_before_changes_nothing_any_more() -> None:
     life = await opened()
@@ -336,6 +354,8 @@ async def test_two_who_open_at_once_have_one_owner_between_them() -> None:
         )
         open_ones = [broker for broker, error in zip(brokers, tried, strict=True) if error is None]
         assert open_ones
+        if not rules:
+            assert len(life.storage.ledgers) == 1, "whoever was refused leaves nothing behind"
         assert len({broker.owner_epoch for broker in open_ones}) == len(open_ones)
         newest = max(open_ones, key=lambda broker: broker.owner_epoch)
         node = await life.node()
