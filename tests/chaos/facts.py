@@ -76,6 +76,8 @@ class SubscriptionFacts:
         """Since when the broker had applied the ack, by `time.monotonic`; infinity: not known."""
         self.done: dict[MessageKey, int] = {}
         """With the life of the broker in which that was established."""
+        self.had_receipt: set[MessageKey] = set()
+        """Of those that are done: not only by their age."""
         self.life = 0
         self.mark_delete = Position(-1, -1)
         """The furthest that was ever durable."""
@@ -124,6 +126,7 @@ class SubscriptionFacts:
                 f"{self.name}: {len(lies)} acks were confirmed after they had been lost:"
                 f" {shown(lies)}"
             )
+        self.had_receipt.update(keys)
         self.ack_durable(keys)
 
     def ack_durable(self, keys: Iterable[MessageKey]) -> None:
@@ -153,7 +156,7 @@ class SubscriptionFacts:
         again = delivered & self.done.keys()
         if again:
             raise ViolationError(
-                f"{self.name}: {len(again)} acked messages came again: {shown(again)}"
+                f"{self.name}: {len(again)} acked messages came again: {self._told(again)}"
             )
         missing = {key for key in self.open if key <= last} - delivered
         if missing:
@@ -182,7 +185,9 @@ class SubscriptionFacts:
         """
         lost = {key for key in self.done if not is_acked(key.position)}
         if lost:
-            raise ViolationError(f"{self.name}: {len(lost)} durable acks are gone: {shown(lost)}")
+            raise ViolationError(
+                f"{self.name}: {len(lost)} durable acks are gone: {self._told(lost)}"
+            )
         invented = {key for key in self.open if is_acked(key.position)}
         if invented:
             raise ViolationError(
@@ -191,6 +196,9 @@ class SubscriptionFacts:
             )
         for key in self.unsure:
             self.unsure[key] = now if is_acked(key.position) else math.inf
+
+    def _told(self, keys: set[MessageKey]) -> str:
+        return f"{shown(keys)} ({len(keys & self.had_receipt)} had a receipt)"
 
     def verify_mark_delete(self, mark_delete: Position) -> None:
         """It never goes back."""
