@@ -87,8 +87,8 @@ SWITCH_SECONDS_MAX: Final = 30.0
 RETRY_SECONDS_FIRST: Final = 0.1
 RETRY_SECONDS_MAX: Final = 2.0
 
-CLOSE_SECONDS_MAX: Final = 10.0
-"""How long a close waits for stores that hang."""
+CLOSE_SECONDS_MAX: Final = 30.0
+"""How long a close waits for stores that hang. Long, since thousands may be closed at once."""
 
 
 class RolloverLimits(NamedTuple):

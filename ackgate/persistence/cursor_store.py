@@ -50,8 +50,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSE_SECONDS_MAX: Final = 10.0
-"""How long closing waits for stores that hang, and again for handles to be let go of."""
+CLOSE_SECONDS_MAX: Final = 30.0
+"""How long closing waits for stores that hang. Long, since thousands may be closed at once."""
+
+RELEASE_SECONDS_MAX: Final = 10.0
+"""How long it then waits for handles to be let go of."""
 
 
 FLUSH_SECONDS_MAX: Final = 10.0
@@ -320,7 +323,7 @@ class CursorStore:
             ) from None
         finally:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                async with asyncio.timeout(RELEASE_SECONDS_MAX):
                     await self._persister.close()
             self._writer.stop(CursorClosedError(f"cursor {self._path} is closed"))
             self._closed.set_result(None)

@@ -262,9 +262,9 @@ async def test_what_hangs_counts_as_failing_and_blocks_neither_flush_nor_close()
     began = now()
     await store.flush()
     assert now() - began <= 10.1
-    with pytest.raises(StorageError, match="not closed cleanly within 10 s"):
+    with pytest.raises(StorageError, match="not closed cleanly within 30 s"):
         await store.close()
-    assert now() - began <= 30.2
+    assert now() - began <= 50.2
     assert len(receipt.errors) == 1
     assert not receipt.is_durable
 
