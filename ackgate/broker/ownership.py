@@ -279,6 +279,7 @@ class Ownership:
 
     async def locate_bundle(self, bundle: Bundle, *, is_authoritative: bool = False) -> Location:
         """As `locate`, of a whole bundle, without a bound in time."""
+        is_news = not is_authoritative
         while True:
             self._check_member()
             match self.state(bundle):
@@ -287,10 +288,10 @@ class Ownership:
                 case BundleState.ACQUIRING | BundleState.RELEASING:
                     await self._settled[bundle].wait()
                 case BundleState.ELSEWHERE:
-                    if not is_authoritative:
+                    if is_news:
                         return _owned_by(self.view.owners[bundle])
-                    is_authoritative = False  # it was free a moment ago: is this news, or old?
-                    await self.look(bundle)
+                    await self.look(bundle)  # it was free a moment ago: what we know may be old
+                    is_news = True
                 case BundleState.FREE:
                     chosen = None if is_authoritative else await self._chosen(bundle)
                     if chosen is not None:

@@ -6,6 +6,7 @@ namespace. A question that concerns one other broker alone is redirected instead
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX: Final = 30.0
+ACQUIRE_SECONDS_MAX: Final = 2.0
+"""Clients of the bundle wait for this; without an answer they look up for themselves."""
+
 CONNECTIONS_MAX: Final = 64
 """To all brokers together."""
 
@@ -61,8 +65,9 @@ class Peers:
     async def acquire(self, web_url: str, bundle: Bundle) -> bool:
         """Have a broker acquire a bundle that nobody owns. Returns whether it did."""
         try:
-            reply = await self.ask(web_url, "PUT", f"{bundle_path(bundle)}/acquire")
-        except RefusedError:
+            async with asyncio.timeout(ACQUIRE_SECONDS_MAX):
+                reply = await self.ask(web_url, "PUT", f"{bundle_path(bundle)}/acquire")
+        except (RefusedError, TimeoutError):
             return False
         return reply.status < 300
 

@@ -143,6 +143,21 @@ async def test_of_two_that_want_a_bundle_one_gets_it() -> None:
     assert refused.value.is_owner
 
 
+async def test_who_is_told_that_it_is_its_turn_takes_even_what_it_knows_to_be_elsewhere() -> None:
+    """What it knows may be old; and it is no plan of its own that counts."""
+    first, second = await joined(MemoryTree(), 2)
+    await first.ownership.locate(TOPIC, is_authoritative=True)
+    bundle = await second.bundle()
+    await turns()
+    assert second.state(bundle) is BundleState.ELSEWHERE
+    others = [each for each in await second.ownership.bundles(bundle.namespace) if each != bundle]
+    for each in others:
+        assert (await second.ownership.locate_bundle(each, is_authoritative=True)).is_here
+    await first.store.delete(bundle.owner_path)
+    assert second.state(bundle) is BundleState.ELSEWHERE
+    assert (await second.ownership.locate_bundle(bundle, is_authoritative=True)).is_here
+
+
 async def test_what_an_earlier_life_left_behind_is_taken_at_once() -> None:
     tree = MemoryTree()
     past, watcher = MemoryMetadataStore(tree), MemoryMetadataStore(tree)
