@@ -19,6 +19,7 @@ from ackgate.errors import ConfigurationError
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import (
     MetadataScheme,
     open_metadata_store,
@@ -115,7 +116,12 @@ async def opened_storage(
     async with contextlib.AsyncExitStack() as stack:
         if is_writing and not places.is_shared and places.data_directory.is_dir():
             stack.callback(DataDirectory.acquire(places.data_directory).release)
-        metadata = await open_metadata_store(places.metadata_url, read_only=not is_writing)
+        metadata = await open_metadata_store(
+            places.metadata_url,
+            read_only=not is_writing,
+            node_bytes_max=places.settings.metadata_store_max_node_bytes,
+            session=SessionOptions.of(places.settings),
+        )
         stack.push_async_callback(metadata.close)
         # A writer would make what is not there; a mistyped name must not become a bookie.
         present = [path for path in places.bookies if path.is_dir()]

@@ -114,3 +114,27 @@ def test_a_broker_goes_on_with_what_was_mended(tool: Tool, data: Path, seed: int
         broker.stop()
     rows = tool("ledgers", "list", "--data-dir", data, "--json").json
     assert sum(row["entries"] for row in rows if row["kind"] == "message") == 2 * MESSAGES
+
+
+@pytest.mark.slow
+def test_on_a_shared_metadata_store_repair_works_beside_a_running_broker(
+    tool: Tool, tmp_path: Path, zookeeper_url: str
+) -> None:
+    data = tmp_path / "data"
+    disks = ",".join(str(tmp_path / f"disk{i}") for i in range(3))
+    settings = {**SETTINGS, "metadataStoreUrl": zookeeper_url, "bookieDirectories": disks}
+    places = ("--metadata-url", zookeeper_url, "--bookies", disks)
+    with BrokerProcess(data, settings=settings) as broker:
+        talk(broker)
+        broker.stop()
+        lost = next(file for i in range(3) for file in (tmp_path / f"disk{i}/ledgers").iterdir())
+        lost.unlink()
+        broker.start()
+        talk(broker)
+        assert tool("bookies", "check", *places).code == 1
+        mended = tool("bookies", "repair", *places)
+        assert mended.code == 0, mended.out
+        assert "copied" in mended.out
+        checked = tool("bookies", "check", *places)
+        assert checked.code == 0, checked.out
+        talk(broker)
