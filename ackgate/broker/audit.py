@@ -5,7 +5,8 @@ node ``/ackgate/auditor``. That saves work and nothing else: two at once would d
 
 Two things are done at intervals of their own. *Check of bookies*: does every ledger's ensemble exist?
 Reads metadata only, as a rule. *Check of everything*: every copy is read and verified. Either mends
-what it finds.
+what it finds. When either was done last stands in the metadata store, so that an interval is one of
+all brokers together, and outlives them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AUDITOR_PATH: Final = "/ackgate/auditor"
+AUDITS_PATH: Final = "/ackgate/audits"
+"""Below it, when each check was done last: milliseconds since 1970."""
+
+LOOK_SECONDS: Final = 600.0
+"""How often at least a broker looks whether a check is due."""
 
 
 class BrokerAudit:
@@ -48,7 +54,7 @@ class BrokerAudit:
 
     @property
     def bookies_interval_seconds(self) -> float:
-        """When to look for lost bookies again; sooner while one is waited for."""
+        """How often to look for lost bookies; sooner while one is waited for."""
         persistence = self._parts.settings.persistence
         interval = persistence.auditor_periodic_bookie_check_interval
         if interval and self._is_waiting:
@@ -57,8 +63,26 @@ class BrokerAudit:
 
     @property
     def interval_seconds(self) -> float:
-        """When to look at everything again."""
+        """How often to look at everything."""
         return self._parts.settings.persistence.auditor_periodic_check_interval
+
+    async def check_bookies_if_due(self) -> None:
+        """Unless somebody has done it a short while ago."""
+        if await self._is_due("bookies", self.bookies_interval_seconds):
+            await self.check_bookies()
+
+    async def check_everything_if_due(self) -> None:
+        """Unless somebody has done it a short while ago."""
+        if await self._is_due("copies", self.interval_seconds):
+            await self.check_everything()
+
+    async def _is_due(self, check: str, interval_seconds: float) -> bool:
+        stored = await self._parts.metadata.get(f"{AUDITS_PATH}/{check}")
+        if stored is None or not stored.value.isdigit():
+            return True
+        # A clock that was set back must not put it off for years.
+        age_ms = abs(self._parts.clock_ms() - int(stored.value))
+        return age_ms >= interval_seconds * 1000
 
     async def check_bookies(self) -> None:
         """Mend the ledgers of bookies that are lost."""
@@ -77,7 +101,7 @@ class BrokerAudit:
                     totals = AuditTotals()
                     async for found in auditor.audit(is_repair=True):
                         self._note(found, totals)
-                    self._finish(totals, "all copies")
+                    await self._finish(totals, "copies")
 
     async def _check_bookies(self, auditor: Auditor) -> None:
         totals = AuditTotals()
@@ -87,7 +111,7 @@ class BrokerAudit:
                 self._note(await auditor.audit_ledger(ledger_id, is_repair=True), totals)
             else:
                 self._is_waiting = True
-        self._finish(totals, "bookies")
+        await self._finish(totals, "bookies")
 
     def _ready(self) -> Auditor | None:
         """The auditor at its present pace; None where ledgers have no bookies."""
@@ -131,10 +155,13 @@ class BrokerAudit:
             "".join(f"; {why}" for why in (*found.stuck, found.error) if why),
         )
 
-    def _finish(self, totals: AuditTotals, what: str) -> None:
+    async def _finish(self, totals: AuditTotals, what: str) -> None:
         self.runs += 1
         self.last = totals
         self.last_run_ms = self._parts.clock_ms()
+        await self._parts.metadata.put(
+            f"{AUDITS_PATH}/{what}", b"%d" % self.last_run_ms, expected_version=None
+        )
         log.info(
             "audit of %s: %d ledgers looked at, %d with copies missing or damaged, %d still so",
             what,

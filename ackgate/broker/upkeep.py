@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.broker.audit import LOOK_SECONDS
 from ackgate.broker.topic import Topic
 
 if TYPE_CHECKING:
@@ -46,8 +47,14 @@ def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
             registry.delete_inactive,
             lambda: parts.settings.broker.broker_delete_inactive_topics_frequency_seconds,
         ),
-        Chore(parts.audit.check_bookies, lambda: parts.audit.bookies_interval_seconds),
-        Chore(parts.audit.check_everything, lambda: parts.audit.interval_seconds),
+        Chore(
+            parts.audit.check_bookies_if_due,
+            lambda: min(parts.audit.bookies_interval_seconds, LOOK_SECONDS),
+        ),
+        Chore(
+            parts.audit.check_everything_if_due,
+            lambda: min(parts.audit.interval_seconds, LOOK_SECONDS),
+        ),
     ]
 
 

@@ -121,3 +121,23 @@ async def test_a_client_without_bookies_is_not_audited(brokers: Brokers) -> None
     await audit.check_everything()
     await audit.check_bookies()
     assert audit.runs == 0
+
+
+async def test_an_interval_is_one_of_all_brokers_together(brokers: Brokers) -> None:
+    await brokers.ledgers(1)
+    one, other = await brokers.start(), await brokers.start()
+    now_ms = 1_000_000
+    for audit in (one, other):
+        audit._parts.clock_ms = lambda: now_ms
+    await one.check_everything_if_due()
+    await other.check_everything_if_due()
+    assert (one.runs, other.runs) == (1, 0)
+    await other.check_bookies_if_due()
+    assert other.runs == 1, "the other check has a time of its own"
+    now_ms += 604_800_000 - 1
+    await other.check_everything_if_due()
+    assert other.runs == 1
+    now_ms += 1
+    await other.check_everything_if_due()
+    await one.check_everything_if_due()
+    assert (one.runs, other.runs) == (1, 2)
