@@ -1,0 +1,51 @@
+"""What a failed request leaves in the log: a line for what the world did, a trace for our own faults."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ackgate.broker import replies
+from ackgate.broker.errors import ServerError
+from ackgate.broker.session import Session
+from ackgate.errors import AckGateError, InternalError, LedgerWriteError, SessionLostError
+
+
+class Refusing(Session):
+    """Only what a refusal needs."""
+
+    def __init__(self) -> None:
+        self.refused: list[tuple[int, int, str]] = []
+
+    peer = "somebody"
+
+    def send(self, data: bytes) -> None:
+        pass
+
+    def fail(self, request_id: int, code: int, message: str) -> bytes:
+        self.refused.append((request_id, code, message))
+        return replies.error(request_id, code, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "level"),
+    [
+        (SessionLostError("the session has expired"), ServerError.SERVICE_NOT_READY, "WARNING"),
+        (LedgerWriteError("disk full"), ServerError.PERSISTENCE, "WARNING"),
+        (InternalError("a bug"), ServerError.UNKNOWN, "ERROR"),
+        (ZeroDivisionError(), ServerError.UNKNOWN, "ERROR"),
+    ],
+)
+def test_only_our_own_faults_leave_a_trace(
+    caplog, error: AckGateError, code: ServerError, level: str
+) -> None:
+    session = Refusing()
+    with caplog.at_level(logging.INFO):
+        session.refuse(7, error, session.fail)
+    [record] = caplog.records
+    assert record.levelname == level
+    assert (record.exc_info is not None) is (level == "ERROR")
+    [(request_id, told, message)] = session.refused
+    assert (request_id, told) == (7, code)
+    assert str(error) not in message or not str(error)
