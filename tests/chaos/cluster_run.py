@@ -12,7 +12,6 @@ of a fault. What each fault did to the service is kept in `figures`.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 import statistics
@@ -27,7 +26,7 @@ from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperFailedError
 from tests.chaos import inspection
 from tests.chaos.cluster_faults import Faults
 from tests.chaos.cluster_schedule import SESSION_SECONDS, Role, Trouble, plan_cluster_cycle
-from tests.chaos.cluster_side import DURABLE_SECONDS, ClusterSide, agree
+from tests.chaos.cluster_side import ClusterSide, agree
 from tests.chaos.facts import ViolationError
 from tests.chaos.run import ChaosFailedError
 from tests.chaos.side import both_sides, story
@@ -115,7 +114,6 @@ class ClusterRun:
         self._note(str(cycle))
         self._cluster.configure(cycle.settings)
         for each in self._sides:
-            each.fault_began = -math.inf
             each.hand_overs.clear()
         stop = asyncio.Event()
         serving = [asyncio.create_task(each.serve(cycle.number, stop)) for each in self._sides]
@@ -134,7 +132,7 @@ class ClusterRun:
             await asyncio.gather(*serving, return_exceptions=True)
         for each in self._sides:
             await each.settle_late()
-            each.side.client_facts.broker_ended(each.fault_began, DURABLE_SECONDS)
+            each.side.client_facts.broker_ended()
         await self._agree()
         self._read_logs()
         seconds = time.monotonic() - began
@@ -165,8 +163,6 @@ class ClusterRun:
         await self._look()
         await asyncio.sleep(cycle.work_seconds / 4)
         met, began = self._sides[0].owner, time.monotonic()
-        for each in self._sides:
-            each.fault_began = began
         await asyncio.gather(*(self._bring(fault, met) for fault in cycle.faults))
         healed = time.monotonic()
         self._note("all faults have ended")

@@ -43,7 +43,6 @@ LOOK_AROUND_SECONDS: Final = 0.1
 LATE_ANSWER_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.05
-DURABLE_SECONDS: Final = 0.5
 
 _CLOSES: Final = frozenset({pb.BaseCommand.CLOSE_PRODUCER, pb.BaseCommand.CLOSE_CONSUMER})
 
@@ -75,7 +74,6 @@ class ClusterSide:
         """From the present owner."""
         self.hand_overs: list[float] = []
         """Seconds from being let go by one owner to the first delivery by the next."""
-        self.fault_began = -math.inf
         self.verified_messages = 0
         self.is_idle = False
         """Whether it only holds the topic to the facts, and leaves the work to others."""
@@ -251,7 +249,7 @@ class ClusterSide:
         self.verified_at = -math.inf
         self._late += [(each.client, each.under_way) for each in self._everybody()]
         for facts in self.side.wire_facts:
-            facts.broker_ended(self.fault_began, DURABLE_SECONDS)
+            facts.broker_ended()
 
     async def _detach(self) -> None:
         """Everything that was sent is answered; then all clients go."""
@@ -267,7 +265,7 @@ class ClusterSide:
             await each.client.close()
             await each.under_way.settle(may_be_refused=True)
         for facts in self.side.wire_facts:
-            facts.broker_ended(-math.inf, DURABLE_SECONDS)
+            facts.broker_ended()
 
     def _tell(self, what: str, error: BaseException) -> None:
         text = str(error).replace("\n", " ")[:200]

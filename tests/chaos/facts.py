@@ -10,7 +10,7 @@ For one subscription a message that exists is in exactly one of three sets::
     unsure  an ack was sent, unconfirmed: may be delivered or not; then it is settled
     done    the ack is durable:         must never be delivered again
 
-    open --ack sent--> unsure --receipt, or old enough at the end--> done
+    open --ack sent--> unsure --receipt, or applied before what has one--> done
                          `--delivered after a restart--> open
 
 "Restart" is any change of hands: the same broker started again, or another one taking over.
@@ -113,11 +113,12 @@ class SubscriptionFacts:
             if key in self.unsure:
                 self.unsure[key] = min(self.unsure[key], at)
 
-    def receipt(self, keys: Iterable[MessageKey], sent_in_life: int) -> None:
+    def receipt(self, keys: Iterable[MessageKey], sent_in_life: int, sent_at: float) -> None:
         """The receipt of an ack has come, late perhaps. Raises `ViolationError` if it is a lie.
 
         It is one when the ack has been found lost since: an owner that was paused has woken up, and
-        has confirmed what its successor does not know.
+        has confirmed what its successor does not know. A receipt covers all acks that were applied
+        before its own was sent.
         """
         keys = list(keys)
         lies = [key for key in keys if self._came_again_in.get(key, -1) > sent_in_life]
@@ -128,6 +129,7 @@ class SubscriptionFacts:
             )
         self.had_receipt.update(keys)
         self.ack_durable(keys)
+        self.applied_is_durable(sent_at)
 
     def ack_durable(self, keys: Iterable[MessageKey]) -> None:
         """The ack is durable, for certain."""
@@ -140,9 +142,12 @@ class SubscriptionFacts:
         """What a cumulative ack of `last` acks."""
         return [key for key in (*self.open, *self.unsure) if key <= last]
 
-    def broker_ended(self, at: float, grace_seconds: float) -> None:
-        """Acks that were applied longer ago than that had time to become durable."""
-        self.ack_durable([k for k, applied in self.unsure.items() if applied <= at - grace_seconds])
+    def applied_is_durable(self, by: float) -> None:
+        """Whatever had been applied by that time is durable, for certain."""
+        self.ack_durable([key for key, applied in self.unsure.items() if applied <= by])
+
+    def broker_ended(self) -> None:
+        """What is told from now on is told in another life."""
         self.life += 1
 
     def verify_deliveries(

@@ -75,6 +75,16 @@ async def check_recovery(admin_url: str, topic: str, expected: Collection[str]) 
             raise ViolationError(f"{topic}, {name}: recovery reports {recovery}")
 
 
+async def written_subscriptions(admin_url: str, topic: str) -> set[str]:
+    """Those of which everything that is in memory is durable, too."""
+    stats = await _get(admin_url, topic, "stats")
+    return {
+        name
+        for name, each in stats["subscriptions"].items()
+        if each["ackState"]["store"]["dirtyVersions"] == 0
+    }
+
+
 async def backlogs(admin_url: str, topic: str) -> dict[str, int]:
     """Unacked entries of each subscription."""
     stats = await _get(admin_url, topic, "stats")

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from tests.chaos.schedule import Cycle
     from tests.chaos.side import Side
 
-DURABLE_SECONDS: Final = 0.25
-"""The longest linger (20 ms) and one sync, on a busy machine."""
-
 DRAIN_SECONDS: Final = 30.0
 CLIENT_MESSAGES_PER_CYCLE: Final = 150
 
@@ -176,14 +173,15 @@ class ChaosRun:
             task.cancel()
         for result in await asyncio.gather(*work, return_exceptions=True):
             self._check_end(result, cycle)
-        grace_seconds = 0.0 if cycle.ending is Ending.TERM else DURABLE_SECONDS
         for side in self._sides:
             for each in (side.publisher, *side.subscribers):
                 await each.under_way.settle(may_be_refused=cycle.ending is not Ending.KILL)
             if side.client is not None:
                 side.client.check()
             for facts in side.topic.subscriptions:
-                facts.broker_ended(ended_at, grace_seconds)
+                if cycle.ending is Ending.TERM:
+                    facts.applied_is_durable(ended_at)
+                facts.broker_ended()
 
     @staticmethod
     def _check_end(result: BaseException | None, cycle: Cycle) -> None:

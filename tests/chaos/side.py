@@ -73,13 +73,15 @@ class Side:
                 facts.verify_state(state.is_acked, time.monotonic())
 
     async def look(self, admin_url: str) -> None:
-        """Find out which acks of the real client have arrived."""
+        """Find out which acks of the real client have arrived, and which are durable."""
         if self.batches:
             return
         states = await inspection.cursor_states(admin_url, self.topic.name)
         state, facts = states[self.client_facts.name], self.client_facts
         applied = [key for key in facts.unsure if state.is_acked(key.position)]
         facts.ack_applied(applied, time.monotonic())
+        if facts.name in await inspection.written_subscriptions(admin_url, self.topic.name):
+            facts.ack_durable(applied)
 
 
 def both_sides(seed: int, styles: Sequence[Style]) -> list[Side]:

@@ -55,19 +55,19 @@ def test_without_a_change_of_hands_an_ack_is_only_known_to_be_applied(facts):
     facts.verify_deliveries({A, C}, LAST, applied_at=10.0)
     assert facts.unsure == {B: 10.0}
     assert facts.open == {A, C}
-    facts.broker_ended(11.0, 0.25)
+    facts.applied_is_durable(11.0)
     assert set(facts.done) == {B}
 
 
 def test_a_late_receipt_must_not_confirm_what_was_lost(facts):
     facts.ack_sent([A, B])
-    facts.broker_ended(1.0, 0.25)
+    facts.broker_ended()
     facts.verify_deliveries({A, C}, LAST)
-    facts.receipt([B], 0)
+    facts.receipt([B], 0, 1.0)
     with pytest.raises(ViolationError, match="1 acks were confirmed after they had been lost"):
-        facts.receipt([A], 0)
+        facts.receipt([A], 0, 1.0)
     facts.ack_sent([A])
-    facts.receipt([A], 1)
+    facts.receipt([A], 1, 2.0)
 
 
 def test_messages_of_one_key_come_first_in_order():
@@ -80,13 +80,14 @@ def test_messages_of_one_key_come_first_in_order():
         order.delivered(A.position, "k")
 
 
-def test_old_acks_without_a_receipt_count_as_durable(facts):
+def test_a_receipt_covers_what_was_applied_before_its_ack_was_sent(facts):
     facts.ack_sent([A, B, C])
     facts.ack_applied([A], 10.0)
     facts.ack_applied([B], 10.9)
-    facts.broker_ended(11.0, 0.25)
-    assert set(facts.done) == {A}
-    assert set(facts.unsure) == {B, C}
+    facts.receipt([C], 0, 10.5)
+    assert set(facts.done) == {A, C}
+    assert facts.had_receipt == {C}
+    assert set(facts.unsure) == {B}
 
 
 def test_a_state_must_hold_durable_acks_and_no_others(facts):
@@ -101,9 +102,9 @@ def test_a_state_must_hold_durable_acks_and_no_others(facts):
 def test_an_ack_that_a_crash_took_does_not_count_as_old_later(facts):
     facts.ack_sent([A])
     facts.ack_applied([A], 10.0)
-    facts.broker_ended(10.1, 0.25)
+    facts.broker_ended()
     facts.verify_state(lambda _: False, 11.0)
-    facts.broker_ended(20.0, 0.25)
+    facts.applied_is_durable(20.0)
     assert not facts.done
 
 

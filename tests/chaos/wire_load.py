@@ -339,11 +339,11 @@ class Subscriber:
             self.facts.ack_applied(keys, time.monotonic())
             return
 
-        consumer, life = self._consumer, self.facts.life
+        consumer, life, sent_at = self._consumer, self.facts.life, time.monotonic()
 
         async def with_receipt() -> None:
             await consumer.ack(*positions, is_cumulative=is_cumulative, unacked_mask=unacked_mask)
-            self.facts.receipt(keys, life)
+            self.facts.receipt(keys, life, sent_at)
 
         self.under_way.start(with_receipt())
         if len(self.under_way.tasks) >= ACKS_UNDER_WAY_MAX:
