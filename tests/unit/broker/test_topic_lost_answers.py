@@ -22,7 +22,7 @@ from ackgate.broker.subscription import Subscription
 from ackgate.broker.topic import Topic
 from ackgate.broker.wire_types import InitialPosition
 from ackgate.config.settings import Settings
-from ackgate.errors import AckGateError
+from ackgate.errors import AckGateError, SessionLostError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import LedgerOptions
 from ackgate.testing.faults import Fault, FaultPlan, Rule
@@ -83,6 +83,10 @@ class Life:
         for _ in range(TRIES_MAX):
             try:
                 return await step()
+            except SessionLostError:
+                for topic in self.registry:
+                    self.registry.forget(topic)
+                self.start()  # what a broker does by itself, with a new session
             except AckGateError:
                 await asyncio.sleep(1)
         raise AssertionError(f"failed {TRIES_MAX} times")
@@ -150,6 +154,7 @@ def live(plan: FaultPlan) -> FaultPlan:
         (Fault.LANDS_LATE, 0.0),
         (Fault.LANDS_LATE, 5.0),
         (Fault.SUSPEND, 45.0),
+        (Fault.LOSE_SESSION, 0.0),
     ],
     ids=str,
 )
