@@ -102,27 +102,36 @@ class TopicRegistry:
 
     async def topic(self, name: TopicName, *, create: bool) -> Topic:
         """Load or create. Raises `TopicNotFoundError`, or what storage raises."""
-        key = str(name)
-        present = self._topics.get(key)
-        if present is not None and not present.is_closing:
+        present = self._present(name)
+        if present is not None:
             return present
-        if self._is_closing or present is not None:
-            raise ServiceNotReadyError(f"topic {name} is being closed")
-        loading = self._loading.get(key)
+        loading = self._loading.get(str(name))
         if loading is None:
             await self.owners.require(name)
             may_create = create and self._parts.settings.broker.allow_auto_topic_creation
             if name.is_partition and not may_create:
                 partitions = await self.stored_partition_count(name.partitioned)
                 may_create = name.partition_index < partitions
-            loading = self._loading.get(key)
-            if loading is None:
-                loading = asyncio.get_running_loop().create_task(
-                    self._load(name, create=may_create)
-                )
-                self._loading[key] = loading
-                loading.add_done_callback(lambda _: self._loading.pop(key, None))
+            present = self._present(name)  # somebody else may have loaded it meanwhile
+            if present is not None:
+                return present
+            loading = self._loading.get(str(name)) or self._begin_loading(name, create=may_create)
         return await asyncio.shield(loading)
+
+    def _present(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded. Raises `ServiceNotReadyError` while it is being closed."""
+        present = self._topics.get(str(name))
+        if self._is_closing or (present is not None and present.is_closing):
+            raise ServiceNotReadyError(f"topic {name} is being closed")
+        return present
+
+    def _begin_loading(self, name: TopicName, *, create: bool) -> asyncio.Task[Topic]:
+        """Nothing is awaited between this and the look whether it is loaded or being loaded."""
+        key = str(name)
+        loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
+        self._loading[key] = loading
+        loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        return loading
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
         topic = Topic(name, self._parts)
@@ -151,10 +160,9 @@ class TopicRegistry:
         if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
         await self.owners.require(name)
-        loading = asyncio.get_running_loop().create_task(self._load(name, create=True))
-        self._loading[str(name)] = loading
-        loading.add_done_callback(lambda _: self._loading.pop(str(name), None))
-        await loading
+        if self._present(name) is not None or str(name) in self._loading:
+            raise TopicConflictError(f"topic {name} exists already")
+        await asyncio.shield(self._begin_loading(name, create=True))
 
     # ---------------------------------------------------------------- partitioned topics
 
