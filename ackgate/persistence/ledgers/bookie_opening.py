@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import AckGateError, ConfigurationError, InternalError, StorageError
 from ackgate.persistence.ledgers.bookie import Bookie
 from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
+from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.disk import OsDisk
 from ackgate.persistence.ledgers.io_lane import ThreadLane
 from ackgate.persistence.ledgers.settings import BookieSettings
@@ -152,7 +153,7 @@ async def open_usable_bookies(
     """Open as many of the directories as can be opened, all at the same time.
 
     Raises `StorageError` when fewer than `least` can be, `ConfigurationError` when a directory is
-    named twice.
+    named twice, or is a copy of another.
     """
     loop = asyncio.get_running_loop()
     tasks = {path: loop.create_task(opener.open(path)) for path in distinct(directories)}
@@ -161,6 +162,8 @@ async def open_usable_bookies(
     )
     bookies: list[Bookie] = []
     absent = AbsentBookies(opener)
+    refusals: list[AckGateError] = []
+    bugs: list[BaseException] = []
     for path, task in tasks.items():
         error = task.exception() if task in done else None
         if task not in done:
@@ -169,14 +172,25 @@ async def open_usable_bookies(
             bookies.append(task.result())
         elif isinstance(error, AckGateError) and not isinstance(error, InternalError):
             absent.put(path, str(error), None)
+            refusals.append(error)
         else:
-            raise error
-    if len(bookies) < least:
+            bugs.append(error)
+    try:
+        if bugs:
+            raise bugs[0]  # noqa: TRY301 - what is open is closed in one place
+        if len(bookies) < least:
+            only = refusals[0] if len(tasks) == len(refusals) == 1 else None
+            raise only or _too_few(bookies, absent, least)  # noqa: TRY301 - as above
+        BookiePool(bookies)  # refuses copies
+    except BaseException:
         await asyncio.gather(absent.close(), *(bookie.close() for bookie in bookies))
-        if len(tasks) == 1 and (error := next(iter(done)).exception()) is not None:
-            raise error
-        raise StorageError(
-            f"{len(bookies)} of {len(tasks)} bookies can be opened, at least {least} are needed: "
-            + "; ".join(f"{path}: {reason}" for path, reason in absent.reasons.items())
-        )
+        raise
     return bookies, absent
+
+
+def _too_few(bookies: Sequence[Bookie], absent: AbsentBookies, least: int) -> StorageError:
+    told = "; ".join(f"{path}: {reason}" for path, reason in absent.reasons.items())
+    return StorageError(
+        f"{len(bookies)} of {len(bookies) + len(absent.reasons)} bookies can be opened, at least "
+        f"{least} are needed: {told}"
+    )

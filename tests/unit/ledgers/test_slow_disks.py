@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ackgate.errors import LedgerWriteError, NotEnoughBookiesError, StorageError
+from ackgate.errors import ConfigurationError, LedgerWriteError, NotEnoughBookiesError, StorageError
 from ackgate.persistence.ledgers.bookie_opening import (
     OPEN_SECONDS_MAX,
     RETRY_SECONDS,
@@ -430,6 +430,25 @@ def test_too_few_directories_are_an_error_that_names_them(tmp_path: Path) -> Non
             await open_usable_bookies(slow.directories, opener, least=2)
         with pytest.raises(StorageError, match="Input/output error"):
             await open_usable_bookies(slow.directories[:1], opener)
+
+    run(main())
+
+
+def test_a_copy_of_a_directory_is_refused_and_nothing_stays_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow(tmp_path, 1)
+        client = await slow.start()
+        await client.close()
+        shutil.copytree(tmp_path / "0", tmp_path / "1")
+        opener = BookieOpener(settings=SETTINGS, disk=slow.disk, lane=slow.lanes.lane)
+        with pytest.raises(ConfigurationError, match="copy"):
+            await open_usable_bookies([tmp_path / "0", tmp_path / "1"], opener)
+        assert list((tmp_path / "0" / "journal").iterdir()) == []
+        # One that cannot be used does not keep the others from being opened.
+        (tmp_path / "1" / "bookie.json").write_text("{]")
+        bookies, absent = await open_usable_bookies([tmp_path / "0", tmp_path / "1"], opener)
+        assert "not a bookie's identity" in absent.reasons[tmp_path / "1"]
+        await bookies[0].close()
 
     run(main())
 
