@@ -98,7 +98,8 @@ def test_a_group_is_made_by_attribute_name_and_checks_itself() -> None:
 def test_texts_are_what_a_file_would_say() -> None:
     given = ["subscriptionTypesEnabled=Shared,Failover", "ackReceiptDurability=applied"]
     settings = load_settings(None, given, {}).settings
-    sets = [f"{key}={text}" for key, text in settings.texts().items() if "assword" not in key]
+    secrets = {"managedLedgerPassword", "metadataStoreDigest"}
+    sets = [f"{key}={text}" for key, text in settings.texts().items() if key not in secrets]
     assert load_settings(None, sets, {}).settings == settings
 
 
