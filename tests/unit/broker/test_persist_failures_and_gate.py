@@ -32,7 +32,7 @@ class Told:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.store = SimpleNamespace(outcome=OUTCOME, failing_since_ms=None)
+        self.store = SimpleNamespace(outcome=OUTCOME, failing_since_ms=None, why_stopped=None)
         self.gate = Gate(GateSettings(enabled=True, persist_failure_pause_ms=1000), 0)
         self.subscription = cast("Any", object.__new__(Subscription))
         self.subscription.store = self.store
