@@ -13,6 +13,7 @@ come late are held against the facts, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -104,7 +105,7 @@ class ClusterSide:
             except TROUBLES as error:
                 self._tell("has moved", error)
                 self._let_go_at = time.monotonic() if isinstance(error, LetGoError) else math.inf
-                self._give_up()
+                await self._give_up()
 
     async def probe(self) -> None:
         """Return when a message has been published since the call."""
@@ -244,9 +245,17 @@ class ClusterSide:
             if hasattr(each, "client"):
                 each.client.abort()
 
-    def _give_up(self) -> None:
-        """Go elsewhere; `settle_late` closes what is still open."""
+    async def _give_up(self) -> None:
+        """Go elsewhere; `settle_late` closes what is still open.
+
+        A broker whose disk is full closes the producers only. It lives, and is told to forget the
+        consumers: what they hold would not come to others.
+        """
         self.verified_at = -math.inf
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENT_SECONDS):
+                leaving = (each.leave() for each in self._everybody())
+                await asyncio.gather(*leaving, return_exceptions=True)
         self._late += [(each.client, each.under_way) for each in self._everybody()]
         for facts in self.side.wire_facts:
             facts.broker_ended()

@@ -171,6 +171,10 @@ class Publisher:
     async def finish(self) -> None:
         """Close the producer when everything is answered."""
         await asyncio.gather(*self.under_way.tasks, return_exceptions=True)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Close the producer, whatever is not answered yet."""
         await self._producer.close()
 
 
@@ -270,6 +274,10 @@ class Subscriber:
     async def finish(self) -> None:
         """Close the consumer when everything is answered."""
         await asyncio.gather(*self.under_way.tasks, return_exceptions=True)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Close the consumer, whatever is not answered yet."""
         await self._consumer.close()
 
     def _take_new(self) -> None:
