@@ -64,6 +64,9 @@ LOCATE_SECONDS_MAX: Final = 10.0
 ATTEMPTS_MAX: Final = 10
 """Tries of one small change of metadata against others that make the same one."""
 
+WITHDRAW_SECONDS_MAX: Final = 2.0
+"""A broker that stops gives its topics away, even if it cannot say that it stops."""
+
 RELEASES_AT_ONCE_MAX: Final = 8
 """Bundles that are given away at the same time when the broker stops."""
 
@@ -168,9 +171,10 @@ class Ownership:
             await asyncio.gather(self._rejoining, return_exceptions=True)
         if self._me is not None and self._is_member:
             try:
-                await self._delete(broker_path(self._me.broker_id), None)
-            except AckGateError as error:
-                log.warning("broker %s is still announced: %s", self._me.broker_id, error)
+                async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
+                    await self._delete(broker_path(self._me.broker_id), None)
+            except (AckGateError, TimeoutError) as error:
+                log.warning("broker %s is still announced: %r", self._me.broker_id, error)
             await self._release_all()
         self._is_member = False
         self._stop_listening()
