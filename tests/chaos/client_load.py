@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pulsar
 
-from tests.chaos.facts import MessageKey
+from tests.chaos.facts import MessageKey, ViolationError
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,6 +43,9 @@ class ClientLoad:
     ) -> None:
         self.topic = topic
         self.facts = facts
+        self.sent = 0
+        self.confirmed = 0
+        """Sends that were answered; this client resends what was not, for as long as it takes."""
         self._rng = random.Random(seed)
         self._loop = loop
         self._faults: list[BaseException] = []
@@ -122,13 +125,19 @@ class ClientLoad:
             if self._stop.is_set():
                 return
             payload = self.topic.new_payload()
+            self.sent += 1
             self._producer.send_async(payload, self._on_sent(payload))
 
     def _on_sent(self, payload: bytes) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
         def on_sent(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
             key = message_key(message_id)
             is_duplicate = key.ledger_id < 0  # stored before, at a place that is not told
-            if result == pulsar.Result.Ok and not is_duplicate:
+            if result != pulsar.Result.Ok:
+                if not self._stop.is_set():
+                    self._faults.append(ViolationError(f"a send was given up: {result}"))
+                return
+            self.confirmed += 1
+            if not is_duplicate:
                 self._tell(lambda: self.topic.exists(key, payload))
 
         return on_sent

@@ -282,9 +282,12 @@ class ClusterRun:
                     await subscriber.ack_everything()
                 if each.side.client is not None:
                     each.side.client.check()
+                    unconfirmed = each.side.client.sent - each.side.client.confirmed
+                    left[f"{each.side.topic.name} sends"] = unconfirmed
                 admin_url = self._cluster.brokers[each.owner].admin_url
                 found = await inspection.backlogs(admin_url, each.side.topic.name)
-                left.update({f"{each.side.topic.name} {name}": n for name, n in found.items() if n})
+                left.update({f"{each.side.topic.name} {name}": n for name, n in found.items()})
+            left = {name: count for name, count in left.items() if count}
             if not left:
                 return
             if time.monotonic() > deadline:
