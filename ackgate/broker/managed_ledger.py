@@ -433,7 +433,7 @@ class ManagedLedger:
         self._flush()
 
     async def _switch_within_bounds(self) -> None:
-        """Take the steps, each again while it is only the metadata store that fails."""
+        """Take the steps, each again while the metadata store is only out of touch."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SWITCH_SECONDS_MAX
         attempt = 0
@@ -452,12 +452,20 @@ class ManagedLedger:
                     longest=RETRY_SECONDS_MAX,
                     seed=crc32(self.path.encode()),
                 )
-                if self._is_closed or loop.time() + seconds > deadline:
+                is_hopeless = self._is_closed or not self._is_out_of_touch(error)
+                if is_hopeless or loop.time() + seconds > deadline:
                     raise
                 log.warning("topic %s: no ledger to write to yet: %s", self.path, error)
                 await asyncio.sleep(seconds)
             else:
                 return
+
+    def _is_out_of_touch(self, error: MetadataStoreError) -> bool:
+        """Whether waiting may help. A store that refuses (its disk is full) says so at once."""
+        return (
+            isinstance(error, StoreSuspendedError | OutcomeUnknownError)
+            or self._metadata.session_state is not SessionState.CONNECTED
+        )
 
     async def _close_writer(self) -> None:
         writer = self._writer
