@@ -193,6 +193,11 @@ class Subscription:
             self.tell_end_if_reached()
         self.ask_round()
 
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone, and what was acked in it."""
+        self.cursor.ledger_trimmed(ledger_id)
+        self.on_acked()
+
     def tell_end_if_reached(self) -> None:
         """Tell consumers when the topic takes no more messages and all there are are acked."""
         if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:

@@ -328,7 +328,9 @@ class Topic:
         """Entries that were told as failed are stored after all."""
         if self._dedup is not None:
             # What has been sent again meanwhile would be stored twice. Loaded anew, we know of them.
-            log.warning("topic %s: %d failed entries are stored: loaded anew", self.name, entry_count)
+            log.warning(
+                "topic %s: %d failed entries are stored: loaded anew", self.name, entry_count
+            )
             self.parts.forget_topic(self)
 
     def on_fenced(self, error: AckGateError) -> None:
@@ -514,7 +516,7 @@ class Topic:
                 ),
             ):
                 for subscription in self.subscriptions.values():
-                    subscription.cursor.ledger_trimmed(ledger_id)
+                    subscription.ledger_trimmed(ledger_id)
         except AckGateError as error:
             log.warning("topic %s: not trimmed: %s", self.name, error)
         finally:

@@ -160,7 +160,8 @@ class CursorWriter:
     async def finish(self) -> None:
         """Start no further write, and wait for the one under way."""
         self._is_finishing = True
-        while tasks := [task for task in (self._task, self._sweep) if task is not None]:
+        # One that is cancelled before it has begun is done, and never gets to say so itself.
+        while tasks := [t for t in (self._task, self._sweep) if t is not None and not t.done()]:
             self._wake_up()
             await asyncio.wait(tasks)
 

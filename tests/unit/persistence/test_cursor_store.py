@@ -477,6 +477,19 @@ async def test_what_is_acked_during_the_last_write_is_written_too() -> None:
 
 
 @virtual
+async def test_who_loses_a_cursor_while_closing_it_closes_it_all_the_same() -> None:
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    closing = asyncio.ensure_future(store.close())
+    asyncio.get_running_loop().call_soon(store.abandon, OwnershipError("somebody else has it"))
+    store._writer.abandon()  # before its task has taken a step
+    async with asyncio.timeout(5):
+        await closing
+    assert isinstance(store.why_stopped, OwnershipError)
+
+
+@virtual
 async def test_a_closed_store_refuses_and_answers() -> None:
     world = World()
     store = await world.open()
