@@ -7,6 +7,7 @@ standard error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -19,6 +20,7 @@ from ackgate.config.load import load_settings
 if TYPE_CHECKING:
     import argparse
 
+    from ackgate.broker.server import BrokerServer
     from ackgate.config.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,10 +61,36 @@ async def _serve(settings: Settings, data_directory: Path) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_stop.set)
-    broker = await BrokerServer.start(settings, data_directory)
+    log.info(
+        "starting on %s with %s",
+        data_directory,
+        settings.persistence.metadata_store_url or "its own metadata store",
+    )
+    starting = asyncio.ensure_future(BrokerServer.start(settings, data_directory))
+    broker = await _unless_told_to_stop(starting, told_to_stop)
+    if broker is None:
+        log.info("told to stop before it served")
+        return 0
     print(f"ackgate ready {broker.service_url} {broker.web_url}", flush=True)  # noqa: T201
     await told_to_stop.wait()
     log.info("stopping")
     await broker.stop()
     log.info("stopped")
     return 0
+
+
+async def _unless_told_to_stop(
+    starting: asyncio.Future[BrokerServer], told_to_stop: asyncio.Event
+) -> BrokerServer | None:
+    """The broker; `None` when it was to stop first: a store that does not answer is waited for long."""
+    stopping = asyncio.ensure_future(told_to_stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await starting).stop()  # it was ready in this very moment
+        return None
+    finally:
+        stopping.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from contextlib import AsyncExitStack
@@ -114,7 +115,6 @@ class BrokerServer:
         old_ledgers = await self.parts.ledger_client.ledger_ids()
         stack.push_async_callback(self._protocol.close)
         stack.push_async_callback(self._close_peers)
-        stack.push_async_callback(self._close_topics)
         self.protocol_port = await _listening(
             self._protocol.listen(host, broker.broker_service_port),
             host,
@@ -129,6 +129,7 @@ class BrokerServer:
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
         stack.push_async_callback(stop_http)
+        stack.push_async_callback(self._close_topics)  # first: clients are waiting for that
         stack.callback(self._protocol.stop_accepting)
         self.ownership.on_joined(self.parts.policies.follow)
         self.ownership.on_joined(self.dynamic.follow)
@@ -312,6 +313,7 @@ async def _listening(listening: Awaitable[int], host: str, port: int) -> int:
     try:
         return await listening
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}"
-        ) from error
+        # asyncio repeats the address in its own words; what has no number is about the name.
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else error.strerror or error
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error

@@ -8,6 +8,7 @@ import pulsar
 import pytest
 
 from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing.zookeeper import free_ports
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
 
 SHARED = pulsar.ConsumerType.Shared
@@ -112,3 +113,13 @@ def test_a_port_that_is_taken_is_named(own_broker, tmp_path):
     second = BrokerProcess(tmp_path / "other", port=own_broker.port)
     with pytest.raises(BrokerFailedError, match=f"cannot listen on 127.0.0.1:{own_broker.port}"):
         second.start()
+
+
+def test_told_to_stop_while_it_waits_for_its_metadata_store_it_stops(tmp_path):
+    [nobody] = free_ports(1)
+    url = f"zk:127.0.0.1:{nobody}"
+    broker = BrokerProcess(tmp_path / "other", settings={"metadataStoreUrl": url})
+    broker.launch()
+    eventually(lambda: url in broker.log, seconds=30)
+    assert broker.stop(timeout_seconds=20) == 0
+    assert "told to stop before it served" in broker.log

@@ -50,6 +50,12 @@ async def test_a_dead_address_is_named_in_time(caplog: pytest.LogCaptureFixture)
     assert SECRET not in f"{failed.value!r} {options!r} {caplog.text}"
 
 
+async def test_a_name_that_nobody_knows_is_said_to_be_the_reason() -> None:
+    options = SessionOptions(operation_timeout_seconds=0.2)
+    with pytest.raises(MetadataStoreError, match=r"no-such-host\.invalid: (?!connected)\w+"):
+        await ZooKeeperMetadataStore.open("no-such-host.invalid:2181/x", options=options)
+
+
 async def test_one_dead_server_of_several_is_passed_over(
     zookeeper: ZooKeeperProcess, connect: Connect
 ) -> None:

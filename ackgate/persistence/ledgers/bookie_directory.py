@@ -99,7 +99,7 @@ class BookieDirectory:
             self._list_foreign()
             self.storage.refresh()
         except OSError as error:
-            raise StorageError(f"bookie directory {self.directory}: {error}") from error
+            raise StorageError(f"bookie directory {self.directory}: {_words(error)}") from error
 
     def look(self) -> None:
         """Open for reading only. Raises `StorageError`, `ConfigurationError`."""
@@ -113,7 +113,7 @@ class BookieDirectory:
             self._list_foreign()
             self.storage.refresh()
         except OSError as error:
-            raise StorageError(f"bookie directory {self.directory}: {error}") from error
+            raise StorageError(f"bookie directory {self.directory}: {_words(error)}") from error
 
     def take_over(self) -> int:
         """Take over journals of writers that have gone since.
@@ -253,3 +253,10 @@ class BookieDirectory:
             raise StorageError(f"{journal}: the name of a new writer is taken")
         fences = Fences.join(self.disk, self.directory / FENCES_FILE, is_alone=is_alone)
         return Writer(name, journal, lock, fences)
+
+
+def _words(error: OSError) -> str:
+    """What went wrong, for people: making a directory where a file is says "File exists"."""
+    if isinstance(error, FileExistsError):
+        return f"{error.filename} is no directory"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

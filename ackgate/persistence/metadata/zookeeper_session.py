@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 HEARTBEAT: Final = 0.25
 """Share of the session time-out after which a session that has nothing to ask asks all the same."""
 
+RESOLVE_SECONDS_MAX: Final = 2.0
+"""How long a name is looked up again, only to say why there is no connection."""
+
 
 class ZooKeeperSession:
     """One session at a time, each with a bridge of its own. Lost until `begin`."""
@@ -115,9 +118,10 @@ class ZooKeeperSession:
             async with asyncio.timeout(seconds):
                 await self._connecting
         except TimeoutError:
+            problem = bridge.problem or await _unresolved(self._hosts) or "not connected"
             raise MetadataStoreError(
                 f"no session with {self._name} within {seconds:g} s"
-                f" (metadataStoreOperationTimeoutSeconds): {bridge.problem or 'not connected'}"
+                f" (metadataStoreOperationTimeoutSeconds): {problem}"
             ) from None
         finally:
             self._connecting = None
@@ -190,3 +194,18 @@ class ZooKeeperSession:
             if timer is not None:
                 timer.cancel()
         self._time_out = self._heartbeat = None
+
+
+async def _unresolved(hosts: tuple[str, ...]) -> str:
+    """Which of the servers' names nobody knows, and who says so; kazoo passes over them."""
+    problems: list[str] = []
+    for address in hosts:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+                await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port))
+        except TimeoutError:
+            problems.append(f"{host}: no name server answers")
+        except OSError as error:
+            problems.append(f"{host}: {error.strerror or error}")
+    return ", ".join(problems)
