@@ -1,8 +1,9 @@
 """The broker process: parts put together in order, served, and taken apart again.
 
 Edge. Start: data directory locked, metadata store, bookies (their journals replayed), topics'
-registry, protocol port, HTTP port. Stop: ports first, then topics (what is dirty is persisted),
-then the stores. A topic is loaded when somebody asks for it.
+registry, protocol port, HTTP port, a place among the brokers. Stop: no new connections, then topics
+(what is dirty is persisted, and other brokers take over), then the ports, then the stores. A topic
+is loaded when somebody asks for it.
 """
 
 from __future__ import annotations
