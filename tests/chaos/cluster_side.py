@@ -7,7 +7,7 @@ Edge::
        '---- the connection ends, the broker lets go of the topic, or is silent while another owns it
 
 What is given up while it is open (a paused owner) is kept until the end of the cycle: answers that
-come late are held against the facts, too.
+come late are held against the facts, too, and messages must not come from there any more.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class MovedError(Exception):
     """The topic is somewhere else now, or nowhere."""
 
 
+class SilentError(MovedError):
+    """The broker says nothing, and others say that it is theirs."""
+
+
 class LetGoError(MovedError):
     """The broker has said that it lets go of it."""
 
@@ -84,6 +88,8 @@ class ClusterSide:
         self._served: tuple[int, int] | None = None
         self._let_go_at = math.inf
         self._late: list[tuple[WireClient, UnderWay]] = []
+        self._late_had: dict[WireClient, int] = {}
+        """Messages that a former owner had delivered when its successor was found in order."""
 
     # ---------------------------------------------------------------- one cycle
 
@@ -105,7 +111,9 @@ class ClusterSide:
             except TROUBLES as error:
                 self._tell("has moved", error)
                 self._let_go_at = time.monotonic() if isinstance(error, LetGoError) else math.inf
-                await self._give_up()
+                if not isinstance(error, SilentError):
+                    await self._leave()
+                self._give_up()
 
     async def probe(self) -> None:
         """Return when a message has been published since the call."""
@@ -127,7 +135,11 @@ class ClusterSide:
         for client, under_way in self._late:
             client.abort()
             await under_way.settle(may_be_refused=True)
+            more = _messages(client) - self._late_had.get(client, math.inf)
+            if more > 0:
+                raise ViolationError(f"{more} messages came from one that owned the topic no more")
         self._late.clear()
+        self._late_had.clear()
 
     # ---------------------------------------------------------------- finding it, holding it to the facts
 
@@ -167,6 +179,8 @@ class ClusterSide:
             self.verified_messages += await subscriber.verify(
                 marker, applied_at=applied_at, patience_seconds=PATIENCE_SECONDS
             )
+        for client, _ in self._late:
+            self._late_had.setdefault(client, _messages(client))
         self._served, self.verified_at = served, time.monotonic()
         self._note(f"{side.topic.name} is as it should be, at broker {self.owner}")
 
@@ -233,7 +247,7 @@ class ClusterSide:
                 except NoOwnerError:
                     continue
                 if owner.port != port:
-                    raise MovedError(f"{port} is silent, and {owner} owns the topic")
+                    raise SilentError(f"{port} is silent, and {owner} owns the topic")
 
     def _everybody(self) -> list[Publisher | Subscriber]:
         return [self.side.publisher, *self.side.subscribers]
@@ -245,17 +259,19 @@ class ClusterSide:
             if hasattr(each, "client"):
                 each.client.abort()
 
-    async def _give_up(self) -> None:
-        """Go elsewhere; `settle_late` closes what is still open.
+    async def _leave(self) -> None:
+        """A broker whose disk is full closes the producers only.
 
-        A broker whose disk is full closes the producers only. It lives, and is told to forget the
-        consumers: what they hold would not come to others.
+        It lives, and is told to forget the consumers: what they hold would not come to others.
         """
-        self.verified_at = -math.inf
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENT_SECONDS):
                 leaving = (each.leave() for each in self._everybody())
                 await asyncio.gather(*leaving, return_exceptions=True)
+
+    def _give_up(self) -> None:
+        """Go elsewhere; `settle_late` closes what is still open."""
+        self.verified_at = -math.inf
         self._late += [(each.client, each.under_way) for each in self._everybody()]
         for facts in self.side.wire_facts:
             facts.broker_ended()
@@ -279,6 +295,10 @@ class ClusterSide:
     def _tell(self, what: str, error: BaseException) -> None:
         text = str(error).replace("\n", " ")[:200]
         self._note(f"{self.side.topic.name} {what} ({type(error).__name__}: {text})")
+
+
+def _messages(client: WireClient) -> int:
+    return sum(len(consumer.received) for consumer in client.consumers.values())
 
 
 async def _until_let_go(client: WireClient) -> None:
