@@ -168,9 +168,13 @@ class BookieLedgerWriter:
     async def wait_for_room(self) -> None:
         """Return when adds in flight are below the bound."""
         while not self.has_room:
-            if self._room is None:
-                self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            await self._next_confirmed()
+
+    async def _next_confirmed(self) -> None:
+        """Return when something more is confirmed and there is room, or when the handle ends."""
+        if self._room is None:
+            self._room = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._room)
 
     def _send_gathered(self) -> None:
         gathered = self._adds.take_gathered()
@@ -352,8 +356,10 @@ class BookieLedgerWriter:
         while self._change is not None or self._adds.count:
             if self._change is not None:
                 await asyncio.wait([self._change])
-            elif (ticket := self._adds.last_ticket()) is not None:
+            elif (ticket := self._adds.last_ticket()) is not None and not ticket[1].done():
                 await asyncio.wait([ticket[1]])
+            else:  # whoever waited for it was cancelled, and it was along with that
+                await self._next_confirmed()
         if not isinstance(self._end, LedgerFencedError):
             await self._close_metadata()
         self._is_released = True

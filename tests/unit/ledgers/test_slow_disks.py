@@ -153,6 +153,23 @@ def test_a_disk_that_never_answers_has_failed_after_its_time(tmp_path: Path) -> 
     run(main())
 
 
+def test_a_close_waits_for_an_add_whose_caller_has_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow(tmp_path, 1)
+        client = await slow.start()
+        writer = await client.create(LedgerOptions())
+        slow.lanes.hold("bookie-journal-0")
+        writer.append([b"x"]).durable.cancel()
+        closing = asyncio.ensure_future(writer.close())
+        await asyncio.sleep(1)  # time goes on: the close does not keep the loop busy
+        slow.lanes.let_go()
+        await closing
+        assert writer.last_add_confirmed == 0
+        await client.close()
+
+    run(main())
+
+
 def test_without_a_spare_the_ledgers_on_it_fail_and_no_others(tmp_path: Path) -> None:
     async def main() -> None:
         slow = Slow(tmp_path, 2)
