@@ -488,7 +488,11 @@ class ManagedLedger:
             return
         if self._abandoned is not None:
             raise self._abandoned
-        reader = await self._client.open(writer.ledger_id, password=self._options.password)
+        try:
+            reader = await self._client.open(writer.ledger_id, password=self._options.password)
+        except NoSuchLedgerError as error:
+            # Only who owns the topic deletes its ledgers; if nobody has, loading it anew settles it.
+            raise OwnershipError(f"topic {self.path}: {error}") from error
         stored = reader.last_add_confirmed + 1
         next_entry = self.facts.entry_count(writer.ledger_id) or 0
         if not self._is_forsaken:

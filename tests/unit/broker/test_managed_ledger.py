@@ -382,3 +382,15 @@ async def test_the_first_entry_at_a_time_is_found_by_halving() -> None:
     assert await ledger.reads.first_published_at(1090) == sink_confirmed[9]
     end = ledger.facts.next_valid(ledger.facts.last_confirmed)
     assert await ledger.reads.first_published_at(1091) == end
+
+
+async def test_a_ledger_that_somebody_has_deleted_means_that_the_topic_is_lost() -> None:
+    world = World()
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    await MemoryLedgerClient(world.storage).delete(ledger.ledger_records[-1].ledger_id)
+    world.faults.next_fault = "before"
+    ledger.add(entry(0), 1, 0)
+    await settled(ledger, sink, 1)
+    assert sink.failed == [0]
+    assert len(sink.fenced) == 1
