@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.ledgers.cluster_mark import claim, known_cluster
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import (
@@ -128,6 +130,9 @@ async def opened_storage(
         opener = BookieOpener(
             settings=bookie_settings(places.settings), is_read_only=not is_writing
         )
+        cluster = await known_cluster(metadata)
+        if cluster is not None:
+            opener.admit = partial(claim, cluster=cluster)
         bookies, absent = await open_usable_bookies(present, opener, least=0)
         client = BookieLedgerClient(
             bookies,

@@ -14,6 +14,7 @@ import os
 import socket
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.data_directory import DataDirectory
@@ -38,6 +39,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.session_options import SessionOptions
@@ -240,13 +242,20 @@ async def _open_ledgers(
 ) -> tuple[BookieLedgerClient, int]:
     """The ledger client, and the number of this start, which marks what it makes."""
     persistence = settings.persistence
+    opener = BookieOpener(settings=bookie_settings(persistence))
+    cluster = await known_cluster(metadata)
+    if cluster is not None:
+        opener.admit = partial(claim, cluster=cluster)
     bookies, absent = await open_usable_bookies(
         persistence.bookie_paths(directory.root),
-        BookieOpener(settings=bookie_settings(persistence)),
+        opener,
         least=persistence.managed_ledger_default_write_quorum,
     )
     try:
         await _refuse_lost_metadata(metadata, bookies)
+        if cluster is None:
+            opener.admit = partial(claim, cluster=await cluster_of(metadata))
+            await asyncio.gather(*map(opener.admit, bookies))
         run = await _next_run(metadata)
     except BaseException:
         await BookieLedgerClient(bookies, metadata, absent=absent).close()

@@ -200,6 +200,10 @@ class Bookie:
 
         return cached + await self._in_time(stored)
 
+    async def claim(self, cluster: str) -> None:
+        """Mark it as this cluster's. Raises `ConfigurationError`: another's; `StorageError`."""
+        await self._in_time(lambda: self._opened.claim(cluster))
+
     async def ledger_ids(self) -> set[int]:
         """Ledgers that have entries here."""
 

@@ -19,6 +19,7 @@ from ackgate.persistence.ledgers.fences import Fences
 from ackgate.persistence.ledgers.fragment_storage import FragmentStorage
 from ackgate.persistence.ledgers.journal_view import JournalView
 from ackgate.persistence.ledgers.layout import (
+    CLUSTER_FILE,
     FENCES_FILE,
     IDENTITY_FILE,
     JOURNAL_DIRECTORY,
@@ -144,7 +145,10 @@ class BookieDirectory:
         return self._foreign + tuple(f"{LEDGERS_DIRECTORY}/{n}" for n in self.storage.foreign_files)
 
     def _list_foreign(self) -> None:
-        ours = {IDENTITY_FILE, LOCK_FILE, FENCES_FILE, JOURNAL_DIRECTORY, LEDGERS_DIRECTORY}
+        ours = {
+            *(IDENTITY_FILE, CLUSTER_FILE, LOCK_FILE, FENCES_FILE),
+            *(JOURNAL_DIRECTORY, LEDGERS_DIRECTORY),
+        }
         foreign = [name for name in self.disk.list(self.directory) if name not in ours]
         foreign += [
             f"{JOURNAL_DIRECTORY}/{name}"
@@ -170,8 +174,42 @@ class BookieDirectory:
         finally:
             writer.lock.release()
 
+    def claim(self, cluster: str) -> None:
+        """Mark the directory as `cluster`'s, if nobody's mark is there. Read-only: only look.
+
+        Raises `ConfigurationError` when it is another cluster's, `StorageError`.
+        """
+        try:
+            if self.writer is None:
+                self._check_cluster(cluster)
+                return
+            lock = self.disk.lock(self.directory / LOCK_FILE, wait=True)
+            assert lock is not None
+            try:
+                if not self._check_cluster(cluster):
+                    self._write_whole(CLUSTER_FILE, {"format": _FORMAT, "cluster": cluster})
+                    self.disk.sync_directory(self.directory)
+            finally:
+                lock.release()
+        except OSError as error:
+            raise StorageError(f"bookie directory {self.directory}: {_words(error)}") from error
+
+    def _check_cluster(self, cluster: str) -> bool:
+        """Whether there is a mark."""
+        found = self._read_small(CLUSTER_FILE, "cluster")
+        if found is not None and found != cluster:
+            raise ConfigurationError(
+                f"bookie {self.directory} belongs to another cluster, that of another metadata store"
+                f" ({CLUSTER_FILE} says {found}, the metadata store {cluster}): use other"
+                " directories, or the metadata store that they were used with"
+            )
+        return found is not None
+
     def _read_identity(self) -> str | None:
-        path = self.directory / IDENTITY_FILE
+        return self._read_small(IDENTITY_FILE, "bookie_id")
+
+    def _read_small(self, name: str, key: str) -> str | None:
+        path = self.directory / name
         try:
             file = self.disk.open_read(path)
         except FileNotFoundError:
@@ -181,13 +219,13 @@ class BookieDirectory:
         finally:
             file.close()
         try:
-            identity = json.loads(text)
-            found, bookie_id = identity["format"], identity["bookie_id"]
+            stored = json.loads(text)
+            found, value = stored["format"], stored[key]
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(f"{path}: not a bookie's identity: {text[:80]!r}") from None
-        if found != _FORMAT or not isinstance(bookie_id, str):
+        if found != _FORMAT or not isinstance(value, str):
             raise ConfigurationError(f"{path}: format {found!r}; this version reads {_FORMAT}")
-        return bookie_id
+        return value
 
     def _make_identity(self) -> str:
         if self.disk.list(self._ledgers):
@@ -196,18 +234,21 @@ class BookieDirectory:
             )
         self._sync_way_here()
         bookie_id = f"{self.directory.name}-{self.random_bytes(4).hex()}"
-        path = self.directory / IDENTITY_FILE
-        temporary = self.directory / f"{IDENTITY_FILE}.new"
+        self._write_whole(IDENTITY_FILE, {"format": _FORMAT, "bookie_id": bookie_id})
+        return bookie_id
+
+    def _write_whole(self, name: str, content: dict[str, object]) -> None:
+        """Under its name there is all of it, or nothing."""
+        temporary = self.directory / f"{name}.new"
         with contextlib.suppress(FileNotFoundError):
             self.disk.remove(temporary)
         file = self.disk.create(temporary)
         try:
-            file.append(json.dumps({"format": _FORMAT, "bookie_id": bookie_id}).encode())
+            file.append(json.dumps(content).encode())
             file.sync()
         finally:
             file.close()
-        self.disk.rename(temporary, path)
-        return bookie_id
+        self.disk.rename(temporary, self.directory / name)
 
     def _sync_way_here(self) -> None:
         """Make the directory's own name durable, and those of the parents it may have needed."""

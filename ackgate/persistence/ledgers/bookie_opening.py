@@ -21,7 +21,7 @@ from ackgate.persistence.ledgers.io_lane import ThreadLane
 from ackgate.persistence.ledgers.settings import BookieSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
     from ackgate.persistence.ledgers.disk import Disk
@@ -53,6 +53,8 @@ class BookieOpener:
         self._disk = disk or OsDisk()
         self._lane = lane
         self._random_bytes = random_bytes
+        self.admit: Callable[[Bookie], Awaitable[None]] | None = None
+        """Asked about each that was opened; what it raises, opening raises."""
 
     async def open(self, directory: Path) -> Bookie:
         """Open one directory, made if absent, and replay what a crash left in its journal.
@@ -66,12 +68,19 @@ class BookieOpener:
         except BaseException:
             storage_lane.close()
             raise
-        return Bookie(
+        bookie = Bookie(
             opened,
             settings=self._settings,
             journal_lane=self._lane(f"bookie-journal-{directory.name}"),
             storage_lane=storage_lane,
         )
+        if self.admit is not None:
+            try:
+                await self.admit(bookie)
+            except BaseException:
+                await bookie.close()
+                raise
+        return bookie
 
 
 def distinct(directories: Sequence[Path]) -> list[Path]:

@@ -4,6 +4,7 @@ Pure: names only.
 
     <bookie>/
       bookie.json                      who this is
+      cluster.json                     whose ledgers these are: the metadata store that knows them
       lock                             held while a writer joins, or a dead one is taken over
       fences                           ledgers fenced while their writer may still live
       journal/<writer>/lock            held by that writer as long as it lives
@@ -22,6 +23,7 @@ import sys
 from typing import Final, NamedTuple
 
 IDENTITY_FILE: Final = "bookie.json"
+CLUSTER_FILE: Final = "cluster.json"
 LOCK_FILE: Final = "lock"
 FENCES_FILE: Final = "fences"
 JOURNAL_DIRECTORY: Final = "journal"
