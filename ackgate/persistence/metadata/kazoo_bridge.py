@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
@@ -94,6 +95,8 @@ class KazooBridge:
             ),
             logger=kazoo_logger,
         )
+        connection = self._client._connection
+        connection._read_response = _in_order(connection._read_response)
         self._client.add_listener(self._hear_state)
         self.watch: Final = self._hear_watch
         """What to hand to kazoo as a watch. One and the same for all, so that kazoo keeps one."""
@@ -190,6 +193,22 @@ class KazooBridge:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:  # the loop is closed: nobody waits for an answer any more
                 self._handler.give_up()
+
+
+def _in_order(read_response: Callable[..., Any]) -> Callable[..., Any]:
+    """Drop a connection whose answers are out of order, as Java's client does.
+
+    A server leaves requests without an answer when their session is about to expire. For kazoo that
+    is an unknown error, which ends its thread.
+    """
+
+    def read(*arguments: Any) -> Any:  # noqa: ANN401
+        try:
+            return read_response(*arguments)
+        except RuntimeError as error:
+            raise ConnectionDropped(str(error)) from error
+
+    return read
 
 
 def _settle(done: asyncio.Future[None]) -> None:

@@ -53,8 +53,8 @@ BYTES_UNDER_WAY_MAX: Final = 8 * 1024 * 1024
 
 _SWEEP_SECONDS_MIN: Final = 0.05
 
-_BROKEN: Final = (zk.ConnectionLoss, zk.OperationTimeoutError, zk.AuthFailedError)
-"""kazoo's words for a request whose answer never came."""
+_BROKEN: Final = (zk.ConnectionLoss, zk.OperationTimeoutError, zk.AuthFailedError, RuntimeError)
+"""kazoo's words for a request whose answer never came; the last one, that another came instead."""
 
 _NOT_SENT: Final = (zk.ConnectionClosedError, zk.SessionExpiredError, zk.SessionMovedError)
 """Words for a request that was refused: its session is not there."""
