@@ -28,7 +28,7 @@ smoke: spark java ## every benchmark at toy size: they run, their figures mean n
 	@$(python) -m bench --smoke $(ARGS)
 
 chaos: CYCLES ?= 20
-chaos: spark java ## kill, freeze, cut off and starve working brokers, one alone (FORM=single), then two on a ZooKeeper (FORM=cluster); CYCLES=200 for more, SEED=7 to repeat a run
+chaos: spark java ## kill, freeze, cut off and starve working brokers; FORM=single or cluster, CYCLES=200, SEED=7 to repeat a run
 	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(ARGS)
 
 simulate: SEEDS ?= 1000
