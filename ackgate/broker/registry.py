@@ -11,6 +11,7 @@ bundle goes away while it is being loaded is let go of again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -22,9 +23,10 @@ from ackgate.broker.errors import (
 )
 from ackgate.broker.names import TopicName
 from ackgate.broker.partition_counts import (
-    encode_partition_count,
+    create_partition_count,
     partitioned_topic_path,
     partitioned_topics_path,
+    raise_partition_count,
     read_partition_count,
 )
 from ackgate.broker.policies import topic_policy_path
@@ -35,6 +37,7 @@ from ackgate.errors import (
     CallerError,
     NodeExistsError,
     NoSuchNodeError,
+    OutcomeUnknownError,
     OwnershipError,
     SessionLostError,
 )
@@ -192,26 +195,17 @@ class TopicRegistry:
         if await self.exists(name):
             raise TopicConflictError(f"topic {name} exists already")
         try:
-            await self._parts.metadata.create(
-                partitioned_topic_path(name), encode_partition_count(count)
-            )
+            await create_partition_count(self._parts.metadata, name, count)
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
         await self._create_partitions(name, range(count))
 
     async def add_partitions(self, name: TopicName, count: int) -> None:
         """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
-        present = await self.stored_partition_count(name)
+        self._check_partition_count(name, count)
+        present = await raise_partition_count(self._parts.metadata, name, count)
         if not present:
             raise TopicNotFoundError(f"partitioned topic {name} does not exist")
-        self._check_partition_count(name, count)
-        if count <= present:
-            raise CallerError(f"topic {name} has {present} partitions, cannot make it {count}")
-        await self._parts.metadata.put(
-            partitioned_topic_path(name),
-            encode_partition_count(count),
-            expected_version=None,
-        )
         await self._create_partitions(name, range(present, count))
 
     async def _create_partitions(self, name: TopicName, indexes: range) -> None:
@@ -219,10 +213,9 @@ class TopicRegistry:
         value = encode_topic_node(TopicNode())
 
         async def create(index: int) -> None:
-            try:
+            # Not settled when unanswered: a partition without a node gets it when it is loaded.
+            with contextlib.suppress(NodeExistsError, OutcomeUnknownError):
                 await self._parts.metadata.create(_node_path(name.partition(index)), value)
-            except NodeExistsError:
-                return
 
         for start in range(0, len(indexes), CREATES_AT_ONCE_MAX):
             await asyncio.gather(*map(create, indexes[start : start + CREATES_AT_ONCE_MAX]))
@@ -240,8 +233,10 @@ class TopicRegistry:
 
     async def delete_partition_count(self, name: TopicName) -> None:
         """A partitioned topic is no more; its partitions are deleted one by one before."""
+        await self._delete_belongings(
+            name
+        )  # first: whoever tries again finds the topic by its number
         await self._parts.metadata.delete(partitioned_topic_path(name))
-        await self._delete_belongings(name)
 
     # ---------------------------------------------------------------- listing
 

@@ -26,7 +26,12 @@ from ackgate.broker.schema_compatibility import (
     is_same,
 )
 from ackgate.broker.wire_types import Schema, SchemaType
-from ackgate.errors import CorruptRecordError, NodeExistsError, NoSuchNodeError
+from ackgate.errors import (
+    CorruptRecordError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+)
 from ackgate.persistence.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -140,8 +145,8 @@ class SchemaRegistry:
             number = int.from_bytes(existing[-1].version, "big") + 1 if existing else 0
             try:
                 await self._metadata.create(_version_path(topic, number), _encode(schema))
-            except NodeExistsError:
-                continue
+            except (NodeExistsError, OutcomeUnknownError):
+                continue  # somebody else's, or ours, is found among the existing ones
             return version_bytes(number)
         raise MetadataFailedError(f"too many concurrent changes of the schema of {topic}")
 

@@ -15,6 +15,8 @@ from ackgate.broker.wire_types import ProducerRequest, Schema, SchemaType
 from ackgate.config.broker import BrokerSettings
 from ackgate.errors import CorruptRecordError, NodeExistsError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
 
 TOPIC = TopicName.parse("orders")
 SETTINGS = BrokerSettings()
@@ -126,6 +128,14 @@ async def test_the_same_schema_has_the_same_version() -> None:
     assert await registry.get(TOPIC, first) is not None
     assert await registry.get(TOPIC, version_bytes(2)) is None
     assert await registry.get(TOPIC, b"short") is None
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_a_schema_whose_storing_is_not_answered_is_stored_once(fault: Fault) -> None:
+    plan = FaultPlan([Rule(fault, "metadata.create")])
+    registry = SchemaRegistry(FaultyMetadataStore(MemoryMetadataStore(), plan))
+    assert await registry.get_or_create(TOPIC, avro(A), SETTINGS) == version_bytes(0)
+    assert len(await registry.all(TOPIC)) == 1
 
 
 async def test_schemas_outlive_the_registry_and_partitions_share_them() -> None:
