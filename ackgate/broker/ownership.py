@@ -430,12 +430,13 @@ class Ownership:
         if self.state(bundle) is not BundleState.OWNED:
             return
         self._move(bundle, BundleEvent.RELEASE)
-        service_url = ""
+        session, service_url = self._session, ""
         tell: Callable[[str], None] | None = None
         try:
             tell = await self._topics.hand_over(self._is_in(bundle))
-            await self._remove_node(bundle)
-            service_url = await self._successor(bundle, destination)
+            if session == self._session:  # else the node is gone, or another broker's by now
+                await self._remove_node(bundle)
+                service_url = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
             log.info("bundle %s is given away %s", bundle, service_url and f"to {service_url}")
@@ -443,24 +444,28 @@ class Ownership:
                 tell(service_url)
 
     async def _remove_node(self, bundle: Bundle) -> None:
+        """What is not surely gone stays in the view: others still send their clients here."""
         session, path = self._session, bundle.owner_path
+        owner: OwnerRecord | None = None
         try:
             for _ in range(ATTEMPTS_MAX):
                 try:
                     await self._metadata.delete(path)
-                except NoSuchNodeError:
-                    return
                 except OutcomeUnknownError:
                     found = await self._metadata.get(path)
-                    if found is None or not self._is_mine(decode_owner(found.value, path=path)):
-                        return  # it was done, and somebody else may own the bundle already
+                    owner = decode_owner(found.value, path=path) if found else None
+                    if not self._is_mine(owner):
+                        break  # it was done, and somebody else may own the bundle already
+                except NoSuchNodeError:
+                    break
                 else:
-                    return
+                    break
+            else:
+                raise MetadataStoreError(f"{path}: {ATTEMPTS_MAX} deletions were not answered")
         except OwnershipError:
             return  # the session is over, and the node with it
-        finally:
-            if session == self._session:
-                self.view.owners.pop(bundle, None)
+        if session == self._session:
+            self.view.put_owner(bundle, owner)
 
     async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> str:
         """Have another broker acquire the bundle. Returns where clients go; empty: not known."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ackgate.broker.bundle_states import BundleState
+from ackgate.broker.bundles import NamespaceBundles
 from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
 from ackgate.broker.names import TopicName
 from ackgate.broker.owner_nodes import (
@@ -24,7 +25,7 @@ from ackgate.broker.owner_nodes import (
 )
 from ackgate.broker.ownership import Ownership
 from ackgate.config.broker import BrokerSettings
-from ackgate.errors import StorageError
+from ackgate.errors import MetadataStoreError, StorageError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.faults import Fault, FaultPlan, Rule
@@ -41,9 +42,12 @@ class Topics:
         self.abandoned = 0
         self.told: list[str] = []
         self.fails: StorageError | None = None
+        self.may_end: asyncio.Event | None = None
 
     async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
         await asyncio.sleep(0)
+        if self.may_end is not None:
+            await self.may_end.wait()
         self.handed_over += is_meant(TOPIC)
         if self.fails is not None:
             raise self.fails
@@ -223,6 +227,48 @@ async def test_topics_that_cannot_be_closed_do_not_keep_the_bundle() -> None:
     assert broker.state(bundle) is BundleState.FREE
     broker.topics.fails = None
     assert (await broker.ownership.locate(TOPIC)).is_here
+
+
+async def test_a_bundle_whose_node_cannot_be_removed_is_still_ours_to_others_and_to_us() -> None:
+    """Else each broker would send its clients to the other, for as long as the node is there."""
+    tree = MemoryTree()
+    bundles = list(NamespaceBundles.cut(TOPIC.namespace_name, 4))
+    plan = FaultPlan([Rule(Fault.FAIL, "metadata.delete", b.owner_path) for b in bundles])
+    first = Broker(0, FaultyMetadataStore(MemoryMetadataStore(tree), plan))
+    second = Broker(1, MemoryMetadataStore(tree))
+    for broker in (first, second):
+        await broker.join()
+    assert bundles == list(await first.ownership.bundles(TOPIC.namespace_name))
+    for bundle in bundles:
+        await first.ownership.locate_bundle(bundle, is_authoritative=True)
+    await turns()
+    for bundle in bundles:
+        with pytest.raises(MetadataStoreError):
+            await first.ownership.release(bundle)
+        await turns()
+        assert (await second.ownership.locate_bundle(bundle)).broker_id == "h:0"
+        assert (await first.ownership.locate_bundle(bundle)).is_here
+
+
+async def test_a_release_that_outlasts_its_session_leaves_the_next_owner_alone() -> None:
+    tree = MemoryTree()
+    first, second = await joined(tree, 2)
+    await first.ownership.locate(TOPIC, is_authoritative=True)
+    bundle = await first.bundle()
+    first.topics.may_end = asyncio.Event()
+    releasing = asyncio.ensure_future(first.ownership.release(bundle))
+    await turns()
+    assert isinstance(first.store, MemoryMetadataStore)
+    first.store.expire()
+    await until_member(first)
+    assert (await second.ownership.locate(TOPIC, is_authoritative=True)).is_here
+    first.topics.may_end.set()
+    await releasing
+    await turns()
+    assert await MemoryMetadataStore(tree).get(bundle.owner_path) is not None
+    assert second.state(bundle) is BundleState.OWNED
+    assert second.topics.abandoned == 0
+    assert (await first.ownership.locate(TOPIC)).broker_id == "h:1"
 
 
 async def test_who_leaves_sends_others_on_and_takes_nothing() -> None:
