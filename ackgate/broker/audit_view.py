@@ -75,7 +75,10 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
     """How much was looked at, and what came of it."""
     told = f"{count_text(totals.ledgers, 'ledger')} checked"
     wrong = totals.under_replicated_ledgers
-    told += f", {wrong:,} with copies missing or damaged" if wrong else ", all copies are good"
+    if wrong:
+        told += f", {wrong:,} with copies missing or damaged"
+    elif totals.failed_ledgers < max(totals.ledgers, 1):
+        told += ", all copies are good"
     if totals.failed_ledgers:
         told += f", {totals.failed_ledgers:,} could not be looked at"
     if totals.lost_entries:

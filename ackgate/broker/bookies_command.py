@@ -59,15 +59,14 @@ async def _run(
     async with opened_storage(places, is_writing=is_repair) as storage:
         auditor = storage.client.auditor(settings, password=places.password)
         async for audit in auditor.audit(is_repair=is_repair, ledger_ids=arguments.ledger):
+            if audit.is_deleted and arguments.ledger:
+                audit.error = "does not exist"
             totals.add(audit, is_repair=is_repair)
             unlooked += open_fragments(audit)
             unverified += is_unverified(audit)
             if audit.metadata is not None:
                 named.update(b for f in audit.metadata.fragments for b in f.ensemble)
-            if not audit.is_whole:
-                told.append(audit)
-            elif audit.is_deleted and arguments.ledger:
-                audit.error = "does not exist"
+            if not audit.is_whole or audit.error is not None:
                 told.append(audit)
         summary = totals_line(totals, open_fragments=unlooked, unverified=unverified)
         if arguments.json:

@@ -22,34 +22,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "broker":
-            from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
-
-            return run_broker(arguments)
-        if arguments.command == "bookies":
-            from ackgate.broker.bookies_command import run_bookies  # noqa: PLC0415
-
-            return run_bookies(arguments)
-        if arguments.command == "ledgers":
-            from ackgate.broker.ledgers_command import run_ledgers  # noqa: PLC0415
-
-            return run_ledgers(arguments)
-        from ackgate.broker.stats_command import run_stats  # noqa: PLC0415
-
-        return run_stats(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
     except AckGateError as error:
         print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
         is_usage = isinstance(error, OwnershipError | ValueError)
         return EXIT_USAGE if is_usage else EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read has seen enough. Python would complain once more at exit.
+        sys.stdout = None
+        return EXIT_FAILED if arguments.command == "bookies" else 0  # what it found was not told
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """One command, and only what it needs is loaded. Raises `AckGateError`."""
+    if arguments.command == "broker":
+        from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
+
+        return run_broker(arguments)
+    if arguments.command == "bookies":
+        from ackgate.broker.bookies_command import run_bookies  # noqa: PLC0415
+
+        return run_bookies(arguments)
+    if arguments.command == "ledgers":
+        from ackgate.broker.ledgers_command import run_ledgers  # noqa: PLC0415
+
+        return run_ledgers(arguments)
+    from ackgate.broker.stats_command import run_stats  # noqa: PLC0415
+
+    return run_stats(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ackgate",
         description="A message broker that does not forget an ack, and stops before it would.",
+        epilog="Exit codes: 0 fine, 1 failed, or something wrong was found, 2 a wrong command line or "
+        "configuration.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="say which one this is")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
     broker.add_argument("--data-dir", type=Path, help="where everything is kept (default: ./data)")
@@ -75,9 +89,11 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--data-dir", type=Path, help="read the ledgers of a running or dead broker, untouched"
     )
+    stats.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
     stats.add_argument(
-        "--config", type=Path, metavar="FILE", help="with --data-dir: the broker's broker.conf"
+        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
     )
+    stats.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
     stats.add_argument("--json", action="store_true", help="for programs")
     stats.add_argument(
         "--watch",
@@ -90,3 +106,16 @@ def _parser() -> argparse.ArgumentParser:
     add_bookies_parser(commands)
     add_ledgers_parser(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks only when asked: reading what is installed takes longer than the rest of a start."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        try:
+            print(f"ackgate {version('ackgate')}")  # noqa: T201
+        except PackageNotFoundError:
+            print("ackgate from a source tree, not installed")  # noqa: T201
+        parser.exit()

@@ -62,12 +62,7 @@ _OPEN_ERRORS: Final = (StorageError, CorruptRecordError)
 def run_ledgers(arguments: argparse.Namespace) -> int:
     """List, show, read or verify. Raises `AckGateError`."""
     with quiet_logs():
-        try:
-            return asyncio.run(_run(arguments))
-        except BrokenPipeError:
-            # Whoever read has seen enough. Python would complain once more at exit.
-            sys.stdout = None
-            return 0
+        return asyncio.run(_run(arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -111,9 +106,10 @@ async def _list(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
             right="ledger entries size",
         )
         print("\n".join(lines or ["no ledgers"]))  # noqa: T201
-    for failure in failures:
+    absent = [f"bookie directory {path}: {why}" for path, why in storage.left_out.items()]
+    for failure in (*failures, *absent):
         print(f"ackgate: {failure}", file=sys.stderr)  # noqa: T201
-    return 1 if failures else 0
+    return 1 if failures or absent else 0
 
 
 def _is_of(topic: str, wanted: str) -> bool:

@@ -17,7 +17,7 @@ from ackgate.broker.stats.answer import answer_json
 from ackgate.broker.stats.hole_picture import ASCII, BLOCKS
 from ackgate.broker.stats.ledger_acks import CELLS_MAX
 from ackgate.broker.stats.view import Look, render
-from ackgate.errors import CallerError, StorageError
+from ackgate.errors import CallerError, ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse
@@ -54,7 +54,9 @@ def run_stats(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAnswer]:
-    if arguments.data_dir is not None:
+    if any((arguments.data_dir, arguments.config, arguments.metadata_url, arguments.bookies)):
+        if arguments.url is not None:
+            raise ConfigurationError("--url asks a broker: it says itself where its files are")
         from ackgate.broker.stats.stored import stored_stats  # noqa: PLC0415 - not for a broker
 
         return partial(
@@ -62,6 +64,8 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
             arguments.topic,
             data_directory=arguments.data_dir,
             config=arguments.config,
+            metadata_url=arguments.metadata_url,
+            bookies=arguments.bookies,
             subscription=arguments.subscription,
             cells=cells,
         )

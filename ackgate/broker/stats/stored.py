@@ -11,7 +11,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.broker.data_directory import metadata_path
 from ackgate.broker.deduplication import DEDUP_CURSOR
 from ackgate.broker.names import TopicName
 from ackgate.broker.offline_storage import opened_storage, storage_places
@@ -21,7 +20,7 @@ from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.broker.stats.ledger_acks import ack_picture
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.errors import CallerError, ConfigurationError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
 from ackgate.persistence.offline import read_cursor
 from ackgate.persistence.outcome import RecoveryReport
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
@@ -30,7 +29,6 @@ from ackgate.persistence.topic_node import decode_topic_node
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackgate.broker.offline_storage import StoragePlaces
     from ackgate.persistence.offline import StoredCursorView
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.topic_node import TopicNode
@@ -39,15 +37,18 @@ if TYPE_CHECKING:
 def stored_stats(
     topic: str,
     *,
-    data_directory: Path,
+    data_directory: Path | None = None,
     subscription: str | None = None,
     cells: int = 64,
     config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
 ) -> StatsAnswer:
     """Read the subscriptions of a topic, or one; from Python as from the command line.
 
-    `config`: the broker's broker.conf, where it says where bookies and metadata are. Raises
-    `CallerError` (no such directory, topic or subscription), `StorageError`, `CorruptRecordError`.
+    `config`: the broker's broker.conf, where it says where bookies and metadata are; `metadata_url`
+    and `bookies` (directories with commas between) say so themselves. Raises `CallerError` (no such
+    topic or subscription), `ConfigurationError` (nothing there), `StorageError`, `CorruptRecordError`.
     """
     return asyncio.run(
         read_stored_stats(
@@ -56,6 +57,8 @@ def stored_stats(
             subscription=subscription,
             cells=cells,
             config=config,
+            metadata_url=metadata_url,
+            bookies=bookies,
         )
     )
 
@@ -63,14 +66,18 @@ def stored_stats(
 async def read_stored_stats(
     topic: str,
     *,
-    data_directory: Path,
+    data_directory: Path | None = None,
     subscription: str | None = None,
     cells: int = 64,
     config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
 ) -> StatsAnswer:
     """The same where a loop runs already."""
     name = TopicName.parse(topic).require_persistent()
-    places = _places(data_directory, config)
+    places = storage_places(
+        data_directory=data_directory, config=config, metadata_url=metadata_url, bookies=bookies
+    )
     async with opened_storage(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
         answers = [
@@ -80,23 +87,11 @@ async def read_stored_stats(
         ]
     return StatsAnswer(
         topic=str(name),
-        source=str(data_directory),
+        source=metadata_url or (places.metadata_url if places.is_shared else str(data_directory)),
         is_live=False,
         taken_ms=time.time_ns() // 1_000_000,
         subscriptions=tuple(answers),
     )
-
-
-def _places(data_directory: Path, config: Path | None) -> StoragePlaces:
-    try:
-        return storage_places(data_directory=data_directory, config=config)
-    except ConfigurationError as error:
-        if config is None and not metadata_path(data_directory).is_file():
-            raise CallerError(
-                f"no broker has kept anything in {data_directory}: no "
-                f"{metadata_path(data_directory).name}"
-            ) from error
-        raise
 
 
 class _Read(NamedTuple):

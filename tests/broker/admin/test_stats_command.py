@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,8 +109,17 @@ def test_files_of_a_broker_that_is_gone(
         broker.ask("PUT", "persistent/public/default/t/subscription/s")
         broker.ask("PUT", "persistent/public/default/t/subscription/other")
     before = fingerprints(directory)
-    answer = stored_stats("t", data_directory=directory)
-    assert [told.subscription for told in answer.subscriptions] == ["other", "s"]
+    url, bookies = f"sqlite:{directory}/metadata.sqlite", f"{directory}/bookies/0"
+    for answer in (
+        stored_stats("t", data_directory=directory),
+        stored_stats("t", metadata_url=url, bookies=bookies),
+    ):
+        assert [told.subscription for told in answer.subscriptions] == ["other", "s"]
+    options = ["--metadata-url", url, "--bookies", bookies]
+    assert main(["stats", "t", *options]) == 0
+    assert f"as persisted in {url}" in capsys.readouterr().out
+    assert main(["stats", "t", *options, "--url", "http://127.0.0.1:1"]) == 2
+    assert "--url asks a broker" in capsys.readouterr().err
     assert main(["stats", "t", "--data-dir", str(directory)]) == 0
     assert "as persisted in" in capsys.readouterr().out
     assert fingerprints(directory) == before
@@ -198,6 +208,13 @@ def test_what_cannot_be_asked(
         assert words in err
 
 
+def test_which_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert not ended.value.code
+    assert re.fullmatch(r"ackgate (\d+(\.\d+)+|from a source tree.*)\n", capsys.readouterr().out)
+
+
 def test_addresses_and_directories_where_nobody_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,7 +222,7 @@ def test_addresses_and_directories_where_nobody_is(
     assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err
     assert main(["stats", "t", "--url", "file:///etc/passwd"]) == 1
     assert "not the address" in capsys.readouterr().err
-    assert main(["stats", "t", "--data-dir", str(tmp_path)]) == 1
+    assert main(["stats", "t", "--data-dir", str(tmp_path)]) == 2
     assert "no broker has kept anything" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -129,6 +129,25 @@ def test_read_raw_gives_the_bytes_as_stored(data: Path, tool: Tool) -> None:
     assert done.stdout.endswith(b"content 1")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"), [("ledgers list", 0), (f"stats {TOPIC}", 0), ("bookies check", 1)]
+)
+def test_whoever_reads_may_go_away(data: Path, command: str, code: int) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    arguments = [sys.executable, "-m", "ackgate", *command.split(), "--data-dir", str(data)]
+    done = subprocess.run(arguments, stdout=writes, stderr=subprocess.PIPE, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_bookies_that_are_not_there_are_named(tool: Tool, data: Path, tmp_path: Path) -> None:
+    told = tool("ledgers", "list", "--data-dir", data, "--bookies", tmp_path / "none")
+    assert told.code == 1
+    assert f"{tmp_path / 'none'}: there is no such directory" in told.err
+    assert TOPIC in told.out
+
+
 @pytest.mark.parametrize("entries", ["x", "5..3", "1..x"])
 def test_a_range_that_is_none_is_a_wrong_command_line(tool: Tool, data: Path, entries: str) -> None:
     ledger_id = ledger_of(tool, data, "message")

@@ -85,6 +85,7 @@ def test_one_ledger_can_be_asked_for(tool: Tool, data: Path) -> None:
     assert "1 ledger checked" in told.out
     gone = tool("bookies", "check", "--data-dir", data, "--ledger", 4711)
     assert (gone.code, "4711: does not exist" in gone.out) == (1, True)
+    assert "all copies are good" not in gone.out
 
 
 def test_what_is_lost_is_told_and_the_broker_starts_all_the_same(tool: Tool, data: Path) -> None:
