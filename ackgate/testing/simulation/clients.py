@@ -86,6 +86,7 @@ class Client:
         """Break off."""
         if self._connection is not None:
             connection, self._connection = self._connection, None
+            connection.client = None
             connection.closed_by_client()
             self._end()
 
@@ -160,8 +161,8 @@ class Client:
             self.disconnect()
 
     def consumer_closed(self, consumer_id: int) -> None:
-        """See `ClientSide`."""
-        if consumer_id == self.number:
+        """See `ClientSide`. The answer to a seek comes after it, on the same connection."""
+        if consumer_id == self.number and not self._replies:
             self.disconnect()
 
 
@@ -322,7 +323,7 @@ class ConsumingClient(Client):
     def _want_again(self, number: int, positions: list[Position]) -> None:
         if number == self.number and self.is_connected:
             self.send("redeliver", number, positions if self.kind not in ORDERED else None)
-            if self.kind in ORDERED:
+            if self.kind in ORDERED and self.rng.random() < 0.5:
                 self.held.clear()
 
     # ---------------------------------------------------------------- acks
@@ -418,6 +419,7 @@ class ConsumingClient(Client):
         self.world.log("seek", self.name, str(target))
         await self.request("seek", self.number, target)
         self.world.moved(self, target, token, before)
+        self.disconnect()
 
     async def _unsubscribe(self) -> None:
         self.facts.delete_sent()

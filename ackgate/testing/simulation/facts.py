@@ -169,8 +169,10 @@ class SubscriptionFacts:
             violated(gone, f"{self.name}: {len(gone)} unacked messages are gone: {shown(gone)}")
         known = {*self.open, *self.unsure, *self.done}
         self.done = {key: epoch for key in known if is_acked(key)}
-        self.open = known - self.done.keys()
-        self.unsure = set()
+        rest = known - self.done.keys()
+        # What was trimmed when nobody had a claim to it will not come, and need not.
+        self.unsure = {key for key in rest if not is_there(key)}
+        self.open = rest - self.unsure
         self.born.clear()
         self.acked_through = Position(-1, -1)
         self.resets += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import logging
@@ -33,14 +34,14 @@ from ackgate.testing.simulation.plan import Plan, make_plan
 from ackgate.testing.simulation.session import SimulatedSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ackgate.broker.topic import Topic
     from ackgate.cursor.position import Position
     from ackgate.testing.simulation.disk import Operation
 
 EVENTS_SHOWN: Final = 60
-DRAIN_SECONDS: Final = 200.0
+DRAIN_SECONDS: Final = 100.0
 EPOCH_MS: Final = 1_700_000_000_000
 
 
@@ -480,6 +481,7 @@ class World:
     async def _drain(self) -> None:
         """No more faults: everything must arrive and be acked."""
         self.is_draining = True
+        self._prefer_newest()
         for client in (*self._producers, *self._consumers):
             owner = self.owner(str(client.topic))
             if owner is None or client.broker_name != owner.name:
@@ -492,6 +494,16 @@ class World:
         for facts in self.observer.topics.values():
             facts.check_order(all_seen=not self.plan.unsubscribes and not self.plan.seeks)
         self.log("drained")
+
+    def _prefer_newest(self) -> None:
+        """Send everybody to the newest owner: an older one may have no way to learn of it."""
+        newest: dict[str, int] = {}
+        for number, broker in self.brokers.items():
+            for topic in broker.topics if broker.process.is_alive else ():
+                epoch = topic.ledger.owner_epoch
+                if epoch > newest.get(str(topic.name), 0):
+                    newest[str(topic.name)] = epoch
+                    self._preferred[str(topic.name)] = number
 
     def _is_drained(self) -> bool:
         if not all(producer.is_done for producer in self._producers):
@@ -646,9 +658,15 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def simulate(seed: int, *, keeps_all: bool = False) -> World:
-    """Run a seed. The world tells how it went; `violation` is None when nothing was broken."""
-    world = World(seed, make_plan(seed), keeps_all=keeps_all)
+def simulate(
+    seed: int, *, changes: Mapping[str, Any] | None = None, keeps_all: bool = False
+) -> World:
+    """Run a seed. The world tells how it went; `violation` is None when nothing was broken.
+
+    `changes`: of the seed's plan, for whoever looks for something in particular.
+    """
+    plan = dataclasses.replace(make_plan(seed), **(changes or {}))
+    world = World(seed, plan, keeps_all=keeps_all)
     with contextlib.suppress(Exception):
         world.run()
     return world

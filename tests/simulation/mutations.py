@@ -1,0 +1,260 @@
+"""Bugs that the simulation must find: each is a change of one place in the source.
+
+The old text must be there exactly once. When a refactoring moves it, the test says so, and the
+mutation is to be moved along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+
+class Mutation(NamedTuple):
+    """One bug."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    changes: Mapping[str, Any] = MappingProxyType({})
+    """Of the seeds' plans, so that the search is short: circumstances in which it shows."""
+
+
+_POWER = {"faults": {"power": 3.0, "kill": 1.0}, "fault_seconds": 0.2, "crash_share": 0.002}
+_KILLS = {"faults": {"kill": 1.0}, "fault_seconds": 0.5, "brokers": 1, "seeks": 0.0}
+_OWNERS = {
+    "faults": {"switch": 3.0, "pause": 2.0, "kill": 1.0},
+    "fault_seconds": 0.2,
+    "brokers": 3,
+    "busy_seconds": 5.0,
+    "crash_share": 0.0,
+    "messages": 100,
+}
+_UNLIMITED = {"ranges_max": 10_000, "node_ranges_max": 10_000, "batch_indexes_max": 10_000}
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # ---------------------------------------------------------------- bookies and ledgers
+    Mutation(
+        "the journal is not synced",
+        "ackgate.persistence.ledgers.journal",
+        "        file.append(block)\n        file.sync()\n",
+        "        file.append(block)\n",
+        _POWER,
+    ),
+    Mutation(
+        "an add is confirmed one copy before the ack quorum",
+        "ackgate.persistence.ledgers.quorum",
+        "            return sorted(self._synced)[size - ack]\n",
+        "            return sorted(self._synced)[min(size - ack + 1, size - 1)]\n",
+        {
+            **_POWER,
+            **_UNLIMITED,
+            "faults": {"power": 2.0, "corrupt": 6.0, "kill": 2.0, "slow disk": 2.0},
+            "bookies": 3,
+            "write_quorum": 3,
+            "ack_quorum": 2,
+            "fault_seconds": 0.05,
+        },
+    ),
+    Mutation(
+        "a writer does not look whether it was fenced",
+        "ackgate.persistence.ledgers.group_commit",
+        "        return self._fences.poll()\n",
+        "        return set()\n",
+        _OWNERS,
+    ),
+    Mutation(
+        "a ledger is recovered without being fenced",
+        "ackgate.persistence.ledgers.ledger_recovery",
+        "            await self._fence(metadata)\n",
+        "",
+        _OWNERS,
+    ),
+    Mutation(
+        "a dead writer's journal is removed before its entries are written",
+        "ackgate.persistence.ledgers.takeover",
+        "                self._carry_file(path)\n            self._write_portion()\n",
+        "                self._carry_file(path)\n",
+        _KILLS,
+    ),
+    Mutation(
+        "fragment files are not synced before the journal goes",
+        "ackgate.persistence.ledgers.fragment_storage",
+        "            self._disk.sync_files([file for file, _ in touched])\n",
+        "            pass\n",
+        _POWER,
+    ),
+    # ---------------------------------------------------------------- cursors, written
+    Mutation(
+        "receipts are given when an ack is applied",
+        "ackgate.broker.subscription",
+        '            or self.topic.parts.settings.persistence.ack_receipt_durability == "applied"\n',
+        '            or self.topic.parts.settings.persistence.ack_receipt_durability != "applied"\n',
+        {**_KILLS, **_UNLIMITED},
+    ),
+    Mutation(
+        "a receipt goes one version early",
+        "ackgate.persistence.cursor_store",
+        "        if version <= writer.durable_version:\n",
+        "        if version <= writer.durable_version + 1:\n",
+        {**_KILLS, **_UNLIMITED},
+    ),
+    Mutation(
+        "partly acked batches are left out of deltas",
+        "ackgate.cursor.growth",
+        "                position: unacked[position] for position in"
+        " sorted(self._batches & unacked.keys())\n",
+        "                position: unacked[position] for position in"
+        " sorted(self._batches & unacked.keys())[:0]\n",
+        {
+            **_KILLS,
+            **_UNLIMITED,
+            "batch_max": 8,
+            "batch_index_acks": True,
+            "deltas_max": 1000,
+            "subscriptions": ("SHARED",),
+            "receipt_share": 1.0,
+            "messages": 100,
+        },
+    ),
+    Mutation(
+        "growth goes on over a reset, so that it is written as a delta",
+        "ackgate.cursor.growth",
+        "        self.is_tracking = False\n        self._forget(0)\n\n    def begin",
+        "        pass\n\n    def begin",
+        {
+            **_KILLS,
+            **_UNLIMITED,
+            "seeks": 0.03,
+            "deltas_max": 1000,
+            "cursor_entries_max": 50_000,
+            "message_entries_max": 50_000,
+            "subscriptions": ("EXCLUSIVE",),
+            "messages": 100,
+            "busy_seconds": 5.0,
+        },
+    ),
+    Mutation(
+        "a cursor's node is written whatever its version",
+        "ackgate.persistence.owned_node",
+        "                self.path, value, expected_version=self._version\n",
+        "                self.path, value, expected_version=None\n",
+        {**_OWNERS, "cursor_entries_max": 3},
+    ),
+    Mutation(
+        "the old cursor ledger is deleted before the node names the new one",
+        "ackgate.persistence.cursor_persister",
+        "        self._candidate = ledger\n",
+        "        self._candidate = ledger\n"
+        "        if self.node.cursor_ledger_id is not None:\n"
+        "            await delete_ledger(self._client, self.node.cursor_ledger_id)\n",
+        {
+            **_KILLS,
+            **_UNLIMITED,
+            "cursor_entries_max": 3,
+            "metadata_ms": 20.0,
+            "messages": 300,
+            "disk_ms": 0.5,
+            "network_ms": 0.2,
+            "receipt_share": 1.0,
+            "busy_seconds": 5.0,
+            "fault_seconds": 0.2,
+        },
+    ),
+    # ---------------------------------------------------------------- cursors, recovered
+    Mutation(
+        "the older of two states wins",
+        "ackgate.persistence.recovery",
+        "    return node if node.record.stamp > ledger.record.stamp else ledger\n",
+        "    return node if node.record.stamp < ledger.record.stamp else ledger\n",
+        {**_KILLS, **_UNLIMITED},
+    ),
+    Mutation(
+        "the last delta is dropped",
+        "ackgate.persistence.recovery",
+        "        return fold(snapshot, linked)\n",
+        "        return fold(snapshot, linked[:-1])\n",
+        {**_KILLS, **_UNLIMITED, "deltas_max": 1000},
+    ),
+    Mutation(
+        "a cursor is opened without its ledger being fenced",
+        "ackgate.persistence.cursor_opening",
+        "            partial(self.ledger_client.open, password=ledger_password(self.settings)),\n",
+        "            partial(\n"
+        "                self.ledger_client.open_without_recovery,\n"
+        "                password=ledger_password(self.settings),\n"
+        "            ),\n",
+        _KILLS,
+    ),
+    Mutation(
+        "a topic's epoch does not grow",
+        "ackgate.broker.managed_ledger",
+        "owner_epoch=node.owner_epoch + 1, ledgers=",
+        "owner_epoch=node.owner_epoch, ledgers=",
+        _OWNERS,
+    ),
+    # ---------------------------------------------------------------- topics
+    Mutation(
+        "de-duplication learns nothing from stored messages",
+        "ackgate.broker.topic_deduplication",
+        "                self.producers.replay(entry)\n",
+        "                pass\n",
+        {**_KILLS, "deduplication": True, "fault_seconds": 0.2},
+    ),
+    Mutation(
+        "what a producer sends behind a failed entry is stored",
+        "ackgate.broker.topic",
+        "        if not self.is_closing:\n            # What they have sent",
+        "        if self.is_closing:\n            # What they have sent",
+        {
+            "faults": {"fail disk": 2.0, "fill disk": 2.0},
+            "fault_seconds": 0.5,
+            "deduplication": True,
+            "seeks": 0.0,
+            "unsubscribes": 0.0,
+            "bookies": 1,
+            "write_quorum": 1,
+            "ack_quorum": 1,
+            "brokers": 1,
+        },
+    ),
+    # ---------------------------------------------------------------- the gate
+    Mutation(
+        "the gate does not hear of an outcome",
+        "ackgate.broker.subscription",
+        "        if outcome is not None and store.failing_since_ms is None:\n",
+        "        if outcome is not None and store.failing_since_ms is not None:\n",
+    ),
+    Mutation(
+        "permits wake up nobody",
+        "ackgate.broker.consumer",
+        "            dispatcher.add_permits(self.key, permits)\n            subscription.ask_round()\n",
+        "            dispatcher.add_permits(self.key, permits)\n",
+    ),
+    Mutation(
+        "the gate shuts one range early",
+        "ackgate.dispatcher.gate",
+        "        return ranges > self._settings.ranges_max\n",
+        "        return ranges >= self._settings.ranges_max\n",
+        {"gate": True, "strict": False, "ranges_max": 3, "resume_ranges": 0},
+    ),
+    Mutation(
+        "the strict budget is one too many",
+        "ackgate.broker.dispatch_loop",
+        "            subscription.gate.budget(budget, subscription.topic.parts.clock_ms())\n",
+        "            budget += 1\n"
+        "            subscription.gate.budget(budget, subscription.topic.parts.clock_ms())\n",
+        {
+            "gate": True,
+            "strict": True,
+            "ranges_max": 3,
+            "resume_ranges": 0,
+            "subscriptions": ("SHARED",),
+            "holds": 0.6,
+            "permits": 100,
+            "messages": 100,
+        },
+    ),
+)
