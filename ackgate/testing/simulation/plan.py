@@ -155,6 +155,13 @@ def make_plan(seed: int) -> Plan:
     types = ["EXCLUSIVE", "SHARED", "FAILOVER", "KEY_SHARED"]
     subscriptions = tuple(rng.sample(types, rng.randint(1, 2)))
     faults = {kind: weight for kind, weight in FAULTS.items() if rng.random() < 0.7}
+    if rng.random() < 0.5:
+        faults.pop("corrupt", None)
+    elif "corrupt" in faults:
+        # What a recovery finds on one bookie only, and cannot write to another, has one copy: to
+        # lose that one is beyond what is promised.
+        faults.pop("fail disk", None)
+        faults.pop("fill disk", None)
     if not faults:
         faults = {"kill": 1.0}
     batch_max = rng.choice((1, 1, 3, 8))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import logging
 import random
@@ -26,6 +25,7 @@ from ackgate.testing.simulation.broker import SimulatedBroker
 from ackgate.testing.simulation.clients import Client, ConsumingClient, ProducingClient
 from ackgate.testing.simulation.disk import SimulatedFiles
 from ackgate.testing.simulation.facts import SubscriptionFacts, TopicFacts, ViolationError
+from ackgate.testing.simulation.faults import Faults
 from ackgate.testing.simulation.loop import Process, SimulationLoop, run
 from ackgate.testing.simulation.metadata import MetadataServer
 from ackgate.testing.simulation.network import Connection
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from ackgate.broker.topic import Topic
     from ackgate.cursor.position import Position
-    from ackgate.testing.simulation.disk import Operation
 
 EVENTS_SHOWN: Final = 60
 DRAIN_SECONDS: Final = 100.0
@@ -54,7 +53,8 @@ class World:
         self.loop = SimulationLoop(self._rng("scheduler"))
         self.clients = Process(self.loop, "clients")
         self.files = SimulatedFiles()
-        self.files.on_operation = self._on_operation
+        self.faults = Faults(self, self._rng("faults"), self._rng("crashes"))
+        self.files.on_operation = self.faults.on_operation
         self.observer = Observer(plan, self.log)
         self.is_draining = False
         self.last_id = 0
@@ -67,18 +67,14 @@ class World:
         self._digest = hashlib.blake2b(digest_size=8)
         self._network = self._rng("network")
         self._disk = self._rng("disk")
-        self._fault = self._rng("faults")
         self._settings = plan.settings()
         self._lives = 0
-        self._slow: dict[str, float] = {}
-        self._preferred: dict[str, int] = {}
+        self.preferred: dict[str, int] = {}
         self._failed: asyncio.Future[None] | None = None
-        self._has_faults = False
-        self._connections: list[Connection] = []
+        self.connections: list[Connection] = []
         self._producers: list[ProducingClient] = []
         self._consumers: list[ConsumingClient] = []
         self._keepers: list[asyncio.Task[Any]] = []
-        self._resumed_at = 0.0
         self._is_over = False
 
     def _rng(self, what: str) -> random.Random:
@@ -122,7 +118,7 @@ class World:
         return self._network.expovariate(1000 / self.plan.metadata_ms)
 
     def _disk_delay(self, lane: str) -> float:
-        slow = self._slow.get(lane.rpartition("-")[2], 1.0)
+        slow = self.faults.slow.get(lane.rpartition("-")[2], 1.0)
         return slow * self._disk.expovariate(1000 / self.plan.disk_ms)
 
     # ---------------------------------------------------------------- the story
@@ -177,7 +173,7 @@ class World:
         checking = self.loop.create_task(self._check_often())
         for client in (*self._producers, *self._consumers):
             self._watch(self.clients.spawn(client.run()))
-        await self._break_things()
+        await self.faults.run()
         await self._drain()
         checking.cancel()
         await self._end()
@@ -243,7 +239,7 @@ class World:
                     if isinstance(error, ConfigurationError) or not isinstance(error, AckGateError):
                         self.fail(error)
                     self.log(process.name, "did not start:", error)
-                    self._kill(broker)
+                    self.kill(broker)
                 else:
                     self.log(process.name, "is ready")
             await died
@@ -264,7 +260,8 @@ class World:
         self.counts["loads"] += 1
         self.observer.loaded(topic)
 
-    def _kill(self, broker: SimulatedBroker) -> None:
+    def kill(self, broker: SimulatedBroker) -> None:
+        """End a broker as `kill -9` does."""
         if broker.process.is_alive:
             broker.is_ready = False
             self.files.kill(broker.name)
@@ -276,20 +273,20 @@ class World:
         if not ready:
             return None
         topic = str(client.topic)
-        number = self._preferred.get(topic)
+        number = self.preferred.get(topic)
         if number not in ready:
-            number = self._preferred[topic] = client.rng.choice(ready)
+            number = self.preferred[topic] = client.rng.choice(ready)
         broker = self.brokers[number]
         connection = Connection(self.clients, broker.process, self._latency)
         session = SimulatedSession(broker, connection, client, self.observer)
         connection.broker, connection.client = session, client
-        self._connections = [each for each in self._connections if each.is_open]
-        self._connections.append(connection)
+        self.connections = [each for each in self.connections if each.is_open]
+        self.connections.append(connection)
         return connection, session, broker.name
 
     def owner(self, name: str) -> SimulatedBroker | None:
         """The broker that a topic's clients go to."""
-        number = self._preferred.get(name)
+        number = self.preferred.get(name)
         return self.brokers.get(number) if number is not None else None
 
     def moved(self, client: ConsumingClient, target: Position, token: int, before: int) -> None:
@@ -299,149 +296,6 @@ class World:
                 name = str(client.topic)
                 topic = next((t for t in broker.topics if str(t.name) == name), None)
                 self.observer.moved(client.facts, target, token, before, topic)
-
-    # ---------------------------------------------------------------- faults
-
-    async def _break_things(self) -> None:
-        plan, rng = self.plan, self._fault
-        self._has_faults = True
-        until = self.loop.time() + plan.busy_seconds
-        kinds, weights = list(plan.faults), list(plan.faults.values())
-        while self.loop.time() < until:
-            await asyncio.sleep(rng.expovariate(1 / plan.fault_seconds))
-            kind = rng.choices(kinds, weights)[0]
-            self.counts[kind] += 1
-            getattr(self, "_fault_" + kind.replace(" ", "_"))(rng)
-        self._has_faults = False
-        self._slow.clear()
-        self.files.capacity_bytes = None
-        for number in range(plan.bookies):
-            self.files.fail(f"/bookies/{number}/", None)
-        for broker in self.brokers.values():
-            broker.process.resume()
-            if broker.metadata is not None:
-                broker.metadata.mend()
-        self._resumed_at = self.loop.time()
-        self.log("faults have ended")
-
-    def _some_broker(self, rng: random.Random) -> SimulatedBroker | None:
-        alive = [b for b in self.brokers.values() if b.process.is_alive]
-        return rng.choice(alive) if alive else None
-
-    def _fault_kill(self, rng: random.Random) -> None:
-        broker = self._some_broker(rng)
-        if broker is not None:
-            self.log("kill", broker.name)
-            self.counts["crashes"] += 1
-            self._kill(broker)
-
-    _fault_crash = _fault_kill
-
-    def _fault_power(self, rng: random.Random) -> None:
-        self.log("power loss")
-        self.counts["crashes"] += 1
-        for broker in self.brokers.values():
-            self._kill(broker)
-        self.files.power_loss(rng)
-
-    def _fault_pause(self, rng: random.Random) -> None:
-        broker = self._some_broker(rng)
-        if broker is not None and not broker.process.is_paused:
-            seconds = rng.choice((0.05, 0.5, 3.0)) * rng.random()
-            self.log("pause", broker.name, f"{seconds:.3f}")
-            broker.process.pause()
-            self.loop.world.call_later(seconds, self._resume, broker)
-            if rng.random() < 0.5:
-                self._fault_switch(rng)
-
-    def _resume(self, broker: SimulatedBroker) -> None:
-        self.log("continue", broker.name)
-        self._resumed_at = self.loop.time()
-        broker.process.resume()
-
-    def _fault_stop(self, rng: random.Random) -> None:
-        broker = self._some_broker(rng)
-        if broker is not None and broker.is_ready and not broker.is_stopping:
-            self.log("stop", broker.name)
-            stopping = broker.process.spawn(broker.stop())
-
-            def stopped(done: asyncio.Task[None]) -> None:
-                if done.exception() is not None:
-                    self.fail(done.exception() or ViolationError("stop"))
-                self._kill(broker)
-
-            stopping.add_done_callback(stopped, context=self.loop.world.context)
-
-    def _fault_cut_metadata(self, rng: random.Random) -> None:
-        broker = self._some_broker(rng)
-        if broker is not None and broker.metadata is not None:
-            seconds = 0.1 + rng.choice((0.1, 1.0, 4.0)) * rng.random()
-            self.log("cut", broker.name, "from metadata for", f"{seconds:.3f}")
-            broker.metadata.cut(seconds)
-
-    def _fault_cut_client(self, rng: random.Random) -> None:
-        opened = [each for each in self._connections if each.is_open]
-        if opened:
-            rng.choice(opened).cut()
-
-    def _fault_fail_disk(self, rng: random.Random) -> None:
-        prefix = f"/bookies/{rng.randrange(self.plan.bookies)}/"
-        seconds = rng.random() * 2
-        self.log("fail", prefix, f"{seconds:.3f}")
-        self.files.fail(prefix, errno.EIO)
-        self.loop.world.call_later(seconds, self.files.fail, prefix, None)
-
-    def _fault_fill_disk(self, rng: random.Random) -> None:
-        self.files.capacity_bytes = self.files.used_bytes + rng.randrange(2000)
-        seconds = rng.random() * 2
-        self.log("fill", f"{seconds:.3f}")
-        self.loop.world.call_later(seconds, self._empty_disk)
-
-    def _empty_disk(self) -> None:
-        self.files.capacity_bytes = None
-
-    def _fault_slow_disk(self, rng: random.Random) -> None:
-        number = str(rng.randrange(self.plan.bookies))
-        self._slow[number] = rng.choice((10.0, 100.0))
-        self.loop.world.call_later(rng.random() * 2, self._slow.pop, number, None)
-
-    def _fault_corrupt(self, rng: random.Random) -> None:
-        # One copy of anything may go bad when there is surely another one.
-        if self.plan.ack_quorum >= 2:
-            where = self.files.corrupt(rng, "/bookies/0/ledgers/")
-            self.log("corrupt", where)
-
-    def _fault_switch(self, rng: random.Random) -> None:
-        """Clients find another broker, though this one may be fine: two owners at once."""
-        for topic in self._preferred:
-            self._preferred[topic] = rng.randrange(self.plan.brokers)
-        self.log("switch", self._preferred)
-        for connection in self._connections:
-            if connection.is_open and rng.random() < 0.7:
-                connection.cut()
-
-    def _fault_unload(self, rng: random.Random) -> None:
-        broker = self._some_broker(rng)
-        if broker is not None and broker.is_ready and broker.topics:
-            name = rng.choice(broker.topics).name
-            self.log("unload", name, "at", broker.name)
-            broker.spawn(broker.unload(name))
-
-    def _on_operation(self, operation: Operation) -> None:
-        if not self._has_faults or not self.plan.crash_share or operation.kind in _NO_CRASH:
-            return
-        if self._disk.random() < self.plan.crash_share:
-            broker = next((b for b in self.brokers.values() if b.name == operation.process), None)
-            if broker is not None and broker.process.is_alive:
-                self.counts["crashes"] += 1
-                if self._disk.random() < 0.3:
-                    self.log("power loss after", operation.kind, operation.path)
-                    for each in self.brokers.values():
-                        self._kill(each)
-                    self.files.power_loss(self._disk)
-                else:
-                    self.log("crash of", broker.name, "after", operation.kind, operation.path)
-                    self._kill(broker)
 
     # ---------------------------------------------------------------- checks
 
@@ -465,8 +319,8 @@ class World:
         now = self.loop.time()
         patience = self.plan.receipt_timeout_seconds + 3.0
         if any(b.process.is_paused for b in self.brokers.values()):
-            self._resumed_at = now
-        if now - self._resumed_at < patience:
+            self.faults.paused_at = now
+        if now - self.faults.paused_at < patience:
             return
         for consumer in self._consumers:
             for request_id, sent_at in consumer.receipts_due.items():
@@ -503,7 +357,7 @@ class World:
                 epoch = topic.ledger.owner_epoch
                 if epoch > newest.get(str(topic.name), 0):
                     newest[str(topic.name)] = epoch
-                    self._preferred[str(topic.name)] = number
+                    self.preferred[str(topic.name)] = number
 
     def _is_drained(self) -> bool:
         if not all(producer.is_done for producer in self._producers):
@@ -566,7 +420,7 @@ class World:
                 left = [t for t in self.loop.tasks_of(broker.process) if not t.done()]
                 if left:
                     raise ViolationError(f"{broker.name} has stopped and left {left}")
-                self._kill(broker)
+                self.kill(broker)
         await asyncio.gather(*self._keepers)
         await self._look_again()
 
@@ -600,7 +454,7 @@ class World:
         await self._check_ledgers(broker)
         self._is_over = True
         await broker.process.spawn(broker.stop())
-        self._kill(broker)
+        self.kill(broker)
         await keeper
 
     async def _check_ledgers(self, broker: SimulatedBroker) -> None:
@@ -621,9 +475,6 @@ class World:
         left = set(ledger_ids) - names
         if left:
             raise ViolationError(f"ledgers {sorted(left)} are left over; named are {sorted(names)}")
-
-
-_NO_CRASH: Final = frozenset({"kill", "power_loss"})
 
 
 class _Strict(logging.Handler):
