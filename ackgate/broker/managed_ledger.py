@@ -313,7 +313,10 @@ class ManagedLedger:
         if not self._pending.payloads or self._switch is not None:
             return
         if self._is_closed or self._node.is_terminated:
-            self._fail_pending(ClosedHandleError(f"topic {self.path} takes no messages"))
+            refused, self._pending = self._pending, AddBatch()  # what is in flight goes on
+            self._sink.on_failed(
+                refused.contexts, ClosedHandleError(f"topic {self.path} takes no messages")
+            )
             return
         if self._writer is None or self._may_roll():
             self._begin_switch()

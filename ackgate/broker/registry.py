@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.errors import (
     BrokerError,
@@ -33,7 +34,6 @@ from ackgate.broker.policies import topic_policy_path
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.topic import Topic
 from ackgate.errors import (
-    AckGateError,
     CallerError,
     NodeExistsError,
     NoSuchNodeError,
@@ -93,6 +93,8 @@ class TopicRegistry:
         self._parts = parts
         self._topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._lost_loads: set[asyncio.Task[Any]] = set()
+        """Of topics that were given up meanwhile: what they have read may be old."""
         self._is_closing = False
         parts.policies.on_change(self.configure)
 
@@ -133,8 +135,14 @@ class TopicRegistry:
         key = str(name)
         loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
         self._loading[key] = loading
-        loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        loading.add_done_callback(partial(self._end_loading, key))
         return loading
+
+    def _end_loading(self, key: str, loading: asyncio.Task[Topic]) -> None:
+        self._loading.pop(key, None)
+        self._lost_loads.discard(loading)
+        if not loading.cancelled():
+            loading.exception()  # whoever asked may not wait for it any more
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
         topic = Topic(name, self._parts)
@@ -142,11 +150,12 @@ class TopicRegistry:
             await topic.open(create=create)
         except NoSuchNodeError:
             raise TopicNotFoundError(f"topic {name} does not exist") from None
-        except AckGateError as error:
-            topic.abandon(OwnershipError(f"topic {name} was not opened: {error}"))
+        except BaseException as error:
+            topic.abandon(OwnershipError(f"topic {name} was not opened: {error!r}"))
             raise
-        if self._is_closing or not self.owners.is_served_here(name):
-            if self._parts.metadata.session_state is SessionState.LOST:
+        is_lost = asyncio.current_task() in self._lost_loads
+        if is_lost or self._is_closing or not self.owners.is_served_here(name):
+            if is_lost or self._parts.metadata.session_state is SessionState.LOST:
                 topic.abandon(SessionLostError(f"topic {name} was lost while it was opened"))
             else:
                 await topic.close()
@@ -274,9 +283,12 @@ class TopicRegistry:
         topic = await self.topic(name, create=False)
         try:
             await topic.delete(force=force)
-        finally:
+        except BaseException:
             if topic.is_closing:
-                self._topics.pop(str(name), None)
+                self.forget(topic)  # half deleted: whoever deletes it again loads what is left
+            raise
+        if self._topics.get(str(name)) is topic:
+            del self._topics[str(name)]
         if not name.is_partition:
             await self._delete_belongings(name)
 
@@ -288,8 +300,8 @@ class TopicRegistry:
         await SchemaRegistry(self._parts.metadata).delete(name)
 
     def forget(self, topic: Topic) -> None:
-        """Let go of a topic that somebody else owns now, at once and without writing anything."""
-        topic.abandon(OwnershipError(f"topic {topic.name} belongs to somebody else"))
+        """Let go of a topic that somebody else may own, at once and without writing anything."""
+        topic.abandon(OwnershipError(f"topic {topic.name} was let go of"))
         if self._topics.get(str(topic.name)) is topic:
             del self._topics[str(topic.name)]
 
@@ -327,6 +339,9 @@ class TopicRegistry:
         for topic in self:
             if is_meant(topic.name):
                 self.forget(topic)
+        self._lost_loads.update(
+            loading for key, loading in self._loading.items() if is_meant(TopicName.parse(key))
+        )
 
     async def close(self) -> None:
         """Close all topics, persisting what is dirty."""

@@ -245,6 +245,7 @@ class Topic:
             raise TopicTerminatedError(f"topic {self.name} was terminated")
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
+            self._check_open()
         most = self.parts.settings.broker.max_producers_per_topic
         if most and len(self.producers) >= most:
             raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
@@ -447,6 +448,9 @@ class Topic:
         properties: dict[str, str] | None = None,
     ) -> Subscription:
         store = await self._open_store(name, create_at=create_at, properties=properties)
+        if self.is_closing:  # whoever closed the topic did not know of this one
+            store.abandon(OwnershipError(f"topic {self.name} was closed meanwhile"))
+            self._check_open()
         subscription = Subscription(self, name, store.cursor, store)
         self.subscriptions[name] = subscription
         return subscription

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.errors import BrokerError, ProducerBusyError, ProducerFencedError
+from ackgate.broker.errors import ProducerBusyError, ProducerFencedError, ServiceNotReadyError
 from ackgate.broker.wire_types import AccessMode
+from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -60,7 +61,8 @@ class TopicProducers:
     async def add(self, producer: Producer) -> None:
         """Admit a producer, or let it wait (`is_ready` False).
 
-        Raises `ProducerBusyError` (name taken, exclusive holder), `ProducerFencedError`.
+        Raises `ProducerBusyError` (name taken, exclusive holder), `ProducerFencedError`,
+        `ServiceNotReadyError`.
         """
         self._check_name(producer)
         match producer.access_mode:
@@ -95,7 +97,7 @@ class TopicProducers:
             heir = self._waiting.popleft()
             try:
                 await self._hold(heir)
-            except BrokerError:
+            except AckGateError:
                 heir.disconnect()
                 continue
             self._by_name[heir.name] = heir
@@ -143,6 +145,11 @@ class TopicProducers:
         try:
             await self._store_epoch(epoch)
         except BaseException:
-            self._holder = None
+            if self._holder is producer:
+                self._holder = None
             raise
+        if self._holder is not producer:
+            raise ServiceNotReadyError(
+                f"the producers of topic {self._topic_name} were sent away meanwhile"
+            )
         self._epoch = producer.topic_epoch = epoch

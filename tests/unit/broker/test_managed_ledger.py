@@ -334,6 +334,22 @@ async def test_a_terminated_topic_takes_no_more_messages_even_after_a_restart() 
     assert told.failed == [1]
 
 
+async def test_what_was_sent_before_a_termination_is_stored_and_what_comes_after_fails() -> None:
+    world = World()
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    ledger.add(entry(0), 1, 0)
+    await asyncio.sleep(0)
+    assert ledger.pending_adds == 1
+    terminating = asyncio.ensure_future(ledger.terminate())
+    ledger.add(entry(1), 1, 1)
+    assert await terminating == Position(ledger.facts.ledger_ids[-1], 0)
+    await settled(ledger, sink, 2)
+    assert [context for _, context in sink.confirmed] == [0]
+    assert sink.failed == [1]
+    assert await stored(ledger) == [0]
+
+
 async def test_closing_confirms_what_is_in_flight() -> None:
     world = World()
     ledger, sink = world.broker()

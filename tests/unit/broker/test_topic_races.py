@@ -1,0 +1,217 @@
+"""What happens to a topic while something else of it is under way: closing, losing, deleting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.errors import ServiceNotReadyError
+from ackgate.broker.names import TopicName
+from ackgate.broker.parts import BrokerParts
+from ackgate.broker.policies import PolicyStore
+from ackgate.broker.registry import TopicRegistry
+from ackgate.broker.wire_types import (
+    AccessMode,
+    InitialPosition,
+    ProducerRequest,
+    SubscribeRequest,
+    SubscriptionType,
+)
+from ackgate.config.settings import Settings
+from ackgate.errors import MetadataStoreError, OwnershipError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ports import LedgerOptions
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.testing.virtual_time import run_in_virtual_time
+
+NAME = TopicName.parse("persistent://public/default/t")
+SLOWLY = 5.0
+
+
+class Session:
+    """What a client's connection was told."""
+
+    is_open = True
+    is_writable = True
+
+    def __init__(self) -> None:
+        self.closed_producers: list[int] = []
+        self.closed_consumers: list[int] = []
+
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+        self.closed_producers.append(producer_id)
+
+    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+        self.closed_consumers.append(consumer_id)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class World:
+    """A registry, and storage that outlives it."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.tree = MemoryTree()
+        self.ledgers = MemoryLedgers()
+        self.plan = FaultPlan(rules)
+        self.registry = self.broker(FaultyMetadataStore(MemoryMetadataStore(self.tree), self.plan))
+
+    def broker(self, metadata: Any) -> TopicRegistry:
+        parts = BrokerParts(
+            settings=Settings(),
+            clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
+            ledger_client=MemoryLedgerClient(self.ledgers),
+            metadata=metadata,
+            ledger_options=LedgerOptions(),
+            cache=EntryCache(0),
+            policies=PolicyStore(metadata),
+            producer_name_prefix="test",
+            forget_topic=lambda _: None,
+        )
+        registry = TopicRegistry(parts)
+        parts.forget_topic = registry.forget
+        return registry
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    run_in_virtual_time(main)
+
+
+def subscribe_request(subscription: str) -> SubscribeRequest:
+    return SubscribeRequest(NAME, subscription, 7, SubscriptionType.SHARED, "c")
+
+
+@pytest.mark.parametrize("how", ["close", "abandon"])
+def test_a_subscription_that_opens_while_its_topic_closes_is_let_go_of(how: str) -> None:
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.*", "*/t/s", seconds=SLOWLY))
+        topic = await world.registry.topic(NAME, create=True)
+        opening = asyncio.ensure_future(topic.subscription("s", InitialPosition.EARLIEST))
+        await asyncio.sleep(1)
+        if how == "close":
+            await world.registry.unload(NAME)
+        else:
+            topic.abandon(OwnershipError("lost"))
+        with pytest.raises(ServiceNotReadyError):
+            await opening
+        assert topic.subscriptions == {}
+        again = await world.broker(MemoryMetadataStore(world.tree)).topic(NAME, create=False)
+        await again.subscription("s", InitialPosition.EARLIEST)
+        await asyncio.sleep(600)
+        assert list(again.subscriptions) == ["s"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ProducerRequest(NAME, 1, "p", access_mode=AccessMode.EXCLUSIVE),
+        ProducerRequest(NAME, 1, "p", initial_subscription="s"),
+    ],
+    ids=["exclusive", "initial subscription"],
+)
+def test_no_producer_is_admitted_to_a_topic_that_was_closed_meanwhile(
+    request_: ProducerRequest,
+) -> None:
+    """It would be told that all is well, and never hear of a message that it sends."""
+
+    async def main() -> None:
+        world = World(
+            Rule(Fault.DELAY, "metadata.put", "*/t", nth=2, seconds=SLOWLY),
+            Rule(Fault.DELAY, "metadata.*", "*/t/s", seconds=SLOWLY),
+        )
+        topic = await world.registry.topic(NAME, create=True)
+        adding = asyncio.ensure_future(topic.add_producer(cast("Any", Session()), request_))
+        await asyncio.sleep(1)
+        topic.is_closing = True
+        topic.send_away()
+        with pytest.raises(ServiceNotReadyError):
+            await adding
+        assert len(topic.producers) == 0
+
+    run(main())
+
+
+def test_of_two_that_fence_each_other_at_once_one_holds_the_topic() -> None:
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.put", "*/t", nth=2, seconds=SLOWLY))
+        topic = await world.registry.topic(NAME, create=True)
+        requests = [
+            ProducerRequest(NAME, 1, name, access_mode=AccessMode.EXCLUSIVE_WITH_FENCING)
+            for name in ("first", "second")
+        ]
+        first, second = await asyncio.gather(
+            *(topic.add_producer(cast("Any", Session()), request) for request in requests),
+            return_exceptions=True,
+        )
+        assert isinstance(first, ServiceNotReadyError)
+        assert not isinstance(second, BaseException)
+        assert [producer.name for producer in topic.producers] == ["second"]
+
+    run(main())
+
+
+def test_an_heir_that_cannot_be_admitted_is_told() -> None:
+    async def main() -> None:
+        world = World(Rule(Fault.FAIL, "metadata.put", "*/t", nth=3))
+        topic = await world.registry.topic(NAME, create=True)
+        heir = Session()
+        holder = await topic.add_producer(
+            cast("Any", Session()),
+            ProducerRequest(NAME, 1, "a", access_mode=AccessMode.EXCLUSIVE),
+        )
+        await topic.add_producer(
+            cast("Any", heir),
+            ProducerRequest(NAME, 2, "b", access_mode=AccessMode.WAIT_FOR_EXCLUSIVE),
+        )
+        await holder.close()
+        assert heir.closed_producers == [2]
+
+    run(main())
+
+
+def test_a_topic_whose_deletion_fails_sends_its_consumers_away() -> None:
+    """They would wait for ever for a topic that nobody knows any more."""
+
+    async def main() -> None:
+        world = World(Rule(Fault.FAIL, "metadata.delete", "*/t/s1"))
+        topic = await world.registry.topic(NAME, create=True)
+        session = Session()
+        for name in ("s1", "s2"):
+            await topic.subscribe(cast("Any", session), subscribe_request(name))
+        with pytest.raises(MetadataStoreError):
+            await world.registry.delete(NAME, force=True)
+        assert len(session.closed_consumers) == 2
+        assert world.registry.loaded(NAME) is None
+        await world.registry.delete(NAME, force=True)
+        assert not await world.registry.exists(NAME)
+
+    run(main())
+
+
+def test_a_topic_that_was_lost_while_it_loaded_is_not_kept_by_whoever_owns_it_later() -> None:
+    """Another broker may have had it in between: what was read is old."""
+
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.children", "*/t", seconds=SLOWLY))
+        loading = asyncio.ensure_future(world.registry.topic(NAME, create=True))
+        await asyncio.sleep(1)
+        world.registry.abandon(lambda _: True)
+        other = world.broker(MemoryMetadataStore(world.tree))
+        between = await other.topic(NAME, create=True)
+        between.abandon(OwnershipError("died"))
+        with pytest.raises(ServiceNotReadyError):
+            await loading
+        assert world.registry.loaded(NAME) is None
+        topic = await world.registry.topic(NAME, create=False)
+        assert topic.ledger.owner_epoch > between.ledger.owner_epoch
+
+    run(main())
