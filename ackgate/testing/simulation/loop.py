@@ -277,6 +277,9 @@ def run(loop: SimulationLoop, main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the world's process to its end, with the garbage collector held back."""
     was_collecting = gc.isenabled()
     gc.disable()
+    if not gc.get_freeze_count():
+        # Modules and classes: the collection at the end of each run need not look at them.
+        gc.freeze()
     try:
         return loop.run_until_complete(loop.world.spawn(main))
     finally:
