@@ -98,6 +98,8 @@ class ClusterView:
                     self._forget_broker(name_of_node(path.rpartition("/")[2]))
                 else:
                     self._joined_ms[broker.broker_id] = found.created_ms
+                    if self.brokers.get(broker.broker_id) != broker:
+                        log.info("broker %s is here: %s", broker.broker_id, broker.service_url)
                     self.brokers[broker.broker_id] = broker
                     self._on_broker(broker)
                 return
@@ -114,7 +116,8 @@ class ClusterView:
         self._on_owner(bundle, owner)
 
     def _forget_broker(self, broker_id: str) -> None:
-        self.brokers.pop(broker_id, None)
+        if self.brokers.pop(broker_id, None) is not None:
+            log.info("broker %s is gone", broker_id)
         self._joined_ms.pop(broker_id, None)
 
 

@@ -157,7 +157,7 @@ class Ownership:
                 if decode_broker(found.value, path=path).instance == me.instance:
                     return
                 # We listen at this address, so whoever announced it before us is gone.
-                log.warning("broker %s is announced already: by an earlier life", me.broker_id)
+                log.info("broker %s is announced already, by an earlier life", me.broker_id)
                 await self._delete(path, found.version)
             else:
                 return
@@ -559,6 +559,12 @@ class Ownership:
 
     def _on_broker(self, broker: BrokerRecord) -> None:
         me = self._require_me()
+        if self._is_member and broker.broker_id == me.broker_id and broker.instance != me.instance:
+            log.error(
+                "another broker says that it is %s, and takes bundles away from this one: each needs "
+                "an advertisedAddress, or ports, of its own",
+                me.broker_id,
+            )
         for who, other in ((me, broker), (broker, me)):
             missing = sorted(set(other.bookies) - set(who.bookies))
             if missing:

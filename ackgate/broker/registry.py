@@ -40,6 +40,7 @@ from ackgate.errors import (
     OutcomeUnknownError,
     OwnershipError,
     SessionLostError,
+    StorageError,
 )
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
 from ackgate.persistence.ports import SessionState
@@ -376,6 +377,8 @@ class TopicRegistry:
             if not topic.is_closing:
                 try:
                     await work(topic)
+                except (StorageError, OwnershipError) as error:
+                    log.warning("upkeep of topic %s is put off: %s", topic.name, error)
                 except Exception:
                     log.exception("upkeep of topic %s failed", topic.name)
 

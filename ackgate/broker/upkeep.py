@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.audit import LOOK_SECONDS
 from ackgate.broker.topic import Topic
+from ackgate.errors import OwnershipError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,5 +67,7 @@ async def run_chore(chore: Chore) -> None:
         if seconds:
             try:
                 await chore.work()
+            except (StorageError, OwnershipError) as error:
+                log.warning("upkeep is put off: %s", error)
             except Exception:
                 log.exception("upkeep failed")

@@ -25,7 +25,7 @@ from ackgate.broker.owner_nodes import (
 )
 from ackgate.broker.ownership import Ownership
 from ackgate.config.broker import BrokerSettings
-from ackgate.errors import MetadataStoreError, StorageError
+from ackgate.errors import ConfigurationError, MetadataStoreError, StorageError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.faults import Fault, FaultPlan, Rule
@@ -186,6 +186,46 @@ async def test_what_an_earlier_life_left_behind_is_taken_at_once() -> None:
     assert sorted(await watcher.children(BROKERS)) == ["h%3A0", "h%3A1"]
 
 
+async def test_of_two_living_brokers_at_one_address_the_later_one_ends() -> None:
+    tree = MemoryTree()
+    first, second = Broker(0, MemoryMetadataStore(tree)), Broker(0, MemoryMetadataStore(tree))
+    first.record, second.record = replace(first.record, run=5), replace(second.record, run=6)
+    ended: list[str] = []
+    first.ownership.on_displaced = lambda: ended.append("first")
+    second.ownership.on_displaced = lambda: ended.append("second")
+    await first.join()
+    await first.ownership.require(TOPIC)
+    await second.join()
+    await turns(100)
+    assert ended == ["second"]
+    assert first.ownership.displaced is None
+    assert "advertisedAddress" in str(second.ownership.displaced)
+    assert second.topics.abandoned == 1
+    with pytest.raises(ServiceNotReadyError):
+        await second.ownership.locate(TOPIC)
+    await second.ownership.leave()
+    await second.store.close()
+    await turns()
+    await first.ownership.require(TOPIC)
+    assert await MemoryMetadataStore(tree).children(BROKERS) == ["h%3A0"]
+    assert list(first.ownership.view.brokers) == ["h:0"]
+
+
+async def test_an_earlier_broker_does_not_push_a_later_one_from_its_address() -> None:
+    """It lost its session, or started more slowly; both must not delete each other's nodes."""
+    tree = MemoryTree()
+    first, second = Broker(0, MemoryMetadataStore(tree)), Broker(0, MemoryMetadataStore(tree))
+    first.record, second.record = replace(first.record, run=5), replace(second.record, run=6)
+    await second.join()
+    with pytest.raises(ConfigurationError, match="advertisedAddress"):
+        await first.join()
+    await first.ownership.leave()
+    await turns()
+    assert second.ownership.displaced is None
+    assert await MemoryMetadataStore(tree).children(BROKERS) == ["h%3A0"]
+    await second.ownership.require(TOPIC)
+
+
 async def test_a_lost_session_lets_go_and_joins_again() -> None:
     tree = MemoryTree()
     first, second = await joined(tree, 2)
@@ -301,3 +341,30 @@ async def test_bookies_that_not_all_brokers_reach_are_named(
     assert "broker h:1 cannot reach the bookies a of broker h:0" in said
     assert "broker h:0 cannot reach the bookies c of broker h:1" in said
     assert "bookieDirectories" in said
+
+
+async def test_two_brokers_with_one_address_are_told_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tree = MemoryTree()
+    first, second = (Broker(0, MemoryMetadataStore(tree)) for _ in range(2))
+    await first.join()
+    assert "another broker" not in caplog.text
+    await second.join()
+    async with asyncio.timeout(10):
+        while "another broker says that it is h:0" not in caplog.text:
+            await asyncio.sleep(0)
+    assert "advertisedAddress" in caplog.text
+
+
+async def test_who_comes_and_who_goes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    tree = MemoryTree()
+    first, second = (Broker(number, MemoryMetadataStore(tree)) for number in range(2))
+    await first.join()
+    await second.join()
+    await second.store.close()
+    async with asyncio.timeout(10):
+        while "broker h:1 is gone" not in caplog.text:
+            await asyncio.sleep(0)
+    assert caplog.text.index("broker h:1 is here: pulsar://h:1") < caplog.text.index("h:1 is gone")
