@@ -22,9 +22,21 @@ class Mutation(NamedTuple):
     """Of the seeds' plans, so that the search is short: circumstances in which it shows."""
 
 
-_POWER = {"faults": {"power": 3.0, "kill": 1.0}, "fault_seconds": 0.2, "crash_share": 0.002}
-_KILLS = {"faults": {"kill": 1.0}, "fault_seconds": 0.5, "brokers": 1, "seeks": 0.0}
+_POWER = {
+    "is_owned": False,
+    "faults": {"power": 3.0, "kill": 1.0},
+    "fault_seconds": 0.2,
+    "crash_share": 0.002,
+}
+_KILLS = {
+    "is_owned": False,
+    "faults": {"kill": 1.0},
+    "fault_seconds": 0.5,
+    "brokers": 1,
+    "seeks": 0.0,
+}
 _OWNERS = {
+    "is_owned": False,
     "faults": {"switch": 3.0, "pause": 2.0, "kill": 1.0},
     "fault_seconds": 0.2,
     "brokers": 3,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.orphans import delete_orphan_ledgers
+from ackgate.broker.owner_nodes import BrokerRecord
+from ackgate.broker.ownership import Ownership
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
@@ -59,6 +61,7 @@ class SimulatedBroker:
     ) -> None:
         self.process = process
         self.name = process.name
+        self.number = int(process.name.removeprefix("broker-").partition(".")[0])
         self.is_ready = False
         self.is_stopping = False
         self.bookies: list[Bookie] = []
@@ -72,6 +75,8 @@ class SimulatedBroker:
         self._on_load = on_load
         self.metadata: SimulatedMetadataStore | None = None
         self._registry: TopicRegistry | None = None
+        self._ownership: Ownership | None = None
+        self._parts: BrokerParts | None = None
         self._client: BookieLedgerClient | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._requests: set[asyncio.Task[None]] = set()
@@ -108,7 +113,7 @@ class SimulatedBroker:
             clock_ms=self._clock_ms,
             random_bytes=rng.randbytes,
         )
-        parts = BrokerParts(
+        self._parts = parts = BrokerParts(
             settings=self._settings,
             clock_ms=self._clock_ms,
             ledger_client=client,
@@ -127,7 +132,15 @@ class SimulatedBroker:
         old_ledgers = await client.ledger_ids()
         self._registry = registry = _Registry(parts, lambda topic: self._on_load(self, topic))
         parts.forget_topic = registry.forget
-        metadata.on_session_change(self._session_changed)
+        if plan.is_owned:
+            self._ownership = registry.owners = Ownership(parts, registry)
+            self._ownership.on_joined(parts.policies.follow)
+            url = f"http://broker-{self.number}"
+            await self._ownership.join(
+                BrokerRecord(f"broker-{self.number}", f"pulsar://broker-{self.number}", url, "")
+            )
+        else:
+            metadata.on_session_change(self._session_changed)
         self._upkeep = [self.process.spawn(run_chore(chore)) for chore in chores(parts, registry)]
         if plan.is_alone:
             self.spawn(self._delete_orphans(parts, old_ledgers))
@@ -164,8 +177,12 @@ class SimulatedBroker:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
+        if self._ownership is not None:
+            await self._ownership.leave()
         if self._registry is not None:
             await self._registry.close()
+        if self._parts is not None:
+            self._parts.policies.stop()
         if self._client is not None:
             await self._client.close()
         if self.metadata is not None:
@@ -183,6 +200,12 @@ class SimulatedBroker:
         """Find or load a topic."""
         assert self._registry is not None
         return await self._registry.topic(name, create=True)
+
+    async def look_up(self, name: TopicName, *, is_authoritative: bool) -> tuple[int, bool]:
+        """Number of the broker that serves a topic, and whether it owns it already."""
+        assert self._ownership is not None
+        location = await self._ownership.locate(name, is_authoritative=is_authoritative)
+        return int(location.broker_id.removeprefix("broker-")), location.is_owner
 
     async def unload(self, name: TopicName) -> None:
         """What the admin interface does."""

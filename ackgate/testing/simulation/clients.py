@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 WINDOW: Final = 10
 """Entries of a producer on their way."""
 
+LOOKUPS_MAX: Final = 10
+"""As the real clients: more redirects than that are a circle."""
+
 REPLY_SECONDS: Final = 30.0
 """A request that takes longer is given up, with its connection."""
 
@@ -66,17 +69,40 @@ class Client:
     async def run(self) -> None:
         """Connect, work until that ends, and again."""
         while not self.is_stopped:
-            connected = self.world.connect(self)
-            if connected is not None:
-                self._connection, self.session, self.broker_name = connected
-                self._lost = asyncio.get_running_loop().create_future()
-                try:
-                    await self.live()
-                except AckGateError:
-                    pass
-                finally:
-                    self.disconnect()
+            try:
+                if self.world.plan.is_owned:
+                    await self._follow_lookups()
+                elif not self._connect(None):
+                    raise DisconnectedError("there is no broker")
+                await self.live()
+            except AckGateError:
+                pass
+            finally:
+                self.disconnect()
             await asyncio.sleep(self.rng.uniform(0.001, 0.1))
+
+    def _connect(self, number: int | None) -> bool:
+        connected = self.world.connect(self, number)
+        if connected is None:
+            return False
+        self._connection, self.session, self.broker_name = connected
+        self._lost = asyncio.get_running_loop().create_future()
+        return True
+
+    async def _follow_lookups(self) -> None:
+        """Connect to whoever serves the topic. Raises `AckGateError`."""
+        number = self.world.some_broker(self.rng)
+        is_authoritative = False
+        for _ in range(LOOKUPS_MAX):
+            if number is None or not self._connect(number):
+                break
+            there, is_owner = await self.request("look_up", self.topic, is_authoritative)
+            if there == number:
+                self.world.preferred[str(self.topic)] = number
+                return
+            number, is_authoritative = there, not is_owner
+            self.disconnect()
+        raise DisconnectedError("nobody serves the topic")
 
     async def live(self) -> None:
         """One life; ends by an error or by `is_stopped`."""

@@ -18,6 +18,9 @@ class Plan:
     """Everything that a run needs to know beside its seed."""
 
     brokers: int
+    is_owned: bool
+    """Brokers own bundles, as in production; otherwise every broker opens any topic at any time, and
+    two owners at once are the rule."""
     bookies: int
     write_quorum: int
     ack_quorum: int
@@ -167,6 +170,7 @@ def make_plan(seed: int) -> Plan:
     batch_max = rng.choice((1, 1, 3, 8))
     return Plan(
         brokers=brokers,
+        is_owned=random.Random(f"owned/{seed}").random() < 0.4,
         bookies=bookies,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,

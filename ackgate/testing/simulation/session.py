@@ -38,6 +38,9 @@ class BrokerSide(Protocol):
     async def topic(self, name: TopicName) -> Topic:
         """Find or load a topic."""
 
+    async def look_up(self, name: TopicName, *, is_authoritative: bool) -> tuple[int, bool]:
+        """Number of the broker that serves a topic, and whether it owns it already."""
+
 
 class ClientSide(Protocol):
     """What a client is told."""
@@ -111,6 +114,10 @@ class SimulatedSession:
         self.is_open = True
 
     # ---------------------------------------------------------------- from the client
+
+    def look_up(self, request_id: int, topic: TopicName, is_authoritative: bool) -> None:  # noqa: FBT001
+        """LOOKUP."""
+        self._run(request_id, self._broker.look_up(topic, is_authoritative=is_authoritative))
 
     def create_producer(self, request_id: int, request: ProducerRequest) -> None:
         """PRODUCER."""

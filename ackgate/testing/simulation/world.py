@@ -132,11 +132,14 @@ class World:
         logger.propagate = False
         logger.setLevel(logging.ERROR)
         self.loop.set_exception_handler(self._on_exception)
+        chance = random.getstate()
+        random.seed(self.seed)  # for jitters that production code draws from it
         try:
             run(self.loop, self._main())
         except Exception as error:
             self.fail(error)
         finally:
+            random.setstate(chance)
             logger.removeHandler(handler)
             logger.level, logger.propagate = before
         if self.violation is not None:
@@ -267,15 +270,25 @@ class World:
             self.files.kill(broker.name)
             broker.process.kill()
 
-    def connect(self, client: Client) -> tuple[Connection, SimulatedSession, str] | None:
-        """Connect a client to its topic's broker; None when there is none now."""
+    def some_broker(self, rng: random.Random) -> int | None:
+        """Number of a broker that can be connected to; None when there is none now."""
         ready = [n for n, b in self.brokers.items() if b.is_ready and b.process.is_alive]
-        if not ready:
+        return rng.choice(ready) if ready else None
+
+    def connect(
+        self, client: Client, number: int | None
+    ) -> tuple[Connection, SimulatedSession, str] | None:
+        """Connect a client to a broker (None: to its topic's); None when that is not there now."""
+        if number is None:
+            topic = str(client.topic)
+            number = self.preferred.get(topic, -1)
+            if not self._is_ready(number):
+                number = self.some_broker(client.rng)
+                if number is None:
+                    return None
+                self.preferred[topic] = number
+        if not self._is_ready(number):
             return None
-        topic = str(client.topic)
-        number = self.preferred.get(topic)
-        if number not in ready:
-            number = self.preferred[topic] = client.rng.choice(ready)
         broker = self.brokers[number]
         connection = Connection(self.clients, broker.process, self._latency)
         session = SimulatedSession(broker, connection, client, self.observer)
@@ -283,6 +296,10 @@ class World:
         self.connections = [each for each in self.connections if each.is_open]
         self.connections.append(connection)
         return connection, session, broker.name
+
+    def _is_ready(self, number: int) -> bool:
+        broker = self.brokers.get(number)
+        return broker is not None and broker.is_ready and broker.process.is_alive
 
     def owner(self, name: str) -> SimulatedBroker | None:
         """The broker that a topic's clients go to."""
@@ -336,7 +353,7 @@ class World:
         """No more faults: everything must arrive and be acked."""
         self.is_draining = True
         self._prefer_newest()
-        for client in (*self._producers, *self._consumers):
+        for client in (*self._producers, *self._consumers) if not self.plan.is_owned else ():
             owner = self.owner(str(client.topic))
             if owner is None or client.broker_name != owner.name:
                 client.disconnect()
