@@ -91,7 +91,9 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
     if totals.moved_places:
         told += f", {count_text(totals.moved_places, 'place')} given to other bookies"
     if open_fragments:
-        told += f"; {count_text(open_fragments, 'open fragment')} left to the owner"
+        told += (
+            f"; {count_text(open_fragments, 'open fragment')} left to their owner, not looked at"
+        )
     if unverified:
         told += (
             f"; {count_text(unverified, 'ledger')} present but not verified: "

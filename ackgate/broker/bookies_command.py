@@ -68,11 +68,14 @@ async def _run(
                 named.update(b for f in audit.metadata.fragments for b in f.ensemble)
             if not audit.is_whole or audit.error is not None:
                 told.append(audit)
+        not_here = sorted(named - {b.bookie_id for b in storage.client.bookies})
         summary = totals_line(totals, open_fragments=unlooked, unverified=unverified)
+        if not_here:
+            summary += f"; not here: {', '.join(not_here)}"
         if arguments.json:
             answer = {
                 "bookies": bookies_json(storage),
-                "bookiesNotHere": sorted(named - {b.bookie_id for b in storage.client.bookies}),
+                "bookiesNotHere": not_here,
                 "ledgers": [audit_json(audit) for audit in told],
                 "totals": asdict(totals),
                 "openFragments": unlooked,
@@ -84,5 +87,7 @@ async def _run(
             if is_repair and not arguments.replace_lost and totals.unmended_ledgers:
                 lines += ["--replace-lost gives the places of bookies that are not here to others"]
             print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
-        is_found = totals.unmended_ledgers or any(audit.error for audit in told)
+        # Nobody looks at the copies of what is still written; those of a bookie that is gone are gone.
+        is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
+        is_found = totals.unmended_ledgers or is_missed or any(audit.error for audit in told)
         return 1 if is_found or (storage.left_out and not arguments.ledger) else 0

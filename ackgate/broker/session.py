@@ -30,7 +30,7 @@ from ackgate.broker.frames import COMMAND_BYTES_EXTRA
 from ackgate.broker.intake import Intake
 from ackgate.broker.liveness import Liveness, Verdict
 from ackgate.broker.outbox import Outbox
-from ackgate.errors import CallerError, OwnershipError, StorageError
+from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -234,6 +234,8 @@ class Session(asyncio.Protocol):
             # Whatever it says may name files of ours: the client hears only what kind it is.
             if isinstance(error, OwnershipError | StorageError):
                 log.warning("request of %s failed: %s", self.peer, error)
+            elif isinstance(error, CorruptRecordError):
+                log.error("request of %s failed: %s", self.peer, error)
             else:
                 log.error("request of %s failed", self.peer, exc_info=error)
             message = f"{type(error).__name__}: see the log of the broker"

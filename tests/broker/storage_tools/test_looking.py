@@ -148,6 +148,16 @@ def test_bookies_that_are_not_there_are_named(tool: Tool, data: Path, tmp_path: 
     assert TOPIC in told.out
 
 
+def test_a_bookie_that_is_gone_is_no_good_news_for_what_was_still_written(
+    tool: Tool, crashed: Path
+) -> None:
+    shutil.rmtree(crashed / "bookies" / "1")
+    for action in ("check", "repair"):
+        told = tool("bookies", action, "--data-dir", crashed)
+        assert told.code == 1
+        assert "; not here: 1-" in told.out
+
+
 @pytest.mark.parametrize("entries", ["x", "5..3", "1..x"])
 def test_a_range_that_is_none_is_a_wrong_command_line(tool: Tool, data: Path, entries: str) -> None:
     ledger_id = ledger_of(tool, data, "message")
@@ -226,7 +236,7 @@ def test_beside_a_running_broker_everything_is_seen_and_nothing_is_touched(
         assert tool("ledgers", "verify", "--data-dir", data).code == 0
         checked = tool("bookies", "check", "--data-dir", data)
         assert checked.code == 0
-        assert "left to the owner" in checked.out
+        assert "left to their owner" in checked.out
         refused = tool("bookies", "repair", "--data-dir", data)
         assert refused.code == 2
         assert "held by another broker" in refused.err

@@ -9,7 +9,13 @@ import pytest
 from ackgate.broker import replies
 from ackgate.broker.errors import ServerError
 from ackgate.broker.session import Session
-from ackgate.errors import AckGateError, InternalError, LedgerWriteError, SessionLostError
+from ackgate.errors import (
+    AckGateError,
+    CorruptRecordError,
+    InternalError,
+    LedgerWriteError,
+    SessionLostError,
+)
 
 
 class Refusing(Session):
@@ -33,6 +39,7 @@ class Refusing(Session):
     [
         (SessionLostError("the session has expired"), ServerError.SERVICE_NOT_READY, "WARNING"),
         (LedgerWriteError("disk full"), ServerError.PERSISTENCE, "WARNING"),
+        (CorruptRecordError("garbage"), ServerError.PERSISTENCE, "ERROR"),
         (InternalError("a bug"), ServerError.UNKNOWN, "ERROR"),
         (ZeroDivisionError(), ServerError.UNKNOWN, "ERROR"),
     ],
@@ -45,7 +52,8 @@ def test_only_our_own_faults_leave_a_trace(
         session.refuse(7, error, session.fail)
     [record] = caplog.records
     assert record.levelname == level
-    assert (record.exc_info is not None) is (level == "ERROR")
+    is_ours = level == "ERROR" and not isinstance(error, CorruptRecordError)
+    assert (record.exc_info is not None) is is_ours
     [(request_id, told, message)] = session.refused
     assert (request_id, told) == (7, code)
     assert str(error) not in message or not str(error)
