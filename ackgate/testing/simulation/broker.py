@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.errors import BrokerError
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.owner_nodes import BrokerRecord
 from ackgate.broker.ownership import Ownership
@@ -200,6 +201,19 @@ class SimulatedBroker:
         """Find or load a topic."""
         assert self._registry is not None
         return await self._registry.topic(name, create=True)
+
+    async def topic_in_the_end(self, name: TopicName) -> Topic:
+        """Find or load a topic, again and again while somebody else may still own it."""
+        while True:
+            try:
+                return await self.topic(name)
+            except BrokerError:
+                await asyncio.sleep(0.5)
+
+    def forget(self, topic: Topic) -> None:
+        """Let go of a topic that somebody else owns."""
+        assert self._registry is not None
+        self._registry.forget(topic)
 
     async def look_up(self, name: TopicName, *, is_authoritative: bool) -> tuple[int, bool]:
         """Number of the broker that serves a topic, and whether it owns it already."""
