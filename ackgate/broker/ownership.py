@@ -12,6 +12,10 @@ epoch and by the fences of its ledgers, however late it learns of its loss. ::
     session lost         clients told, topics dropped unwritten -> new session -> announced again
 
 While the session is suspended what is owned is served on, and nothing is acquired.
+
+Two brokers must not announce one address. Who finds its place taken by a *later* start takes it
+back, for it lives; who finds it taken back by an *earlier* one is the second, and ends. What an
+earlier life has left behind takes nothing back, so a broker may be started again at once.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from ackgate.broker.owner_nodes import (
 )
 from ackgate.errors import (
     AckGateError,
+    ConfigurationError,
     CorruptRecordError,
     MetadataConflictError,
     MetadataStoreError,
@@ -122,13 +127,20 @@ class Ownership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_listening: Callable[[], None] = lambda: None
         self._on_joined: list[Callable[[], Awaitable[None]]] = []
+        self.displaced: ConfigurationError | None = None
+        """Why this broker can own nothing any more: another one that lives has its address."""
+        self.on_displaced: Callable[[], None] = lambda: None
         self.ask_to_acquire: Callable[[str, Bundle], Awaitable[bool]] | None = None
         """Ask the broker at this web address to acquire a bundle; whether it did."""
 
     # ---------------------------------------------------------------- joining and leaving
 
     async def join(self, me: BrokerRecord) -> None:
-        """Announce this broker and begin to own. Raises what the metadata store raises."""
+        """Announce this broker and begin to own.
+
+        Raises what the metadata store raises, and `ConfigurationError` when a broker that started
+        later has the same address.
+        """
         self._me = me
         self._stop_listening = self._metadata.on_session_change(self._on_session)
         await self._announce()
@@ -145,7 +157,7 @@ class Ownership:
         if session == self._session:
             self._is_member = True
 
-    async def _register(self, me: BrokerRecord) -> None:
+    async def _register(self, me: BrokerRecord, *, is_insisting: bool = False) -> None:
         path, value = broker_path(me.broker_id), encode_broker(me)
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -154,10 +166,13 @@ class Ownership:
                 found = await self._metadata.get(path)
                 if found is None:
                     continue
-                if decode_broker(found.value, path=path).instance == me.instance:
+                present = decode_broker(found.value, path=path)
+                if present.instance == me.instance:
                     return
-                # We listen at this address, so whoever announced it before us is gone.
-                log.info("broker %s is announced already, by an earlier life", me.broker_id)
+                if present.run > me.run and not is_insisting:
+                    raise _address_taken(present) from None
+                # Most likely an earlier life of ours. If not, it lives, and takes its place back.
+                log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
                 await self._delete(path, found.version)
             else:
                 return
@@ -493,23 +508,22 @@ class Ownership:
     # ---------------------------------------------------------------- losing
 
     def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.LOST and not self._is_leaving:
+        if state is SessionState.LOST and not self._is_leaving and self.displaced is None:
+            log.warning("the session to the metadata store is lost: every topic is let go of")
             self._lose_everything()
+            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(self._rejoining))
 
     def _lose_everything(self) -> None:
-        """The session is over: so is all ownership. Begin anew."""
-        log.warning("the session to the metadata store is lost: every topic is let go of")
+        """All ownership is over, without a word written."""
         self._session += 1
         self._is_member = False
         self.view.stop()
         lost = self.owned
         for bundle in list(self._states):
             self._move(bundle, BundleEvent.LOST)
-        previous = self._rejoining
         self._topics.abandon(lambda _: True)
         for bundle in lost:
             self._move(bundle, BundleEvent.RELEASED)
-        self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(previous))
 
     async def _rejoin(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
@@ -522,7 +536,7 @@ class Ownership:
                 await self._metadata.renew()
                 await self._announce()
             except AckGateError as error:
-                log.warning("no new session to the metadata store yet: %s", error)
+                log.warning("not joined again yet: %s", error)
             else:
                 log.info("joined again")
                 return
@@ -559,12 +573,9 @@ class Ownership:
 
     def _on_broker(self, broker: BrokerRecord) -> None:
         me = self._require_me()
-        if self._is_member and broker.broker_id == me.broker_id and broker.instance != me.instance:
-            log.error(
-                "another broker says that it is %s, and takes bundles away from this one: each needs "
-                "an advertisedAddress, or ports, of its own",
-                me.broker_id,
-            )
+        if broker.broker_id == me.broker_id and broker.run != me.run:
+            self._contend(me, broker)
+            return
         for who, other in ((me, broker), (broker, me)):
             missing = sorted(set(other.bookies) - set(who.bookies))
             if missing:
@@ -573,6 +584,21 @@ class Ownership:
                     "there cannot move; all brokers need the same bookieDirectories",
                     who.broker_id, ", ".join(missing), other.broker_id,
                 )  # fmt: skip
+
+    def _contend(self, me: BrokerRecord, other: BrokerRecord) -> None:
+        """Another broker has announced our address while we live."""
+        if self._is_leaving or self.displaced is not None:
+            return
+        if other.run > me.run:
+            log.error(
+                "this broker stays, and run %d shall end: %s", other.run, _address_taken(other)
+            )
+            self._run(self._register(me, is_insisting=True))
+            return
+        self.displaced = _address_taken(other)
+        log.error("%s", self.displaced)
+        self._lose_everything()
+        self.on_displaced()
 
     # ---------------------------------------------------------------- inside
 
@@ -609,6 +635,13 @@ class Ownership:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("ownership: %s", error)
+
+
+def _address_taken(other: BrokerRecord) -> ConfigurationError:
+    return ConfigurationError(
+        f"another broker says that it is {other.broker_id}, and lives (run {other.run}): each needs "
+        "an advertisedAddress, or ports, of its own"
+    )
 
 
 def _owned_by(owner: OwnerRecord) -> Location:

@@ -72,10 +72,15 @@ async def _serve(settings: Settings, data_directory: Path) -> int:
         log.info("told to stop before it served")
         return 0
     print(f"ackgate ready {broker.service_url} {broker.web_url}", flush=True)  # noqa: T201
-    await told_to_stop.wait()
+    ownership = broker.ownership
+    ownership.on_displaced = told_to_stop.set
+    if ownership.displaced is None:
+        await told_to_stop.wait()
     log.info("stopping")
     await broker.stop()
     log.info("stopped")
+    if ownership.displaced is not None:
+        raise ownership.displaced
     return 0
 
 

@@ -226,6 +226,28 @@ async def test_an_earlier_broker_does_not_push_a_later_one_from_its_address() ->
     await second.ownership.require(TOPIC)
 
 
+async def test_a_broker_is_not_displaced_by_an_announcement_of_its_own_that_failed_half_way() -> (
+    None
+):
+    tree = MemoryTree()
+    broker = Broker(0, MemoryMetadataStore(tree))
+    failures = [StorageError("first"), StorageError("second")]
+
+    async def fail_at_first() -> None:
+        await turns()
+        if broker.ownership.sessions_lost and failures:
+            raise failures.pop()
+
+    broker.ownership.on_joined(fail_at_first)
+    await broker.join()
+    assert isinstance(broker.store, MemoryMetadataStore)
+    broker.store.expire()
+    await until_member(broker)
+    await turns()
+    assert broker.ownership.displaced is None
+    await broker.ownership.require(TOPIC)
+
+
 async def test_a_lost_session_lets_go_and_joins_again() -> None:
     tree = MemoryTree()
     first, second = await joined(tree, 2)
@@ -348,6 +370,7 @@ async def test_two_brokers_with_one_address_are_told_of_it(
 ) -> None:
     tree = MemoryTree()
     first, second = (Broker(0, MemoryMetadataStore(tree)) for _ in range(2))
+    first.record, second.record = replace(first.record, run=0), replace(second.record, run=1)
     await first.join()
     assert "another broker" not in caplog.text
     await second.join()
