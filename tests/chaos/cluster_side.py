@@ -7,7 +7,8 @@ Edge::
        '---- the connection ends, the broker lets go of the topic, or is silent while another owns it
 
 What is given up while it is open (a paused owner) is kept until the end of the cycle: answers that
-come late are held against the facts, too, and messages must not come from there any more.
+come late are held against the facts, too, and no more rounds of
+messages may begin there.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ SILENT_SECONDS: Final = 0.3
 LOOK_AROUND_SECONDS: Final = 0.1
 LATE_ANSWER_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 2.0
+ROUND_MESSAGES_MAX: Final = 100
+"""A process may be stopped between asking for its lease and sending what it has asked for: one
+round of deliveries, and nothing can be done about that. The next round asks again."""
+
 PAUSE_SECONDS: Final = 0.05
 
 _CLOSES: Final = frozenset({pb.BaseCommand.CLOSE_PRODUCER, pb.BaseCommand.CLOSE_CONSUMER})
@@ -136,7 +141,7 @@ class ClusterSide:
             client.abort()
             await under_way.settle(may_be_refused=True)
             more = _messages(client) - self._late_had.get(client, math.inf)
-            if more > 0:
+            if more > ROUND_MESSAGES_MAX:
                 raise ViolationError(f"{more} messages came from one that owned the topic no more")
         self._late.clear()
         self._late_had.clear()
