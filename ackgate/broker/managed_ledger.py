@@ -17,10 +17,9 @@ Order of steps that a crash may interrupt: a new ledger is created before the no
 ledger leaves the node before it is deleted. What is left over carries the topic's path in its
 custom metadata and is found at the next start.
 
-The metadata store may fail to answer. A write of the node is settled by reading and writing again: a
-higher epoch in it means that the topic is somebody else's, our own that a write of ours got there.
-Only opening cannot tell, since two who open at once choose the same epoch; it begins again, with a
-higher one. While there is no ledger to write to for the store's sake, adds wait, within bounds.
+The metadata store may fail to answer. `OwnedTopicNode` settles its writes; an opening that was not
+answered begins again, with a higher epoch. While there is no ledger to write to for the store's
+sake, adds wait, within bounds.
 """
 
 from __future__ import annotations
@@ -53,13 +52,9 @@ from ackgate.errors import (
     StoreSuspendedError,
 )
 from ackgate.persistence.backoff import backoff_seconds
+from ackgate.persistence.owned_topic_node import WRITES_MAX, OwnedTopicNode
 from ackgate.persistence.ports import SessionState
-from ackgate.persistence.topic_node import (
-    MessageLedgerRecord,
-    TopicNode,
-    decode_topic_node,
-    encode_topic_node,
-)
+from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,9 +72,6 @@ log = logging.getLogger(__name__)
 
 TOPIC_PATH_KEY: Final = "ackgate/topic"
 """Custom metadata of a message ledger: the path of its topic's node."""
-
-WRITES_MAX: Final = 5
-"""Writes of the node, or openings, in a row, each because the one before was not answered."""
 
 SWITCH_SECONDS_MAX: Final = 30.0
 """How long adds wait for a new ledger while the metadata store fails; the producers' own time-out."""
@@ -156,9 +148,7 @@ class ManagedLedger:
         self._options = replace(options, custom_metadata={TOPIC_PATH_KEY: path.encode()})
         self._clock_ms = clock_ms
         self._sink = sink
-        self._node = TopicNode()
-        self._node_version = -1
-        self._node_lock = asyncio.Lock()
+        self._node = OwnedTopicNode(metadata, path)
         self._writer: LedgerWriter | None = None
         self._writer_entries = 0
         self._writer_bytes = 0
@@ -174,7 +164,8 @@ class ManagedLedger:
         self._drained: asyncio.Event = asyncio.Event()
         self.reads = MessageReads(client, options.password, cache, self.facts)
         self._is_closed = False
-        self._abandoned: OwnershipError | None = None
+        self._is_abandoned = False
+        self._is_crowding_told = False
 
     # ---------------------------------------------------------------- opening
 
@@ -195,7 +186,7 @@ class ManagedLedger:
                     raise
         else:
             raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} openings were not answered")
-        for record in self._node.ledgers:
+        for record in self._node.value.ledgers:
             if writer is None or record.ledger_id != writer.ledger_id:
                 self.facts.open_ledger(record.ledger_id)
                 self.facts.close_ledger(record.ledger_id, record.entry_count or 0)
@@ -209,18 +200,14 @@ class ManagedLedger:
 
         Returns the ledger's writer, and the ledgers that hold nothing and are named no more.
         """
-        stored = await self._metadata.get(self.path)
-        if stored is None:
+        node = await self._node.read()
+        if node is None:
             if not create:
                 raise NoSuchNodeError(f"no topic at {self.path}")
-            self._node_version = -1
             node = TopicNode(owner_epoch=1)
         else:
-            node = decode_topic_node(stored.value, path=self.path)
-            self._node_version = stored.version
-            node = replace(
-                node, owner_epoch=node.owner_epoch + 1, ledgers=await self._recovered(node.ledgers)
-            )
+            ledgers = await self._recovered(node.ledgers)
+            node = replace(node, owner_epoch=node.owner_epoch + 1, ledgers=ledgers)
         kept = tuple(record for record in node.ledgers if record.entry_count)
         dropped = [r.ledger_id for r in node.ledgers if not r.entry_count]
         node, writer = replace(node, ledgers=kept), None
@@ -228,14 +215,15 @@ class ManagedLedger:
             writer = await self._client.create(self._options)
             node = replace(node, ledgers=(*kept, self._record_of(writer)))
         try:
-            self._node_version = await self._metadata.put(
-                self.path, encode_topic_node(node), expected_version=self._node_version
-            )
-        except (MetadataConflictError, StoreSuspendedError, NodeTooLargeError):
+            await self._node.claim(node)
+        except (MetadataConflictError, StoreSuspendedError, NodeTooLargeError) as error:
             if writer is not None:
                 await self._delete_ledger(writer.ledger_id)  # nothing names it, and nothing will
-            raise
-        self._node = node
+            if not isinstance(error, NodeTooLargeError):
+                raise
+            log.error("topic %s can be read, and takes no messages: %s", self.path, error)  # noqa: TRY400
+            await self._node.claim(replace(node, ledgers=kept))
+            return None, dropped
         return writer, dropped
 
     async def _recovered(
@@ -266,25 +254,25 @@ class ManagedLedger:
     @property
     def owner_epoch(self) -> int:
         """Grows with every opening of the topic."""
-        return self._node.owner_epoch
+        return self._node.value.owner_epoch
 
     @property
     def is_terminated(self) -> bool:
         """Whether the topic takes no more messages, for good."""
-        return self._node.is_terminated
+        return self._node.value.is_terminated
 
     @property
     def properties(self) -> Mapping[str, str]:
         """The topic's properties."""
-        return self._node.properties
+        return self._node.value.properties
 
     @property
     def ledger_records(self) -> tuple[MessageLedgerRecord, ...]:
         """The ledgers as the node names them, the current one with its present size."""
-        if self._writer is None or not self._node.ledgers:
-            return self._node.ledgers
-        current = replace(self._node.ledgers[-1], size_bytes=self._writer_bytes)
-        return (*self._node.ledgers[:-1], current)
+        if self._writer is None or not self._node.value.ledgers:
+            return self._node.value.ledgers
+        current = replace(self._node.value.ledgers[-1], size_bytes=self._writer_bytes)
+        return (*self._node.value.ledgers[:-1], current)
 
     @property
     def size_bytes(self) -> int:
@@ -312,7 +300,7 @@ class ManagedLedger:
         self._is_flush_scheduled = False
         if not self._pending.payloads or self._switch is not None:
             return
-        if self._is_closed or self._node.is_terminated:
+        if self._is_closed or self._node.value.is_terminated:
             refused, self._pending = self._pending, AddBatch()  # what is in flight goes on
             self._sink.on_failed(
                 refused.contexts, ClosedHandleError(f"topic {self.path} takes no messages")
@@ -401,8 +389,26 @@ class ManagedLedger:
         return (is_large and age_ms >= limits.age_ms_min) or age_ms >= limits.age_ms_max
 
     def _may_roll(self) -> bool:
-        """Not while the metadata store is out of touch: the ledger there is needs none of it."""
-        return self._is_full() and self._metadata.session_state is SessionState.CONNECTED
+        """Not while the metadata store is out of touch: the ledger there is needs none of it.
+
+        Nor when the node has little room for more ledgers: the one there is grows on.
+        """
+        return (
+            self._is_full()
+            and self._metadata.session_state is SessionState.CONNECTED
+            and not self._is_crowded()
+        )
+
+    def _is_crowded(self) -> bool:
+        if self._node.is_crowded and not self._is_crowding_told:
+            log.warning(
+                "topic %s has %d ledgers, and its node little room for more: its ledger is kept, "
+                "whatever its size, until older ones are consumed or retention ends",
+                self.path,
+                len(self._node.value.ledgers),
+            )
+        self._is_crowding_told = self._node.is_crowded
+        return self._is_crowding_told
 
     def _on_write_failed(self, writer: LedgerWriter, error: AckGateError) -> None:
         if writer is not self._writer:
@@ -489,8 +495,7 @@ class ManagedLedger:
         writer = self._unsettled
         if writer is None:
             return
-        if self._abandoned is not None:
-            raise self._abandoned
+        self._node.check_ours()
         try:
             reader = await self._client.open(writer.ledger_id, password=self._options.password)
         except NoSuchLedgerError as error:
@@ -508,16 +513,15 @@ class ManagedLedger:
                 self._confirm(writer.ledger_id, next_entry, waiting[:survivors])
         elif stored > next_entry:
             self._sink.on_returned(stored - next_entry)
-            if self._abandoned is not None:
-                raise self._abandoned
+            self._node.check_ours()
         self._unsettled = None
         self._close_record(writer.ledger_id, stored, reader.length_bytes)
         self.reads.keep(reader)
 
     def _close_record(self, ledger_id: int, entry_count: int, size_bytes: int) -> None:
         self.facts.close_ledger(ledger_id, entry_count)
-        self._node = replace(
-            self._node,
+        self._node.value = replace(
+            self._node.value,
             ledgers=tuple(
                 replace(
                     record,
@@ -527,7 +531,7 @@ class ManagedLedger:
                 )
                 if record.ledger_id == ledger_id
                 else record
-                for record in self._node.ledgers
+                for record in self._node.value.ledgers
             ),
         )
 
@@ -535,12 +539,11 @@ class ManagedLedger:
         writer = await self._client.create(self._options)
         record = self._record_of(writer)
         try:
-            await self._change_node(lambda node: replace(node, ledgers=(*node.ledgers, record)))
+            await self._node.change(lambda node: replace(node, ledgers=(*node.ledgers, record)))
         except (StoreSuspendedError, NodeTooLargeError):
             await self._delete_ledger(writer.ledger_id)  # nothing names it, and nothing will
             raise
-        if self._abandoned is not None:
-            raise self._abandoned
+        self._node.check_ours()
         self._write_to(writer)
 
     def _record_of(self, writer: LedgerWriter) -> MessageLedgerRecord:
@@ -551,42 +554,7 @@ class ManagedLedger:
         self._writer = self.reads.current = writer
         self._writer_entries = 0
         self._writer_bytes = 0
-        self._writer_opened_ms = self._node.ledgers[-1].opened_ms
-
-    async def _change_node(self, change: Callable[[TopicNode], TopicNode] = lambda n: n) -> None:
-        """Write the changed node; changes made in memory meanwhile are kept.
-
-        Raises `OwnershipError` when a later owner has written it, or it was deleted.
-        """
-        async with self._node_lock:
-            for _ in range(WRITES_MAX):
-                if self._abandoned is not None:
-                    raise self._abandoned
-                try:
-                    self._node_version = await self._metadata.put(
-                        self.path,
-                        encode_topic_node(change(self._node)),
-                        expected_version=self._node_version,
-                    )
-                except (MetadataConflictError, OutcomeUnknownError):
-                    self._node_version = await self._version_of_ours()
-                else:
-                    self._node = change(self._node)
-                    return
-            raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} writes were not answered")
-
-    async def _version_of_ours(self) -> int:
-        """The node's version, if nobody took the topic over since."""
-        found = await self._metadata.get(self.path)
-        if found is None:
-            raise OwnershipError(f"topic {self.path} was deleted by somebody else")
-        epoch = decode_topic_node(found.value, path=self.path).owner_epoch
-        if epoch > self._node.owner_epoch:
-            raise OwnershipError(
-                f"topic {self.path} belongs to the owner of epoch {epoch}, "
-                f"we are {self._node.owner_epoch}"
-            )
-        return found.version
+        self._writer_opened_ms = self._node.value.ledgers[-1].opened_ms
 
     # ---------------------------------------------------------------- trimming, ending
 
@@ -598,7 +566,7 @@ class ManagedLedger:
         now_ms = self._clock_ms()
         kept_bytes = self.size_bytes
         gone: list[int] = []
-        for record in self._node.ledgers:
+        for record in self._node.value.ledgers:
             if record.entry_count is None or record.closed_ms is None:
                 break
             if Position(record.ledger_id, record.entry_count - 1) > consumed_through:
@@ -611,7 +579,7 @@ class ManagedLedger:
             gone.append(record.ledger_id)
         if gone:
             leaving = set(gone)
-            await self._change_node(
+            await self._node.change(
                 lambda node: replace(
                     node, ledgers=tuple(r for r in node.ledgers if r.ledger_id not in leaving)
                 )
@@ -645,15 +613,15 @@ class ManagedLedger:
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace the topic's properties."""
-        await self._change_node(lambda node: replace(node, properties=dict(properties)))
+        await self._node.change(lambda node: replace(node, properties=dict(properties)))
 
     async def terminate(self) -> Position:
         """Take no more messages, for good. Returns the last position."""
-        self._node = replace(self._node, is_terminated=True)
+        self._node.value = replace(self._node.value, is_terminated=True)
         if self._switch is not None:
             await asyncio.shield(self._switch)
         await self._close_writer()
-        await self._change_node()
+        await self._node.change()
         return self.facts.last_confirmed
 
     async def close(self) -> None:
@@ -669,7 +637,7 @@ class ManagedLedger:
                     await asyncio.shield(self._switch)
                 if self._writer is not None:
                     await self._close_writer()
-                    await self._change_node()
+                    await self._node.change()
         except (AckGateError, TimeoutError) as error:
             log.warning("topic %s: not closed cleanly: %r", self.path, error)
         self._fail_pending(ClosedHandleError(f"topic {self.path} is closed"))
@@ -680,9 +648,9 @@ class ManagedLedger:
 
         What is in flight fails, whatever becomes of it.
         """
-        if self._abandoned is None:
-            self._abandoned = error
-            self._is_closed = True
+        if not self._is_abandoned:
+            self._is_abandoned = self._is_closed = True
+            self._node.abandon(error)
             self._writer = self.reads.current = None
             self._fail_pending(error)
             self.forget_cached()
@@ -690,25 +658,10 @@ class ManagedLedger:
     async def delete(self) -> None:
         """Remove the topic's node and its ledgers. The cursors must be gone."""
         await self.close()
-        ledgers = self._node.ledgers
-        await self._remove_node()
+        ledgers = self._node.value.ledgers
+        await self._node.remove()
         for record in ledgers:
             await self._delete_ledger(record.ledger_id)
-
-    async def _remove_node(self) -> None:
-        """It may be gone already: by a call of ours that was not answered, or that failed later."""
-        for _ in range(WRITES_MAX):
-            try:
-                await self._metadata.delete(self.path, expected_version=self._node_version)
-            except NoSuchNodeError:
-                return
-            except (MetadataConflictError, OutcomeUnknownError):
-                if await self._metadata.get(self.path) is None:
-                    return
-                self._node_version = await self._version_of_ours()
-            else:
-                return
-        raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} deletions were not answered")
 
     def forget_cached(self) -> None:
         """Drop this topic's entries from the cache."""

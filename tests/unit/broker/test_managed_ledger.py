@@ -350,6 +350,56 @@ async def test_what_was_sent_before_a_termination_is_stored_and_what_comes_after
     assert await stored(ledger) == [0]
 
 
+async def test_a_node_with_little_room_keeps_its_ledger_and_rolls_again_when_there_is_some() -> (
+    None
+):
+    world = World()
+    world.limits = RolloverLimits(1, NEVER, 0, NEVER)
+    world.metadata = MemoryMetadataStore(node_bytes_max=2_000)
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    for index in range(60):
+        ledger.add(entry(index), 1, index)
+        await settled(ledger, sink, index + 1)
+    assert sink.failed == []
+    ledgers = len(ledger.facts.ledger_ids)
+    assert 10 < ledgers < 30
+    await ledger.close()
+    again, told = world.broker()
+    await again.open(create=False)
+    assert await stored(again) == list(range(60))
+    gone = await again.trim(again.facts.last_confirmed, Retention())
+    assert len(gone) == ledgers
+    for index in range(5):
+        again.add(entry(index), 1, index)
+        await settled(again, told, index + 1)
+    assert len(again.facts.ledger_ids) == 5
+
+
+async def test_a_topic_without_room_for_one_more_ledger_can_be_opened_and_consumed() -> None:
+    world = World()
+    world.limits = RolloverLimits(1, NEVER, 0, NEVER)
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    for index in range(20):
+        ledger.add(entry(index), 1, index)
+        await settled(ledger, sink, index + 1)
+    await ledger.close()
+    full = await world.metadata.get(PATH)
+    assert full is not None
+    world.metadata = MemoryMetadataStore(world.metadata.tree, node_bytes_max=len(full.value) + 20)
+    again, told = world.broker()
+    await again.open(create=False)
+    assert await stored(again) == list(range(20))
+    again.add(entry(20), 1, 20)
+    await settled(again, told, 1)
+    assert told.failed == [20]
+    await again.trim(again.facts.last_confirmed, Retention())
+    again.add(entry(21), 1, 21)
+    await settled(again, told, 2)
+    assert await stored(again) == [21]
+
+
 async def test_closing_confirms_what_is_in_flight() -> None:
     world = World()
     ledger, sink = world.broker()
