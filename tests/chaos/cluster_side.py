@@ -7,8 +7,7 @@ Edge::
        '---- the connection ends, the broker lets go of the topic, or is silent while another owns it
 
 What is given up while it is open (a paused owner) is kept until the end of the cycle: answers that
-come late are held against the facts, too, and no more rounds of
-messages may begin there.
+come late are held against the facts, too, and no new round of messages may begin there.
 """
 
 from __future__ import annotations
