@@ -75,3 +75,6 @@ class NodeFollower:
                 self._stale |= paths
                 self._wake.set()
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception:
+                # Reading the same again would fail in the same way; later changes are still told.
+                log.exception("changes below %s could not be taken over", self._roots)

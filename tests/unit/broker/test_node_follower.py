@@ -53,6 +53,23 @@ async def test_what_failed_is_read_again_with_what_came_meanwhile() -> None:
     assert len(reader.seen) == 4
 
 
+async def test_a_reader_with_a_bug_does_not_end_the_following(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, reader = MemoryMetadataStore(), Reader()
+    follower = NodeFollower(store, ["/a"], reader.read)
+    follower.start()
+    reader.failures = [RuntimeError("a bug")]
+    await store.put("/a/1", b"", expected_version=None)
+    await turns()
+    assert "a bug" in caplog.text
+    await store.put("/a/1", b"x", expected_version=None)
+    await turns()
+    assert reader.seen[-1] == {"/a/1"}
+    assert len(reader.seen) == 2
+    follower.stop()
+
+
 async def test_a_lost_session_ends_it_and_a_new_one_begins_anew() -> None:
     store, reader = MemoryMetadataStore(), Reader()
     follower = NodeFollower(store, ["/a"], reader.read)
