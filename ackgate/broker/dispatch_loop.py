@@ -44,6 +44,8 @@ class DispatchLoop:
         self._is_asked = False
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._told = ""
+        """Why the last read failed, as the log has it already."""
 
     @property
     def is_reading(self) -> bool:
@@ -130,18 +132,23 @@ class DispatchLoop:
         except AckGateError as error:
             self._on_failed(pending, error)
         else:
+            if self._reader.succeeded():
+                self._told = ""
             self._subscription.ask_round()
         finally:
             self._reading = None
 
     def _on_failed(self, pending: PendingRead, error: AckGateError) -> None:
         subscription = self._subscription
-        log.warning(
-            "subscription %s of %s: read failed: %s",
-            subscription.name,
-            subscription.topic.name,
-            error,
-        )
+        if str(error) != self._told:  # it is tried again every second
+            self._told = str(error)
+            log.warning(
+                "subscription %s of %s: read failed: %s",
+                subscription.name,
+                subscription.topic.name,
+                error,
+            )
+        self._reader.failed()
         self._give_back(pending)
         asyncio.get_running_loop().call_later(READ_RETRY_SECONDS, subscription.ask_round)
 

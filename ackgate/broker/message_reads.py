@@ -117,10 +117,15 @@ class MessageReads:
         last = min(
             entry_id + self._entries_ahead(reader) - 1, max(entry_id, reader.last_add_confirmed)
         )
-        try:
-            stored = await reader.read(entry_id, last)
-        except CorruptRecordError:
-            stored = await reader.read(entry_id, entry_id)  # the bad one may be further on
+        while True:
+            try:
+                stored = await reader.read(entry_id, last)
+            except CorruptRecordError:
+                if last == entry_id:
+                    raise
+                last = entry_id + (last - entry_id) // 2  # the bad one may be further on
+            else:
+                break
         read = _Window(ledger_id, entry_id, [Entry.stored(ledger_id, entry) for entry in stored])
         self._windows.append(read)
         return read.entries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.cursor.position import Position
 from ackgate.cursor.unacked_entries import Span
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ackgate.broker.managed_ledger import ManagedLedger
     from ackgate.cursor.managed_cursor import ManagedCursor
     from ackgate.dispatcher.dispatcher import Read
+
+STEP_ENTRIES_MAX: Final = 1_000
+"""A read of so many entries that succeeds ends the caution after a failure."""
 
 
 class PendingRead(NamedTuple):
@@ -42,6 +45,20 @@ class SubscriptionReader:
         self._ledger = ledger
         self._cursor = cursor
         self._read_bytes_max = read_bytes_max
+        self._entries_max: int | None = None
+        """Set after a failure: what lies before the entry that cannot be read is read all the same."""
+
+    def failed(self) -> None:
+        """The next read is of one entry, and the others after it of more and more."""
+        self._entries_max = 1
+
+    def succeeded(self) -> bool:
+        """What was asked for could be read. Answers whether the failure before it is history."""
+        if self._entries_max is not None:
+            self._entries_max *= 2
+            if self._entries_max > STEP_ENTRIES_MAX:
+                self._entries_max = None
+        return self._entries_max is None
 
     def begin(self, read: Read) -> PendingRead:
         """Fix what will be read; a normal read moves the read position past it.
@@ -53,7 +70,10 @@ class SubscriptionReader:
             return PendingRead(read, joined([p for p in read.positions if not is_acked(p)]))
         cursor = self._cursor
         bytes_bound = max(1, self._read_bytes_max // self._ledger.average_entry_bytes)
-        spans = cursor.unacked_spans(cursor.read_position, min(read.entries_max, bytes_bound))
+        entries_max = min(read.entries_max, bytes_bound)
+        if self._entries_max is not None:
+            entries_max = min(entries_max, self._entries_max)
+        spans = cursor.unacked_spans(cursor.read_position, entries_max)
         if read.up_to is not None:
             spans = cut(spans, read.up_to)
         if spans:

@@ -160,6 +160,17 @@ class CursorStore:
                 report.lost or "nothing",
                 "; ".join(report.torn_records) or "nothing",
             )
+        dropped = report.dropped
+        if dropped is not None and (
+            dropped.entries_beyond_end or dropped.entries_of_unknown_ledgers
+        ):
+            log.warning(
+                "cursor %s: %d acked entries are not there any more: the ends of ledgers, or whole ones,"
+                " are lost; ledgers that do not exist: %s",
+                path,
+                dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers,
+                ", ".join(map(str, dropped.unknown_ledger_ids)) or "none",
+            )
         return cls(opened, ledger_client, settings, clock_ms)
 
     # ------------------------------------------------------------------ what is known

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
@@ -33,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 DIGEST_DOES_NOT_FIT: Final = "the digest does not fit"
 
+TOLD_MAX: Final = 1000
+"""Bad copies remembered as told of: readers ask again and again for what they need."""
+
 _LOOK_AHEAD: Final = 1000
 """Entries looked for at a time beyond the last add confirmed."""
 
@@ -54,8 +58,19 @@ class Confirmed(NamedTuple):
     length_bytes: int
 
 
+_told: Final[OrderedDict[BadCopy, None]] = OrderedDict()
+
+
 def log_bad_copy(bad: BadCopy) -> None:
-    """The report that is made unless the host wants to hear of it itself."""
+    """The report that is made unless the host wants to hear of it itself; once, however often read."""
+    # A bookie that does not answer at all is told of once a ledger, not once an entry.
+    about = bad if bad.reason == DIGEST_DOES_NOT_FIT else bad._replace(entry_id=-1)
+    if about in _told:
+        _told.move_to_end(about)
+        return
+    _told[about] = None
+    if len(_told) > TOLD_MAX:
+        _told.popitem(last=False)
     logger.error(
         "bad copy of entry %d:%d on bookie %s: %s",
         bad.ledger_id,

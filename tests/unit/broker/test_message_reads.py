@@ -10,7 +10,7 @@ from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.message_reads import MessageReads
 from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.cursor.unacked_entries import Span
-from ackgate.errors import AckGateError
+from ackgate.errors import AckGateError, DigestMismatchError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import LedgerOptions, LedgerState
@@ -48,3 +48,33 @@ async def test_a_ledger_whose_recovery_was_begun_and_left_is_read_to_its_end(
     assert [entry.payload[-1:] for entry in found] == [b"0", b"1", b"2"]
     await client.close()
     await other.close()
+
+
+async def test_what_lies_before_a_damaged_entry_is_read_and_each_bad_copy_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = MemoryTree()
+    client = BookieLedgerClient(await open_bookies([tmp_path]), MemoryMetadataStore(tree))
+    writer = await client.create(LedgerOptions())
+    for number in range(300):
+        await writer.add_entry(b"\x00\x00\x00\x00content %d." % number)
+    await writer.close()
+    await client.close()
+    (file,) = tmp_path.glob("ledgers/*.avro")
+    damaged = file.read_bytes().replace(b"content 200.", b"cOntent 200.")
+    file.write_bytes(damaged)
+
+    client = BookieLedgerClient(await open_bookies([tmp_path]), MemoryMetadataStore(tree))
+    facts = MessageLedgers()
+    facts.open_ledger(writer.ledger_id)
+    facts.close_ledger(writer.ledger_id, 300)
+    reads = MessageReads(client, b"", EntryCache(0), facts)
+    before = await reads.read([Span(writer.ledger_id, 0, 200)])
+    assert [entry.payload[-12:] for entry in before[199:]] == [b"content 199."]
+    for _ in range(3):
+        with pytest.raises(DigestMismatchError, match=f"entry {writer.ledger_id}:200: no copy"):
+            await reads.read([Span(writer.ledger_id, 190, 210)])
+    after = await reads.read([Span(writer.ledger_id, 201, 300)])
+    assert len(after) == 99
+    assert caplog.text.count(f"bad copy of entry {writer.ledger_id}:200 ") == 1
+    await client.close()
