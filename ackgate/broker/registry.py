@@ -325,8 +325,13 @@ class TopicRegistry:
         Clients are told by what is returned; it takes the address of the new owner, if known.
         """
         loading = [task for key, task in self._loading.items() if is_meant(TopicName.parse(key))]
-        await asyncio.gather(*loading, return_exceptions=True)
-        topics = [topic for topic in self if is_meant(topic.name) and not topic.is_closing]
+        if loading:
+            await asyncio.wait(loading)
+        topics = [
+            topic
+            for topic in self
+            if is_meant(topic.name) and (topic.is_settling or not topic.is_closing)
+        ]
         await self._on_all(topics, self._settle)
 
         def tell(service_url: str) -> None:
@@ -348,7 +353,7 @@ class TopicRegistry:
         """Close all topics, persisting what is dirty."""
         self._is_closing = True
         if self._loading:
-            await asyncio.gather(*self._loading.values(), return_exceptions=True)
+            await asyncio.wait(self._loading.values())
         await self._on_all(list(self), self._close)
 
     async def _on_all(self, topics: list[Topic], close: Callable[[Topic], Awaitable[None]]) -> None:

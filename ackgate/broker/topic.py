@@ -95,6 +95,8 @@ class Topic:
         self.bytes_out = 0
         self.last_used = time.monotonic()
         self.is_closing = False
+        self.is_settling = False
+        self._is_settled = asyncio.Event()
         self._subscribing: dict[str, asyncio.Future[Subscription]] = {}
         self._dedup: TopicDeduplication | None = None
         self._trim: asyncio.Task[None] | None = None
@@ -183,9 +185,19 @@ class Topic:
     async def settle(self) -> None:
         """Take no more work, confirm what is in flight, persist what is dirty.
 
-        Clients are not told yet: they would be back before anybody could serve them.
+        Clients are not told yet: they would be back before anybody could serve them. Who asks again
+        waits for the first.
         """
-        self.is_closing = True
+        if self.is_settling:
+            await self._is_settled.wait()
+            return
+        self.is_closing = self.is_settling = True
+        try:
+            await self._settle()
+        finally:
+            self._is_settled.set()
+
+    async def _settle(self) -> None:
         closing = [s.close() for s in self.subscriptions.values()]
         if self._dedup is not None:
             closing.append(self._dedup.close())

@@ -197,6 +197,36 @@ def test_a_topic_whose_deletion_fails_sends_its_consumers_away() -> None:
     run(main())
 
 
+def test_a_bundle_is_not_given_away_before_a_topic_of_it_that_is_being_unloaded_is_closed() -> None:
+    """Its cursors would be fenced in the midst of their last write."""
+
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.put", "*/t", nth=2, seconds=SLOWLY))
+        await world.registry.topic(NAME, create=True)
+        unloading = asyncio.ensure_future(world.registry.unload(NAME))
+        await asyncio.sleep(1)
+        assert not unloading.done()
+        tell = await world.registry.hand_over(lambda _: True)
+        await asyncio.sleep(0)
+        assert unloading.done()
+        tell("")
+
+    run(main())
+
+
+def test_who_gives_up_a_hand_over_ends_no_loading() -> None:
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.children", "*/t", seconds=SLOWLY))
+        loading = asyncio.ensure_future(world.registry.topic(NAME, create=True))
+        await asyncio.sleep(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await world.registry.hand_over(lambda _: True)
+        assert (await loading).name == NAME
+
+    run(main())
+
+
 def test_a_topic_that_was_lost_while_it_loaded_is_not_kept_by_whoever_owns_it_later() -> None:
     """Another broker may have had it in between: what was read is old."""
 
