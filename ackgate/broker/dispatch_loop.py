@@ -74,10 +74,10 @@ class DispatchLoop:
         if self._reading is not None or not self._subscription.may_dispatch:
             return
         lease = subscription.topic.parts.lease
-        if not lease.holds():
-            lease.when_held(self, self.ask)
-            return
         for _ in range(READS_PER_ROUND_MAX):
+            if not lease.holds():  # each time: the process may have been stopped in between
+                lease.when_held(self, self.ask)
+                return
             read = self._next_read()
             if read is None:
                 self._arm_timer()
