@@ -29,27 +29,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ackgate.broker.balance import plan
 from ackgate.broker.bundle_states import BundleEvent, BundleState, after
-from ackgate.broker.bundles import NamespaceBundles, local_policies_path
 from ackgate.broker.cluster_view import ClusterView
 from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.owner_node_store import OwnerNodeStore, address_taken
 from ackgate.broker.owner_nodes import (
     BrokerRecord,
     OwnerRecord,
     broker_path,
-    decode_broker,
-    decode_owner,
-    encode_broker,
-    encode_owner,
 )
 from ackgate.errors import (
     AckGateError,
     ConfigurationError,
-    CorruptRecordError,
-    MetadataConflictError,
     MetadataStoreError,
-    NodeExistsError,
-    NoSuchNodeError,
-    OutcomeUnknownError,
     OwnershipError,
 )
 from ackgate.persistence.ports import SessionState
@@ -57,7 +48,7 @@ from ackgate.persistence.ports import SessionState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from ackgate.broker.bundles import Bundle
+    from ackgate.broker.bundles import Bundle, NamespaceBundles
     from ackgate.broker.names import NamespaceName, TopicName
     from ackgate.broker.parts import BrokerParts
 
@@ -65,9 +56,6 @@ log = logging.getLogger(__name__)
 
 LOCATE_SECONDS_MAX: Final = 10.0
 """How long somebody who asks for a topic waits for its bundle to come to rest."""
-
-ATTEMPTS_MAX: Final = 10
-"""Tries of one small change of metadata against others that make the same one."""
 
 WITHDRAW_SECONDS_MAX: Final = 2.0
 """A broker that stops gives its topics away, even if it cannot say that it stops."""
@@ -111,6 +99,7 @@ class Ownership:
         self._parts = parts
         self._metadata = parts.metadata
         self._topics = topics
+        self._nodes = OwnerNodeStore(parts.metadata)
         self.view = ClusterView(parts.metadata, on_owner=self._on_owner, on_broker=self._on_broker)
         self._namespaces: dict[NamespaceName, NamespaceBundles] = {}
         self._states: dict[Bundle, BundleState] = {}
@@ -152,31 +141,10 @@ class Ownership:
     async def _announce(self) -> None:
         session = self._session
         self._me = replace(self._require_me(), instance=uuid.uuid4().hex)
-        await self._register(self._me)
+        await self._nodes.announce(self._me)
         await asyncio.gather(self.view.start(), *(listener() for listener in self._on_joined))
         if session == self._session:
             self._is_member = True
-
-    async def _register(self, me: BrokerRecord, *, is_insisting: bool = False) -> None:
-        path, value = broker_path(me.broker_id), encode_broker(me)
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._metadata.create(path, value, ephemeral=True)
-            except (NodeExistsError, OutcomeUnknownError):
-                found = await self._metadata.get(path)
-                if found is None:
-                    continue
-                present = decode_broker(found.value, path=path)
-                if present.instance == me.instance:
-                    return
-                if present.run > me.run and not is_insisting:
-                    raise _address_taken(present) from None
-                # Most likely an earlier life of ours. If not, it lives, and takes its place back.
-                log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
-                await self._delete(path, found.version)
-            else:
-                return
-        raise MetadataStoreError(f"broker {me.broker_id} cannot be announced: {path} is contended")
 
     async def leave(self) -> None:
         """Take nothing more, and give away every bundle in good order."""
@@ -187,7 +155,7 @@ class Ownership:
         if self._me is not None and self._is_member:
             try:
                 async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
-                    await self._delete(broker_path(self._me.broker_id), None)
+                    await self._nodes.delete(broker_path(self._me.broker_id), None)
             except (AckGateError, TimeoutError) as error:
                 log.warning("broker %s is still announced: %r", self._me.broker_id, error)
             await self._release_all()
@@ -247,19 +215,9 @@ class Ownership:
         known = self._namespaces.get(namespace)
         if known is not None:
             return known
-        path = local_policies_path(namespace)
         count = self._parts.settings.broker.default_number_of_namespace_bundles
-        for _ in range(ATTEMPTS_MAX):
-            stored = await self._metadata.get(path)
-            if stored is not None:
-                return self._namespaces.setdefault(
-                    namespace, NamespaceBundles.decode(namespace, stored.value)
-                )
-            try:
-                await self._metadata.create(path, NamespaceBundles.cut(namespace, count).encode())
-            except (NodeExistsError, OutcomeUnknownError):
-                continue
-        raise MetadataStoreError(f"bundles of {namespace} cannot be stored: {path} is contended")
+        stored = await self._nodes.bundles(namespace, count)
+        return self._namespaces.setdefault(namespace, stored)
 
     def location_now(self, topic: TopicName) -> Location | None:
         """Where a topic is served if that is known and at rest, without I/O."""
@@ -377,17 +335,17 @@ class Ownership:
         session = self._session
         self._move(bundle, BundleEvent.ACQUIRE)
         try:
-            epoch = await self._next_epoch(bundle)
+            epoch = await self._nodes.next_epoch(bundle)
             me = self._require_me()
             wanted = OwnerRecord(me.broker_id, me.service_url, me.web_url, me.instance, epoch)
-            owner = await self._claim(bundle, wanted)
+            owner = await self._nodes.claim(bundle, wanted)
         except BaseException:
             if session == self._session:
                 self._move(bundle, BundleEvent.FAILED)
             raise
         if session != self._session:
             if owner == wanted:  # by a call of the new session: nobody waits for it any more
-                await self._delete(bundle.owner_path, None)
+                await self._nodes.delete(bundle.owner_path, None)
             raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
         if owner == wanted:
             self._move(bundle, BundleEvent.WON)
@@ -396,42 +354,6 @@ class Ownership:
         else:
             self._move(bundle, BundleEvent.BEATEN)
         self.view.put_owner(bundle, owner)
-
-    async def _next_epoch(self, bundle: Bundle) -> int:
-        for _ in range(ATTEMPTS_MAX):
-            stored = await self._metadata.get(bundle.epoch_path)
-            try:
-                epoch = int(stored.value) + 1 if stored is not None else 1
-            except ValueError as error:
-                raise CorruptRecordError(f"{bundle.epoch_path} is not a number") from error
-            try:
-                await self._metadata.put(
-                    bundle.epoch_path,
-                    str(epoch).encode(),
-                    expected_version=stored.version if stored is not None else -1,
-                )
-            except (MetadataConflictError, OutcomeUnknownError):
-                continue
-            return epoch
-        raise MetadataStoreError(f"{bundle.epoch_path} is contended")
-
-    async def _claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
-        """Put our node in place. Returns the owner: `wanted`, or whoever was faster."""
-        path = bundle.owner_path
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._metadata.create(path, encode_owner(wanted), ephemeral=True)
-            except (NodeExistsError, OutcomeUnknownError):
-                found = await self._metadata.get(path)
-                if found is None:
-                    continue
-                owner = decode_owner(found.value, path=path)
-                if owner == wanted or owner.broker_id != wanted.broker_id:
-                    return owner
-                await self._delete(path, found.version)  # an earlier life's
-            else:
-                return wanted
-        raise MetadataStoreError(f"{path} is contended")
 
     # ---------------------------------------------------------------- giving away
 
@@ -460,23 +382,9 @@ class Ownership:
 
     async def _remove_node(self, bundle: Bundle) -> None:
         """What is not surely gone stays in the view: others still send their clients here."""
-        session, path = self._session, bundle.owner_path
-        owner: OwnerRecord | None = None
+        session = self._session
         try:
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    await self._metadata.delete(path)
-                except OutcomeUnknownError:
-                    found = await self._metadata.get(path)
-                    owner = decode_owner(found.value, path=path) if found else None
-                    if not self._is_mine(owner):
-                        break  # it was done, and somebody else may own the bundle already
-                except NoSuchNodeError:
-                    break
-                else:
-                    break
-            else:
-                raise MetadataStoreError(f"{path}: {ATTEMPTS_MAX} deletions were not answered")
+            owner = await self._nodes.remove(bundle, self._require_me())
         except OwnershipError:
             return  # the session is over, and the node with it
         if session == self._session:
@@ -551,8 +459,7 @@ class Ownership:
     async def _verify(self, bundle: Bundle) -> None:
         """Let go of a bundle whose node is not ours any more: somebody has taken it away."""
         session = self._session
-        found = await self._metadata.get(bundle.owner_path)
-        owner = decode_owner(found.value, path=bundle.owner_path) if found else None
+        owner = await self._nodes.owner(bundle)
         if owner is not None and self._is_mine(owner):
             self.view.owners[bundle] = owner
             return
@@ -567,8 +474,7 @@ class Ownership:
 
     async def look(self, bundle: Bundle) -> None:
         """Read who owns a bundle, where what is known may be old."""
-        found = await self._metadata.get(bundle.owner_path)
-        owner = decode_owner(found.value, path=bundle.owner_path) if found else None
+        owner = await self._nodes.owner(bundle)
         self.view.put_owner(bundle, owner)
 
     def _on_broker(self, broker: BrokerRecord) -> None:
@@ -591,11 +497,11 @@ class Ownership:
             return
         if other.run > me.run:
             log.error(
-                "this broker stays, and run %d shall end: %s", other.run, _address_taken(other)
+                "this broker stays, and run %d shall end: %s", other.run, address_taken(other)
             )
-            self._run(self._register(me, is_insisting=True))
+            self._run(self._nodes.announce(me, is_insisting=True))
             return
-        self.displaced = _address_taken(other)
+        self.displaced = address_taken(other)
         log.error("%s", self.displaced)
         self._lose_everything()
         self.on_displaced()
@@ -615,17 +521,6 @@ class Ownership:
             if settled is not None:
                 settled.set()
 
-    async def _delete(self, path: str, version: int | None) -> None:
-        """Delete a node that may be gone, or somebody else's, already."""
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._metadata.delete(path, expected_version=version)
-            except OutcomeUnknownError:
-                continue
-            except (NoSuchNodeError, MetadataConflictError):
-                pass
-            return
-
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -635,13 +530,6 @@ class Ownership:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("ownership: %s", error)
-
-
-def _address_taken(other: BrokerRecord) -> ConfigurationError:
-    return ConfigurationError(
-        f"another broker says that it is {other.broker_id}, and lives (run {other.run}): each needs "
-        "an advertisedAddress, or ports, of its own"
-    )
 
 
 def _owned_by(owner: OwnerRecord) -> Location:

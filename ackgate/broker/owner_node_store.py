@@ -1,0 +1,161 @@
+"""The nodes by which brokers tell of themselves, as one broker writes them.
+
+Edge: the metadata store, and nothing that is remembered. A write that was not answered is settled by
+reading; what an earlier life of this broker has left behind is taken away.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.bundles import NamespaceBundles, local_policies_path
+from ackgate.broker.owner_nodes import (
+    broker_path,
+    decode_broker,
+    decode_owner,
+    encode_broker,
+    encode_owner,
+)
+from ackgate.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+)
+
+if TYPE_CHECKING:
+    from ackgate.broker.bundles import Bundle
+    from ackgate.broker.names import NamespaceName
+    from ackgate.broker.owner_nodes import BrokerRecord, OwnerRecord
+    from ackgate.persistence.ports import MetadataStore
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 10
+"""Tries of one small change of metadata against others that make the same one."""
+
+
+class OwnerNodeStore:
+    """Nodes of brokers, bundles and their owners."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def announce(self, me: BrokerRecord, *, is_insisting: bool = False) -> None:
+        """Put a broker's node in place.
+
+        Raises `ConfigurationError` when a later start has announced the same address, unless
+        `is_insisting`: then that one has to go.
+        """
+        path, value = broker_path(me.broker_id), encode_broker(me)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, value, ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                present = decode_broker(found.value, path=path)
+                if present.instance == me.instance:
+                    return
+                if present.run > me.run and not is_insisting:
+                    raise address_taken(present) from None
+                # Most likely an earlier life of ours. If not, it lives, and takes its place back.
+                log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
+                await self.delete(path, found.version)
+            else:
+                return
+        raise MetadataStoreError(f"broker {me.broker_id} cannot be announced: {path} is contended")
+
+    async def bundles(self, namespace: NamespaceName, count: int) -> NamespaceBundles:
+        """Where a namespace is cut: into `count` bundles if that is not decided yet."""
+        path = local_policies_path(namespace)
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._metadata.get(path)
+            if stored is not None:
+                return NamespaceBundles.decode(namespace, stored.value)
+            try:
+                await self._metadata.create(path, NamespaceBundles.cut(namespace, count).encode())
+            except (NodeExistsError, OutcomeUnknownError):
+                continue
+        raise MetadataStoreError(f"bundles of {namespace} cannot be stored: {path} is contended")
+
+    async def owner(self, bundle: Bundle) -> OwnerRecord | None:
+        """Who owns a bundle now."""
+        found = await self._metadata.get(bundle.owner_path)
+        return decode_owner(found.value, path=bundle.owner_path) if found else None
+
+    async def next_epoch(self, bundle: Bundle) -> int:
+        """Count one more owner of a bundle."""
+        for _ in range(ATTEMPTS_MAX):
+            stored = await self._metadata.get(bundle.epoch_path)
+            try:
+                epoch = int(stored.value) + 1 if stored is not None else 1
+            except ValueError as error:
+                raise CorruptRecordError(f"{bundle.epoch_path} is not a number") from error
+            try:
+                await self._metadata.put(
+                    bundle.epoch_path,
+                    str(epoch).encode(),
+                    expected_version=stored.version if stored is not None else -1,
+                )
+            except (MetadataConflictError, OutcomeUnknownError):
+                continue
+            return epoch
+        raise MetadataStoreError(f"{bundle.epoch_path} is contended")
+
+    async def claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
+        """Put our node in place. Returns the owner: `wanted`, or whoever was faster."""
+        path = bundle.owner_path
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, encode_owner(wanted), ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                owner = decode_owner(found.value, path=path)
+                if owner == wanted or owner.broker_id != wanted.broker_id:
+                    return owner
+                await self.delete(path, found.version)  # an earlier life's
+            else:
+                return wanted
+        raise MetadataStoreError(f"{path} is contended")
+
+    async def remove(self, bundle: Bundle, me: BrokerRecord) -> OwnerRecord | None:
+        """Take our node away. Returns who owns the bundle now, as far as that is known."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.delete(bundle.owner_path)
+            except OutcomeUnknownError:
+                owner = await self.owner(bundle)
+                if owner is None or owner.instance != me.instance:
+                    return owner  # it was done, and somebody else may own the bundle already
+            except NoSuchNodeError:
+                return None
+            else:
+                return None
+        raise MetadataStoreError(f"{bundle.owner_path}: {ATTEMPTS_MAX} deletions were not answered")
+
+    async def delete(self, path: str, version: int | None) -> None:
+        """Delete a node that may be gone, or somebody else's, already."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.delete(path, expected_version=version)
+            except OutcomeUnknownError:
+                continue
+            except (NoSuchNodeError, MetadataConflictError):
+                pass
+            return
+
+
+def address_taken(other: BrokerRecord) -> ConfigurationError:
+    """Why two brokers cannot both be announced."""
+    return ConfigurationError(
+        f"another broker says that it is {other.broker_id}, and lives (run {other.run}): each needs "
+        "an advertisedAddress, or ports, of its own"
+    )
