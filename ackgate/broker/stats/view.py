@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
     from ackgate.broker.stats.hole_picture import Glyphs
     from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
+    from ackgate.cursor.recovered import RecoveredStateReport
     from ackgate.dispatcher.gate import GateStatistics
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
 
@@ -202,8 +203,23 @@ def _recovery(report: RecoveryReport, look: Look) -> str:
     if report.lost is not None:
         told += "  " + look.bad(f"lost: {report.lost}")
     if report.dropped is not None and not report.dropped.is_clean:
-        told += "  " + look.warning(f"did not fit: {report.dropped}")
+        told += "  " + look.warning(_misfits(report.dropped))
     return told
+
+
+def _misfits(dropped: RecoveredStateReport) -> str:
+    """What of the stored state concerns entries that are not there, or not as it was."""
+    lost = dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers
+    told = [f"{_count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
+    if dropped.unknown_ledger_ids:
+        told.append(f"ledgers {', '.join(map(str, dropped.unknown_ledger_ids))} are lost or empty")
+    if dropped.mark_delete_was is not None:
+        told.append(f"mark-delete was {dropped.mark_delete_was}, beyond the end")
+    if dropped.entries_below_mark_delete:
+        told.append(f"{dropped.entries_below_mark_delete:,} acks below mark-delete")
+    if dropped.batch_sets_dropped:
+        told.append(f"{_count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
+    return "did not fit: " + "; ".join(told)
 
 
 def _forecast(state: AckState, look: Look) -> str:

@@ -90,7 +90,8 @@ def main() -> int:
     print(
         f"{done} seeds from {arguments.first} in {seconds:.1f} s, the slowest {slowest:.2f} s;"
         f" {counts['crashes']} crashes, {counts['crashes'] / seconds * 60:.0f} a minute;"
-        f" {counts['loads']} recoveries; {len(failed)} failed {failed[:20]}"
+        f" {counts['loads']} recoveries; {len(failed)} failed"
+        + (f": {', '.join(map(str, failed[:20]))}" if failed else "")
     )
     return int(bool(failed))
 

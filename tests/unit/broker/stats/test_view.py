@@ -234,6 +234,25 @@ def test_trouble_is_told() -> None:
     assert "nothing can be written for 5.0 s: disk full" in text
 
 
+def test_what_of_the_stored_state_did_not_fit_is_told() -> None:
+    dropped = RecoveredStateReport(
+        mark_delete_was=Position(6, 1),
+        entries_below_mark_delete=2,
+        entries_beyond_end=1,
+        entries_of_unknown_ledgers=180,
+        unknown_ledger_ids=(1, 3),
+        batch_sets_dropped=1,
+    )
+    answer = stored_answer()
+    (told,) = answer.subscriptions
+    state = replace(told.ack_state, recovery=replace(RECOVERY, dropped=dropped))
+    answer = replace(answer, subscriptions=(replace(told, ack_state=state),))
+    assert (
+        "did not fit: 181 acked entries not there any more; ledgers 1, 3 are lost or empty; "
+        "mark-delete was 6:1, beyond the end; 2 acks below mark-delete; 1 batch impossible"
+    ) in render(answer, LOOK)
+
+
 def test_colours_only_where_they_are_seen() -> None:
     plain = render(live_answer(), LOOK)
     coloured = render(live_answer(), LOOK._replace(has_colours=True))
