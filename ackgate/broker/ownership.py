@@ -459,11 +459,19 @@ class Ownership:
     async def _verify(self, bundle: Bundle) -> None:
         """Let go of a bundle whose node is not ours any more: somebody has taken it away."""
         session = self._session
-        owner = await self._nodes.owner(bundle)
+        while session == self._session and self._states.get(bundle) is BundleState.OWNED:
+            try:
+                owner = await self._nodes.owner(bundle)
+            except MetadataStoreError as error:  # nobody will tell us again
+                log.warning("who owns bundle %s cannot be read yet: %s", bundle, error)
+                await asyncio.sleep(REJOIN_SECONDS_MIN)
+            else:
+                break
+        else:
+            return
         if owner is not None and self._is_mine(owner):
             self.view.owners[bundle] = owner
-            return
-        if session == self._session and self._states.get(bundle) is BundleState.OWNED:
+        elif session == self._session and self._states.get(bundle) is BundleState.OWNED:
             log.warning("bundle %s was taken away from us", bundle)
             self._move(bundle, BundleEvent.LOST)
             self._topics.abandon(self._is_in(bundle))

@@ -333,6 +333,25 @@ async def test_a_release_that_outlasts_its_session_leaves_the_next_owner_alone()
     assert (await first.ownership.locate(TOPIC)).broker_id == "h:1"
 
 
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_a_bundle_that_was_taken_away_is_let_go_of_though_a_read_fails(
+    nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ackgate.broker.ownership.REJOIN_SECONDS_MIN", 0)
+    monkeypatch.setattr("ackgate.broker.node_follower.RETRY_SECONDS", 0)
+    tree = MemoryTree()
+    plan = FaultPlan([Rule(Fault.FAIL, "metadata.get", "/namespace/*", nth=nth)])
+    broker = Broker(0, FaultyMetadataStore(MemoryMetadataStore(tree), plan))
+    await broker.join()
+    await broker.ownership.require(TOPIC)
+    bundle = await broker.bundle()
+    await turns()
+    await MemoryMetadataStore(tree).delete(bundle.owner_path)
+    await turns(50)
+    assert broker.state(bundle) is BundleState.FREE, plan.story()
+    assert broker.topics.abandoned == 1
+
+
 async def test_who_leaves_sends_others_on_and_takes_nothing() -> None:
     first, second = await joined(MemoryTree(), 2)
     await first.ownership.locate(TOPIC, is_authoritative=True)
