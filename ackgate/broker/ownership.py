@@ -376,7 +376,7 @@ class Ownership:
                 service_url = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
-            log.info("bundle %s is given away %s", bundle, service_url and f"to {service_url}")
+            log.info("bundle %s is given away to %s", bundle, service_url or "nobody yet")
             if tell is not None:
                 tell(service_url)
 
