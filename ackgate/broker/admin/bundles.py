@@ -52,8 +52,11 @@ async def unload_bundle(call: Call) -> Reply:
 async def acquire_bundle(call: Call) -> Reply:
     """Take a bundle that nobody owns: asked for by the broker that had it."""
     bundle = await _bundle(call)
-    async with asyncio.timeout(LOCATE_SECONDS_MAX):
-        location = await call.broker.ownership.locate_bundle(bundle, is_authoritative=True)
+    try:
+        async with asyncio.timeout(LOCATE_SECONDS_MAX):
+            location = await call.broker.ownership.locate_bundle(bundle, is_authoritative=True)
+    except TimeoutError:
+        raise RefusedError(503, f"bundle {bundle} is changing hands") from None
     if not location.is_here:
         raise RefusedError(409, f"bundle {bundle} is owned by {location.broker_id}")
     return DONE
