@@ -12,6 +12,7 @@ Edge. The steps, each of which may be done again by anybody after a crash in bet
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.entry_reads import EntryReads
     from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ports import LedgerMetadata
+
+logger = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
@@ -49,8 +52,8 @@ class LedgerRecovery:
                 await self._change(replace(self._entry.metadata, state=LedgerState.IN_RECOVERY))
                 continue
             metadata = self._entry.metadata
-            await self._fence(metadata)
-            await self._change(await self._mend(metadata))
+            unfenced = await self._fence(metadata)
+            await self._change(await self._mend(metadata, unfenced))
         return self._entry.metadata
 
     async def _change(self, metadata: LedgerMetadata) -> None:
@@ -60,7 +63,8 @@ class LedgerRecovery:
             # The writer, or somebody else who recovers it, was faster. Look what it is now.
             self._entry = await self._catalog.read(self._ledger_id)
 
-    async def _fence(self, metadata: LedgerMetadata) -> None:
+    async def _fence(self, metadata: LedgerMetadata) -> set[int]:
+        """Fence on as many bookies as are needed, at least; returns the places that are not."""
         ensemble = metadata.fragments[-1].ensemble
         results = await asyncio.gather(*map(self._fence_one, ensemble))
         unfenced = {place for place, result in enumerate(results) if result is not None}
@@ -69,6 +73,7 @@ class LedgerRecovery:
             if len(unfenced.intersection(places)) >= metadata.ack_quorum:
                 reasons = "; ".join(result for result in results if result is not None)
                 raise StorageError(f"ledger {self._ledger_id} cannot be fenced: {reasons}")
+        return unfenced
 
     async def _fence_one(self, bookie_id: str) -> str | None:
         """Why this bookie could not be fenced, or None."""
@@ -81,11 +86,12 @@ class LedgerRecovery:
             return str(error)
         return None
 
-    async def _mend(self, metadata: LedgerMetadata) -> LedgerMetadata:
+    async def _mend(self, metadata: LedgerMetadata, unfenced: set[int]) -> LedgerMetadata:
         """Step 3. Returns the metadata as they are to be in step 4."""
         last, length_bytes = await self._reads.last_confirmed(metadata)
         while True:
             step = RecoveryStep(metadata, last + 1)
+            lengths = {last: length_bytes}
             await step.look(self._pool)
             for entry_id in range(step.first, step.first + STEP_ENTRIES):
                 entry = step.choose(entry_id, self._reads)
@@ -94,7 +100,17 @@ class LedgerRecovery:
                     break
                 length_bytes += len(entry.payload)
                 last = entry_id
+                lengths[last] = length_bytes
             metadata = await step.write_again(self._pool)
+            left_out = step.first_to_leave_out(unfenced, self._reads)
+            if left_out is not None:
+                logger.warning(
+                    "ledger %d ends before entry %d, which was never confirmed and reaches no ack quorum",
+                    self._ledger_id,
+                    left_out,
+                )
+                last = left_out - 1
+                length_bytes = lengths[last]
             if last < step.first + STEP_ENTRIES - 1:
                 return replace(
                     metadata,

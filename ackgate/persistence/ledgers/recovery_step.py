@@ -7,7 +7,8 @@ answer, recovery fails and changes nothing, rather than cut off what may be ther
 What is found goes to all of its write set again. A bookie that is gone, or does not take it, is
 replaced by a spare: the entries of this step then are a fragment of their own. With no spare left the
 entries stay below their write quorum, which is said, and is the auditor's to mend: an entry that has
-one copy is better closed in than waited for.
+one copy is better closed in than waited for. But one that was surely never confirmed, and cannot be
+brought to an ack quorum now, ends the ledger before it: nobody shall be told that it is stored.
 
 An entry of which only damaged copies are left stays part of the ledger: reading it says so. Unless
 it was surely never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
@@ -28,6 +29,8 @@ from ackgate.persistence.ledgers.rewrite import rewrite
 from ackgate.persistence.ports import Fragment
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from ackgate.persistence.ledgers.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.entry_codec import StoredEntry
@@ -52,6 +55,10 @@ class RecoveryStep:
         """Per place of the ensemble."""
         self._failures: dict[int, str] = {}
         """Places that do not answer, or do not take anything, and why."""
+        self._silent: frozenset[int] = frozenset()
+        """Places of which it is not known what they have."""
+        self._replaced: set[int] = set()
+        """Places where a spare stands now, with all that belongs there."""
         self._chosen: dict[int, StoredEntry] = {}
         self._lacking: dict[int, set[int]] = {}
         """Per place the entries that should be there and are not."""
@@ -73,6 +80,7 @@ class RecoveryStep:
                 continue
             for entry in stored:
                 copies.setdefault(entry.entry_id, []).append(entry)
+        self._silent = frozenset(self._failures)
 
     def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
         """A good copy of the entry, or a damaged one if there is no other; None if there is none.
@@ -156,6 +164,23 @@ class RecoveryStep:
         fragment = Fragment(self.first, tuple(self._ensemble))
         return replace(self._metadata, fragments=(*fragments, fragment))
 
+    def first_to_leave_out(self, unfenced: AbstractSet[int], reads: EntryReads) -> int | None:
+        """The first entry that was surely never confirmed and has no ack quorum, after `write_again`.
+
+        A place that is not fenced may still take the entry, and its writer then confirm it.
+        """
+        ack_quorum, write_quorum = self._metadata.ack_quorum, self._metadata.write_quorum
+        for entry_id in sorted(self._chosen):
+            lacking = {place for place, missing in self._lacking.items() if entry_id in missing}
+            unwritten = (lacking & self._failures.keys()) - self._replaced
+            if write_quorum - len(unwritten) >= ack_quorum:
+                continue
+            doubtful = lacking & (self._silent | unfenced)
+            is_sure = write_quorum - len(lacking) + len(doubtful) < ack_quorum
+            if is_sure and not self._is_confirmed_behind(entry_id, reads):
+                return entry_id
+        return None
+
     async def _write_lacking(self, pool: BookiePool, place: int) -> None:
         bookie = pool.get(self._ensemble[place])
         if bookie is None or place in self._failures:
@@ -178,6 +203,7 @@ class RecoveryStep:
                 self._failures[place] = str(error)
                 continue
             self._ensemble[place] = spare.bookie_id
+            self._replaced.add(place)
             return True
         logger.warning(
             "ledger %d: entries %d..%d stay below their write quorum: %s",

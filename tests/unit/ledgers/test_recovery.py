@@ -10,6 +10,7 @@ import pytest
 
 from ackgate.errors import (
     DigestMismatchError,
+    LedgerWriteError,
     NoSuchEntryError,
     StorageError,
 )
@@ -218,3 +219,58 @@ async def test_a_damaged_copy_of_what_was_never_confirmed_is_no_part_of_the_ledg
     reader = await client.open(ledger_id)
     assert reader.last_add_confirmed == 16
     assert [e.payload for e in await reader.read(0, 16)] == payloads(20)[:17]
+
+
+def break_writes(world: World, bookie: int) -> None:
+    """No journal of this bookie takes anything; fences are written."""
+
+    def before(operation: str, path: Path) -> None:
+        below = path.is_relative_to(world.directories[bookie] / "journal")
+        if operation in {"append", "sync", "create"} and below:
+            raise OSError(28, "No space left on device", str(path))
+
+    world.disk.before = before
+
+
+async def test_what_was_never_confirmed_and_has_no_ack_quorum_is_left_out(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    client = await world.start()
+    writer = await client.create(LedgerOptions(2, 2, 2))
+    await writer.append([b"confirmed"]).durable
+    break_writes(world, 1)
+    with pytest.raises(LedgerWriteError):
+        await writer.append([b"on one bookie only"]).durable
+    reader = await client.open(writer.ledger_id)
+    assert reader.last_add_confirmed == 0
+    assert [e.payload for e in await reader.read(0, 0)] == [b"confirmed"]
+    assert reader.length_bytes == len(b"confirmed")
+
+
+async def test_what_was_never_confirmed_is_kept_where_it_can_be_brought_to_its_quorum(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(2)
+    client = await world.start()
+    writer = await client.create(LedgerOptions(2, 2, 2))
+    await writer.append([b"confirmed"]).durable
+    break_writes(world, 1)
+    with pytest.raises(LedgerWriteError):
+        await writer.append([b"on one bookie only"]).durable
+    world.disk.before = None
+    reader = await client.open(writer.ledger_id)
+    assert reader.last_add_confirmed == 1
+
+
+async def test_what_may_have_been_confirmed_is_kept_with_one_copy(make_world: MakeWorld) -> None:
+    """The other bookie is not there: nobody knows what it has."""
+    world = make_world(2)
+    client = await world.start()
+    writer = await client.create(LedgerOptions(2, 2, 2))
+    for payload in (b"a", b"b"):
+        await writer.append([payload]).durable
+    world.crash()
+    world.bookie_count = 1
+    reader = await (await world.start()).open(writer.ledger_id)
+    assert [e.payload for e in await reader.read(0, 1)] == [b"a", b"b"]
