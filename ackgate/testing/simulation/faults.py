@@ -147,9 +147,14 @@ class Faults:
             self._world.log("corrupt", where)
 
     def _fault_switch(self, rng: random.Random) -> None:
-        """Clients find another broker, though this one may be fine: two owners at once."""
+        """Clients find another broker, though this one may be fine: two owners at once.
+
+        Where brokers own bundles, clients are only sent to look up again.
+        """
         for topic in self._world.preferred:
-            self._world.preferred[topic] = rng.randrange(self._world.plan.brokers)
+            number = rng.randrange(self._world.plan.brokers)
+            if not self._world.plan.is_owned:
+                self._world.preferred[topic] = number
         self._world.log("switch", self._world.preferred)
         for connection in self._world.connections:
             if connection.is_open and rng.random() < 0.7:
