@@ -57,7 +57,7 @@ from ackgate.persistence.ports import SessionState
 from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.broker.entry_cache import EntryCache
     from ackgate.persistence.ports import (
@@ -116,6 +116,9 @@ class ConfirmedSink(Protocol):
 
     def on_returned(self, entry_count: int) -> None:
         """So many entries that were told as failed are stored after all, and may be read."""
+
+    def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
+        """These ledgers do not exist any more."""
 
     def on_fenced(self, error: AckGateError) -> None:
         """Somebody else owns the topic now."""
@@ -586,6 +589,7 @@ class ManagedLedger:
             )
             for ledger_id in gone:
                 self.facts.trim_ledger(ledger_id)
+            self._sink.on_trimmed(gone)  # at once: cursors and facts must agree at every moment
             for ledger_id in gone:
                 await self._delete_ledger(ledger_id)
         return gone

@@ -299,6 +299,7 @@ class Subscription:
         try:
             self.disconnect_consumers()
             await self._dispatch_loop.settle()
+            await self.topic.until_trimmed()
             target = resolve(self.topic.ledger, position)
             self.cursor.reset(target)
             if unacked_mask and target == position:

@@ -37,6 +37,8 @@ from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackgate.broker.consumer import Consumer
     from ackgate.broker.entry import Entry
     from ackgate.broker.names import TopicName
@@ -346,6 +348,12 @@ class Topic:
             )
             self.parts.forget_topic(self)
 
+    def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
+        """Cursors forget what they know of ledgers that do not exist any more."""
+        for ledger_id in ledger_ids:
+            for subscription in self.subscriptions.values():
+                subscription.ledger_trimmed(ledger_id)
+
     def on_fenced(self, error: AckGateError) -> None:
         """Another broker owns the topic now: let go of it."""
         log.warning("topic %s: ownership lost: %s", self.name, error)
@@ -525,22 +533,32 @@ class Topic:
         broker = self.parts.settings.broker
         try:
             consumed = self.consumed_through()
-            for ledger_id in await self.ledger.trim(
+            await self.ledger.trim(
                 consumed,
                 self.policies.retention(
                     broker.default_retention_time_in_minutes, broker.default_retention_size_in_mb
                 ),
-            ):
-                for subscription in self.subscriptions.values():
-                    subscription.ledger_trimmed(ledger_id)
+            )
         except AckGateError as error:
             log.warning("topic %s: not trimmed: %s", self.name, error)
         finally:
             self._trim = None
 
+    async def until_trimmed(self) -> None:
+        """Return when no ledger is on its way out: where a cursor goes back to then stays."""
+        while self._trim is not None:
+            await asyncio.wait([self._trim])
+
     def consumed_through(self) -> Position:
-        """What every durable subscription has acked, durably; the end when there is none."""
-        marks = [s.persisted_mark_delete for s in self.subscriptions.values() if s.is_durable]
+        """What every durable subscription has acked, durably; the end when there is none.
+
+        A subscription that was moved back has not acked what it moved over, durable or not.
+        """
+        marks = [
+            min(s.persisted_mark_delete, s.cursor.mark_delete)
+            for s in self.subscriptions.values()
+            if s.is_durable
+        ]
         if self._dedup is not None:
             marks.append(self._dedup.persisted_mark_delete)
         return min(marks, default=self.ledger.facts.last_confirmed)

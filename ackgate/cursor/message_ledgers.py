@@ -196,13 +196,21 @@ class MessageLedgers:
         for index in range(bisect_right(ids, ledger_id), len(ids)):
             if self._counts[ids[index]]:
                 return Position(ids[index], 0)
-        if not ids:
+        if ids:
+            return Position(ids[-1], self._counts[ids[-1]])
+        last_ledger_id, last_entry_id = self._last_confirmed
+        if ledger_id > last_ledger_id:
             return Position(ledger_id, following)
-        return Position(ids[-1], self._counts[ids[-1]])
+        return Position(last_ledger_id, last_entry_id + 1)
 
     def previous(self, position: Position) -> Position:
-        """The existing entry before `position`; ``(its ledger, -1)`` when there is none."""
+        """The existing entry before `position`; ``(its ledger, -1)`` when there is none.
+
+        While there is no ledger at all, what lies behind the last entry follows that one.
+        """
         ledger_id, entry_id = position
+        if not self._ids and position > self._last_confirmed:
+            return self._last_confirmed
         before = min(entry_id, self._counts.get(ledger_id, 0))
         if before > 0:
             return Position(ledger_id, before - 1)

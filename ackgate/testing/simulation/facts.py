@@ -71,6 +71,9 @@ class SubscriptionFacts:
         """Messages up to here came before the subscription."""
         self.acked_through = Position(-1, -1)
         """The furthest cumulative ack that was sent."""
+        self.reset_to = Position(-1, -1)
+        """The furthest place that somebody wanted to read from; what nobody knew of before that may or
+        may not come."""
         self.is_vague = False
         """It is perhaps being deleted: nothing is known until it is seen again."""
         self.exists = False
@@ -88,7 +91,8 @@ class SubscriptionFacts:
         """The message exists."""
         if key.position <= self.start or key in self.open or key in self.unsure or key in self.done:
             return
-        if self.resetting or self.is_vague or key.position <= self.acked_through:
+        is_skipped = key.position <= self.acked_through or key.position < self.reset_to
+        if self.resetting or self.is_vague or is_skipped:
             self.unsure.add(key)
         else:
             self.open.add(key)
@@ -209,6 +213,7 @@ class SubscriptionFacts:
         """A client asks to read from `target` next. Returns a token for `reset_ended`."""
         self.resets += 1
         self.resetting += 1
+        self.reset_to = max(self.reset_to, target)
         for key in [key for key in self.done if key.position >= target]:
             del self.done[key]
             self.unsure.add(key)

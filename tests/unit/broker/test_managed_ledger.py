@@ -55,6 +55,7 @@ class Sink:
         self.failed: list[int] = []
         self.fenced: list[AckGateError] = []
         self.returned = 0
+        self.trimmed: list[int] = []
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
         for stored, context in zip(entries, contexts, strict=True):
@@ -67,6 +68,9 @@ class Sink:
 
     def on_returned(self, entry_count: int) -> None:
         self.returned += entry_count
+
+    def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
+        self.trimmed += ledger_ids
 
     def on_fenced(self, error: AckGateError) -> None:
         self.fenced.append(error)
@@ -297,7 +301,11 @@ async def test_trimming_goes_oldest_first_and_honours_retention() -> None:
     world.now_ms += 60_000
     assert await ledger.trim(consumed, Retention(time_ms=120_000, size_bytes=-1)) == []
     assert await ledger.trim(Position(first, 3), Retention()) == []
-    assert await ledger.trim(consumed, Retention()) == [first, second]
+    trimming = asyncio.create_task(ledger.trim(consumed, Retention()))
+    while ledger.facts.ledger_ids[0] == first:
+        await asyncio.sleep(0)
+    assert sink.trimmed == [first, second], "before their files are deleted"
+    assert await trimming == [first, second]
     assert first not in world.storage.ledgers
     node = await world.metadata.get(PATH)
     assert node is not None

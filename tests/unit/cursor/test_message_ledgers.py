@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import ENTRIES_PER_LEDGER_MAX, MessageLedgers
 from ackgate.cursor.position import EARLIEST, LATEST, Position
 from ackgate.errors import PositionError
@@ -95,3 +96,20 @@ def test_a_ledger_lost_from_the_middle_is_passed_over():
     assert ledgers.position_after(Position(1, 0), 2) == Position(3, 0)
     ledgers.trim_ledger(1)
     assert ledgers.trimmed_through == Position(2, 2)
+
+
+def test_between_the_last_ledger_trimmed_and_the_next_one_nothing_goes_back():
+    ledgers = MessageLedgers()
+    ledgers.open_ledger(2)
+    ledgers.add_entries(2, 14)
+    ledgers.close_ledger(2, 14)
+    ledgers.trim_ledger(2)
+    assert not ledgers.ledger_ids
+    for position in (Position(2, 7), Position(2, 13), Position(2, 14), Position(2, 20)):
+        assert ledgers.at_or_after(position) == Position(2, 14)
+        assert ledgers.next_valid(position) == Position(2, 14)
+    assert ledgers.previous(Position(2, 14)) == Position(2, 13)
+    assert ledgers.previous(Position(3, 0)) == Position(2, 13)
+    cursor = ManagedCursor(ledgers, Position(2, 13))
+    cursor.reset(Position(2, 7))
+    assert cursor.mark_delete == Position(2, 13)
