@@ -544,6 +544,11 @@ class Topic:
         finally:
             self._trim = None
 
+    @property
+    def is_trimming(self) -> bool:
+        """Whether ledgers are on their way out."""
+        return self._trim is not None
+
     async def until_trimmed(self) -> None:
         """Return when no ledger is on its way out: where a cursor goes back to then stays."""
         while self._trim is not None:

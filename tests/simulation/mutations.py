@@ -80,8 +80,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a ledger is recovered without being fenced",
         "ackgate.persistence.ledgers.ledger_recovery",
-        "            await self._fence(metadata)\n",
-        "",
+        "            unfenced = await self._fence(metadata)\n",
+        "            unfenced: set[int] = set()\n",
         _OWNERS,
     ),
     Mutation(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.errors import ServiceNotReadyError
+from ackgate.broker.frames import seal_entry
 from ackgate.broker.names import TopicName
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
@@ -22,6 +24,7 @@ from ackgate.broker.wire_types import (
     SubscriptionType,
 )
 from ackgate.config.settings import Settings
+from ackgate.cursor.position import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import LedgerOptions
@@ -243,5 +246,54 @@ def test_a_topic_that_was_lost_while_it_loaded_is_not_kept_by_whoever_owns_it_la
         assert world.registry.loaded(NAME) is None
         topic = await world.registry.topic(NAME, create=False)
         assert topic.ledger.owner_epoch > between.ledger.owner_epoch
+
+    run(main())
+
+
+def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
+    async def main() -> None:
+        world = World(Rule(Fault.DELAY, "metadata.put", "*/t", times=None, seconds=SLOWLY))
+        topic = await world.registry.topic(NAME, create=True)
+        subscription = await topic.subscription("s", InitialPosition.EARLIEST)
+        producer = SimpleNamespace(session=Session(), producer_id=1)
+        for number in range(4):
+            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
+        while topic.ledger.pending_adds:
+            await asyncio.sleep(0.01)
+        first = topic.ledger.facts.last_confirmed.ledger_id
+        await topic.ledger.roll()
+        subscription.cursor.ack_cumulative(Position(first, 3))
+        await subscription.flush()
+        topic.trim_soon()
+        assert topic.is_trimming
+        await asyncio.sleep(SLOWLY / 2)
+        assert first in topic.ledger.facts.ledger_ids, "that is still under way"
+        await subscription.reset(Position(first, 1))
+        assert first not in topic.ledger.facts.ledger_ids
+        assert subscription.cursor.read_position.ledger_id > first
+        assert subscription.cursor.backlog_entries == 0
+        subscription.cursor.check()
+
+    run(main())
+
+
+def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
+    async def main() -> None:
+        world = World()
+        topic = await world.registry.topic(NAME, create=True)
+        subscription = await topic.subscription("s", InitialPosition.EARLIEST)
+        producer = SimpleNamespace(session=Session(), producer_id=1)
+        for number in range(4):
+            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
+        while topic.ledger.pending_adds:
+            await asyncio.sleep(0.01)
+        last = topic.ledger.facts.last_confirmed
+        subscription.cursor.ack_cumulative(last)
+        await subscription.flush()
+        subscription.on_acked()
+        assert topic.consumed_through() == last
+        subscription.cursor.reset(Position(last.ledger_id, 1))  # not durable yet
+        assert subscription.persisted_mark_delete == last
+        assert topic.consumed_through() == Position(last.ledger_id, 0)
 
     run(main())
