@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.node_follower import NodeFollower
 from ackgate.config.settings import DYNAMIC_KEYS
-from ackgate.errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    MetadataConflictError,
-    MetadataStoreError,
-    OutcomeUnknownError,
-)
+from ackgate.errors import ConfigurationError, CorruptRecordError
+from ackgate.persistence.metadata.changes import change_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DYNAMIC_CONFIGURATION_PATH: Final = "/admin/configuration"
-
-CONFLICTS_MAX: Final = 10
-"""Changes by other brokers that one change may lose against."""
 
 
 class DynamicConfiguration:
@@ -51,7 +43,8 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Apply what is stored. Raises `CorruptRecordError`, `ConfigurationError`."""
-        values, _ = await self._stored()
+        stored = await self._parts.metadata.get(DYNAMIC_CONFIGURATION_PATH)
+        values = _decode(stored.value) if stored is not None else {}
         if values != self.values:
             self._apply(values)
 
@@ -70,43 +63,35 @@ class DynamicConfiguration:
         except (CorruptRecordError, ConfigurationError) as error:
             log.error("what was known before still holds: %s", error)  # noqa: TRY400
 
-    async def _stored(self) -> tuple[dict[str, str], int]:
-        """The stored changes, and their version."""
-        stored = await self._parts.metadata.get(DYNAMIC_CONFIGURATION_PATH)
-        if stored is None:
-            return {}, -1
-        try:
-            values = json.loads(stored.value)
-            return {str(key): str(value) for key, value in values.items()}, stored.version
-        except (ValueError, AttributeError) as error:
-            raise CorruptRecordError(
-                f"node {DYNAMIC_CONFIGURATION_PATH} cannot be read: {error}"
-            ) from error
-
     async def change(self, key: str, value: str | None) -> None:
         """Set one key, or take it back with None. Raises `ConfigurationError`."""
         if key not in DYNAMIC_KEYS:
             raise ConfigurationError(f"{key} cannot be changed at run time")
-        for _ in range(CONFLICTS_MAX):
-            values, version = await self._stored()
+        values: dict[str, str] = {}
+
+        def lay_over(stored: bytes | None) -> bytes:
+            nonlocal values
+            values = _decode(stored) if stored is not None else {}
             if value is None:
                 values.pop(key, None)
             else:
                 values[key] = value
             self._base.with_dynamic(values)  # refuses what is wrong before it is stored
-            try:
-                await self._parts.metadata.put(
-                    DYNAMIC_CONFIGURATION_PATH,
-                    json.dumps(values).encode(),
-                    expected_version=version,
-                )
-            except (MetadataConflictError, OutcomeUnknownError):
-                continue
-            self._apply(values)
-            return
-        raise MetadataStoreError(f"{DYNAMIC_CONFIGURATION_PATH} is contended")
+            return json.dumps(values).encode()
+
+        await change_node(self._parts.metadata, DYNAMIC_CONFIGURATION_PATH, lay_over)
+        self._apply(values)
 
     def _apply(self, values: dict[str, str]) -> None:
         self._parts.settings = self._base.with_dynamic(values)
         self.values = values
         self._on_change()
+
+
+def _decode(value: bytes) -> dict[str, str]:
+    try:
+        return {str(key): str(text) for key, text in json.loads(value).items()}
+    except (ValueError, AttributeError) as error:
+        raise CorruptRecordError(
+            f"node {DYNAMIC_CONFIGURATION_PATH} cannot be read: {error}"
+        ) from error

@@ -7,7 +7,7 @@ reading; what an earlier life of this broker has left behind is taken away.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ackgate.broker.bundles import NamespaceBundles, local_policies_path
 from ackgate.broker.owner_nodes import (
@@ -19,13 +19,13 @@ from ackgate.broker.owner_nodes import (
 )
 from ackgate.errors import (
     ConfigurationError,
-    CorruptRecordError,
     MetadataConflictError,
     MetadataStoreError,
     NodeExistsError,
     NoSuchNodeError,
     OutcomeUnknownError,
 )
+from ackgate.persistence.metadata.changes import ATTEMPTS_MAX, count_up, read_or_create
 
 if TYPE_CHECKING:
     from ackgate.broker.bundles import Bundle
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
-
-ATTEMPTS_MAX: Final = 10
-"""Tries of one small change of metadata against others that make the same one."""
 
 
 class OwnerNodeStore:
@@ -73,16 +70,12 @@ class OwnerNodeStore:
 
     async def bundles(self, namespace: NamespaceName, count: int) -> NamespaceBundles:
         """Where a namespace is cut: into `count` bundles if that is not decided yet."""
-        path = local_policies_path(namespace)
-        for _ in range(ATTEMPTS_MAX):
-            stored = await self._metadata.get(path)
-            if stored is not None:
-                return NamespaceBundles.decode(namespace, stored.value)
-            try:
-                await self._metadata.create(path, NamespaceBundles.cut(namespace, count).encode())
-            except (NodeExistsError, OutcomeUnknownError):
-                continue
-        raise MetadataStoreError(f"bundles of {namespace} cannot be stored: {path} is contended")
+        value = await read_or_create(
+            self._metadata,
+            local_policies_path(namespace),
+            lambda: NamespaceBundles.cut(namespace, count).encode(),
+        )
+        return NamespaceBundles.decode(namespace, value)
 
     async def owner(self, bundle: Bundle) -> OwnerRecord | None:
         """Who owns a bundle now."""
@@ -91,22 +84,7 @@ class OwnerNodeStore:
 
     async def next_epoch(self, bundle: Bundle) -> int:
         """Count one more owner of a bundle."""
-        for _ in range(ATTEMPTS_MAX):
-            stored = await self._metadata.get(bundle.epoch_path)
-            try:
-                epoch = int(stored.value) + 1 if stored is not None else 1
-            except ValueError as error:
-                raise CorruptRecordError(f"{bundle.epoch_path} is not a number") from error
-            try:
-                await self._metadata.put(
-                    bundle.epoch_path,
-                    str(epoch).encode(),
-                    expected_version=stored.version if stored is not None else -1,
-                )
-            except (MetadataConflictError, OutcomeUnknownError):
-                continue
-            return epoch
-        raise MetadataStoreError(f"{bundle.epoch_path} is contended")
+        return await count_up(self._metadata, bundle.epoch_path, first=1)
 
     async def claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
         """Put our node in place. Returns the owner: `wanted`, or whoever was faster."""

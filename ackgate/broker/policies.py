@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.managed_ledger import Retention
 from ackgate.broker.node_follower import NodeFollower
-from ackgate.errors import (
-    CallerError,
-    CorruptRecordError,
-    MetadataConflictError,
-    MetadataStoreError,
-    OutcomeUnknownError,
-)
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.metadata.changes import change_node
 from ackgate.persistence.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -33,9 +28,6 @@ log = logging.getLogger(__name__)
 
 NAMESPACE_POLICIES: Final = "/admin/policies"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
-
-CONFLICTS_MAX: Final = 10
-"""Changes by other brokers that one change may lose against."""
 
 PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
@@ -104,21 +96,16 @@ class PolicyStore:
 
     async def change(self, path: str, changes: Mapping[str, object]) -> None:
         """Set policies, or remove them with None; all of them or none."""
-        for _ in range(CONFLICTS_MAX):
-            stored = await self._metadata.get(path)
-            policies = _changed(_decode(path, stored.value) if stored else {}, changes)
-            try:
-                await self._metadata.put(
-                    path,
-                    json.dumps(policies).encode(),
-                    expected_version=stored.version if stored else -1,
-                )
-            except (MetadataConflictError, OutcomeUnknownError):
-                continue  # read what is there now, and lay the changes over that
-            self._known[path] = policies
-            self._tell()
-            return
-        raise MetadataStoreError(f"policies at {path} are contended")
+        policies: dict[str, Any] = {}
+
+        def lay_over(value: bytes | None) -> bytes:
+            nonlocal policies
+            policies = _changed(_decode(path, value) if value is not None else {}, changes)
+            return json.dumps(policies).encode()
+
+        await change_node(self._metadata, path, lay_over)
+        self._known[path] = policies
+        self._tell()
 
     async def create(self, path: str) -> None:
         """Make an empty set of policies. Raises `NodeExistsError`."""

@@ -30,18 +30,13 @@ from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.upkeep import Chore, chores, run_chore
-from ackgate.errors import (
-    AckGateError,
-    ConfigurationError,
-    InternalError,
-    MetadataConflictError,
-    OutcomeUnknownError,
-)
+from ackgate.errors import AckGateError, ConfigurationError, InternalError
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.changes import count_up
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import open_metadata_store
 from ackgate.persistence.ports import DigestType, LedgerOptions
@@ -59,6 +54,9 @@ log = logging.getLogger(__name__)
 
 RUN_COUNTER_PATH: Final = "/ackgate/runs"
 """Counts the broker's starts; makes generated producer names unique."""
+
+STARTS_AT_ONCE_MAX: Final = 1_000
+"""Brokers that may start at the same time on one metadata store."""
 
 
 class BrokerServer:
@@ -256,7 +254,7 @@ async def _open_ledgers(
         if cluster is None:
             opener.admit = partial(claim, cluster=await cluster_of(metadata))
             await asyncio.gather(*map(opener.admit, bookies))
-        run = await _next_run(metadata)
+        run = await count_up(metadata, RUN_COUNTER_PATH, first=0, attempts_max=STARTS_AT_ONCE_MAX)
     except BaseException:
         await BookieLedgerClient(bookies, metadata, absent=absent).close()
         raise
@@ -301,22 +299,6 @@ def _make_parts(
         producer_name_prefix=f"{settings.broker.cluster_name}-{run}",
         forget_topic=lambda _: None,
     )
-
-
-async def _next_run(metadata: MetadataStore) -> int:
-    """A number that no other start of a broker on this store gets."""
-    while True:
-        stored = await metadata.get(RUN_COUNTER_PATH)
-        run = int(stored.value) + 1 if stored is not None else 0
-        try:
-            await metadata.put(
-                RUN_COUNTER_PATH,
-                str(run).encode(),
-                expected_version=stored.version if stored is not None else -1,
-            )
-        except (MetadataConflictError, OutcomeUnknownError):
-            continue
-        return run
 
 
 async def _listening(listening: Awaitable[int], host: str, port: int) -> int:

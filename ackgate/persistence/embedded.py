@@ -29,6 +29,7 @@ from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
 from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.changes import count_up
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.paths import cursor_path, topic_path
 
@@ -129,11 +130,9 @@ async def open_embedded(
         )
         client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(settings))
         stack.push_async_callback(client.close)
-        counted = await metadata.get(OPENINGS_PATH)
-        if counted is None:
+        if await metadata.get(OPENINGS_PATH) is None:
             await refuse_known_ledgers(bookies)
-        opening = 1 if counted is None else int(counted.value) + 1
-        await metadata.put(OPENINGS_PATH, b"%d" % opening, expected_version=None)
+        opening = await count_up(metadata, OPENINGS_PATH, first=1)
         known = await client.ledger_ids()
         for orphan in await find_orphan_cursor_ledgers(client, metadata, known):
             await client.delete(orphan)

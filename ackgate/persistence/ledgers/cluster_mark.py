@@ -11,7 +11,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import NodeExistsError, OutcomeUnknownError, StorageError
+from ackgate.errors import StorageError
+from ackgate.persistence.metadata.changes import read_or_create
 
 if TYPE_CHECKING:
     from ackgate.persistence.ledgers.bookie import Bookie
@@ -31,14 +32,10 @@ async def known_cluster(metadata: MetadataStore) -> str | None:
 
 async def cluster_of(metadata: MetadataStore) -> str:
     """The store's name, given now if it has none yet. Raises `MetadataStoreError`."""
-    while True:
-        known = await known_cluster(metadata)
-        if known is not None:
-            return known
-        try:
-            await metadata.create(CLUSTER_PATH, os.urandom(_NAME_BYTES).hex().encode())
-        except (NodeExistsError, OutcomeUnknownError):
-            continue
+    name = await read_or_create(
+        metadata, CLUSTER_PATH, lambda: os.urandom(_NAME_BYTES).hex().encode()
+    )
+    return name.decode(errors="replace")
 
 
 async def claim(bookie: Bookie, cluster: str) -> None:

@@ -1,0 +1,120 @@
+"""Changes of nodes that others change at the same time, or whose answers are lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ackgate.errors import CallerError, CorruptRecordError, MetadataStoreError
+from ackgate.persistence.metadata.changes import (
+    ATTEMPTS_MAX,
+    change_node,
+    count_up,
+    read_or_create,
+)
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.testing.faults import Fault, FaultPlan, Rule
+from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.testing.virtual_time import run_in_virtual_time
+
+PATH = "/shared"
+
+
+def store_with(*rules: Rule) -> FaultyMetadataStore:
+    return FaultyMetadataStore(MemoryMetadataStore(), FaultPlan(rules))
+
+
+async def value_of(store: FaultyMetadataStore) -> bytes | None:
+    found = await store.get(PATH)
+    return found.value if found is not None else None
+
+
+def slow_store() -> FaultyMetadataStore:
+    """Writes take so long that everybody has read before anybody has written."""
+    return store_with(Rule(Fault.DELAY, "metadata.put", times=None, seconds=1.0))
+
+
+def test_nothing_of_what_others_write_at_the_same_time_is_lost() -> None:
+    async def main() -> None:
+        store = slow_store()
+        calls = 0
+
+        async def add(letter: bytes) -> None:
+            def append(value: bytes | None) -> bytes:
+                nonlocal calls
+                calls += 1
+                return (value or b"") + letter
+
+            await change_node(store, PATH, append, attempts_max=100)
+
+        await asyncio.gather(*(add(b"%c" % code) for code in range(97, 123)))
+        assert sorted(await value_of(store) or b"") == list(range(97, 123))
+        assert calls > 26, "they did meet"
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_an_unanswered_write_is_made_again_on_what_is_there(fault: Fault) -> None:
+    store = store_with(Rule(fault, "metadata.put"))
+    await change_node(store, PATH, lambda _: b"value")
+    assert await value_of(store) == b"value"
+
+
+async def test_who_is_never_answered_gives_up() -> None:
+    store = store_with(Rule(Fault.DROP_ANSWER, "metadata.put", times=None))
+    calls: list[bytes | None] = []
+
+    def change(value: bytes | None) -> bytes:
+        calls.append(value)
+        return b"%d" % len(calls)
+
+    with pytest.raises(MetadataStoreError, match=PATH):
+        await change_node(store, PATH, change)
+    assert len(calls) == ATTEMPTS_MAX
+
+
+async def test_a_change_that_refuses_writes_nothing() -> None:
+    store = store_with()
+
+    def refuse(_: bytes | None) -> bytes:
+        raise CallerError("no")
+
+    with pytest.raises(CallerError):
+        await change_node(store, PATH, refuse)
+    assert await value_of(store) is None
+
+
+def test_no_number_is_given_twice() -> None:
+    async def main() -> None:
+        store = slow_store()
+        numbers = await asyncio.gather(
+            *(count_up(store, PATH, first=5, attempts_max=100) for _ in range(20))
+        )
+        assert sorted(numbers) == list(range(5, 25))
+
+    run_in_virtual_time(main())
+
+
+async def test_a_number_whose_answer_was_lost_is_skipped() -> None:
+    store = store_with(Rule(Fault.DROP_ANSWER, "metadata.put"))
+    assert await count_up(store, PATH, first=0) == 1
+    assert await count_up(store, PATH, first=0) == 2
+
+
+async def test_what_is_no_number_is_refused_and_left() -> None:
+    store = store_with()
+    await store.create(PATH, b"seven")
+    with pytest.raises(CorruptRecordError, match=PATH):
+        await count_up(store, PATH, first=0)
+    assert await value_of(store) == b"seven"
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE, Fault.REPEAT])
+async def test_all_get_what_the_first_has_made(fault: Fault) -> None:
+    store = store_with(Rule(fault, "metadata.create"))
+    names = iter((b"first", b"second", b"third"))
+    value = await read_or_create(store, PATH, lambda: next(names))
+    assert await value_of(store) == value
+    assert await read_or_create(store, PATH, lambda: next(names)) == value
