@@ -35,6 +35,7 @@ from ackgate.errors import (
     SessionLostError,
     StoreSuspendedError,
 )
+from ackgate.persistence.metadata.session_listeners import SessionListeners
 from ackgate.persistence.ports import NodeValue, SessionState
 from ackgate.testing.faults import Fault, FaultPlan
 
@@ -76,8 +77,8 @@ class FaultyMetadataStore:
         self._resume: asyncio.TimerHandle | None = None
         self._cancels: dict[object, Callable[[], None]] = {}
         self._untold: list[tuple[Callable[[WatchEvent], None], WatchEvent]] = []
-        self._on_change: dict[object, Callable[[SessionState], None]] = {}
-        store.on_session_change(self._tell)
+        self._listeners = SessionListeners(asyncio.get_running_loop())
+        store.on_session_change(self._listeners.tell)
 
     @property
     def node_bytes_max(self) -> int:
@@ -103,7 +104,7 @@ class FaultyMetadataStore:
             self._state = SessionState.SUSPENDED
             self._out_of_touch_at = asyncio.get_running_loop().time()
             self._is_back.clear()
-            self._tell(self._state)
+            self._listeners.tell(self._state)
 
     def resume(self) -> None:
         """Back in time: the session lives."""
@@ -136,12 +137,7 @@ class FaultyMetadataStore:
         is_lost = state is SessionState.LOST
         self._out_of_touch_at = asyncio.get_running_loop().time() if is_lost else math.inf
         self._is_back.set()
-        self._tell(state)
-
-    def _tell(self, state: SessionState) -> None:
-        loop = asyncio.get_running_loop()
-        for on_change in list(self._on_change.values()):
-            loop.call_soon(on_change, state)
+        self._listeners.tell(state)
 
     async def _in_touch(self) -> None:
         if self._state is SessionState.SUSPENDED:
@@ -218,13 +214,7 @@ class FaultyMetadataStore:
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """See `MetadataStore.on_session_change`."""
-        key = object()
-        self._on_change[key] = on_change
-
-        def cancel() -> None:
-            self._on_change.pop(key, None)
-
-        return cancel
+        return self._listeners.add(on_change)
 
     async def renew(self) -> None:
         """See `MetadataStore.renew`."""
@@ -243,7 +233,7 @@ class FaultyMetadataStore:
         """See `MetadataStore.close`."""
         if self._resume is not None:
             self._resume.cancel()
-        self._on_change.clear()
+        self._listeners.clear()
         self._untold.clear()
         if self._burial is not None:
             await asyncio.wait([self._burial])

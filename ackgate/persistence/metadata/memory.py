@@ -29,6 +29,7 @@ from ackgate.persistence.metadata.rules import (
     conflict,
     split,
 )
+from ackgate.persistence.metadata.session_listeners import SessionListeners
 from ackgate.persistence.metadata.watches import Watches
 from ackgate.persistence.ports import NodeValue, SessionState, WatchEvent, WatchKind
 
@@ -117,7 +118,7 @@ class MemoryMetadataStore:
         self._state = SessionState.CONNECTED
         self._is_closed = False
         self._watches = Watches()
-        self._on_change: dict[object, Callable[[SessionState], None]] = {}
+        self._listeners = SessionListeners(self._loop)
         self._tree.join(self)
         self.lease_until = math.inf
         """See `MetadataStore.lease_until`; the test that lets sessions expire moves it."""
@@ -205,13 +206,7 @@ class MemoryMetadataStore:
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """See `MetadataStore.on_session_change`."""
-        key = object()
-        self._on_change[key] = on_change
-
-        def cancel() -> None:
-            self._on_change.pop(key, None)
-
-        return cancel
+        return self._listeners.add(on_change)
 
     async def renew(self) -> None:
         """See `MetadataStore.renew`."""
@@ -226,7 +221,7 @@ class MemoryMetadataStore:
         if not self._is_closed:
             self._is_closed = True
             self._watches.clear()
-            self._on_change.clear()
+            self._listeners.clear()
             self._state = SessionState.LOST
             self._tree.leave(self)
 
@@ -260,8 +255,7 @@ class MemoryMetadataStore:
     def _change(self, state: SessionState) -> None:
         if state is not self._state:
             self._state = state
-            for on_change in list(self._on_change.values()):
-                self._loop.call_soon(on_change, state)
+            self._listeners.tell(state)
 
     def _check_usable(self) -> None:
         if self._is_closed:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import MetadataStoreError
 from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
+from ackgate.persistence.metadata.session_listeners import SessionListeners
 from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ZooKeeperSession:
         self._requests = requests
         self._watches = watches
         self._loop = asyncio.get_running_loop()
-        self._on_change: dict[object, Callable[[SessionState], None]] = {}
+        self._listeners = SessionListeners(self._loop)
         self._bridge: KazooBridge | None = None
         self._connecting: asyncio.Future[None] | None = None
         self._time_out: asyncio.TimerHandle | None = None
@@ -77,13 +78,7 @@ class ZooKeeperSession:
 
     def on_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """See `MetadataStore.on_session_change`."""
-        key = object()
-        self._on_change[key] = on_change
-
-        def cancel() -> None:
-            self._on_change.pop(key, None)
-
-        return cancel
+        return self._listeners.add(on_change)
 
     async def close(self, closed: AckGateError) -> None:
         """End it, at the server too if that can be reached. Whatever waits fails with `closed`."""
@@ -92,7 +87,7 @@ class ZooKeeperSession:
         self.state = SessionState.LOST
         self._requests.end(closed)
         self._watches.lost()
-        self._on_change.clear()
+        self._listeners.clear()
         if self._connecting is not None and not self._connecting.done():
             self._connecting.set_exception(closed)
         try:
@@ -179,8 +174,7 @@ class ZooKeeperSession:
     def _change(self, state: SessionState) -> None:
         if state is not self.state:
             self.state = state
-            for on_change in list(self._on_change.values()):
-                self._loop.call_soon(on_change, state)
+            self._listeners.tell(state)
 
     def _keep_in_touch(self, bridge: KazooBridge) -> None:
         """Ask for something small again and again: `lease_until` moves on with its answers."""

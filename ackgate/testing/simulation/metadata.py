@@ -27,6 +27,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
+from ackgate.persistence.metadata.session_listeners import SessionListeners
 from ackgate.persistence.metadata.watches import Watches
 from ackgate.persistence.ports import SessionState
 
@@ -145,7 +146,7 @@ class SimulatedMetadataStore:
         self._under_way: dict[_Request, None] = {}
         self._untold: list[WatchEvent] = []
         self._watches = Watches()
-        self._on_change: dict[object, Callable[[SessionState], None]] = {}
+        self._listeners = SessionListeners(self._loop, process.context)
         self._waiting: list[asyncio.Future[None]] = []
         self._is_cut = False
         self._lease_until = self._loop.time() + timeout_seconds
@@ -200,13 +201,7 @@ class SimulatedMetadataStore:
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
         """See `MetadataStore.on_session_change`."""
-        key = object()
-        self._on_change[key] = on_change
-
-        def cancel() -> None:
-            self._on_change.pop(key, None)
-
-        return cancel
+        return self._listeners.add(on_change)
 
     async def renew(self) -> None:
         """See `MetadataStore.renew`."""
@@ -231,7 +226,7 @@ class SimulatedMetadataStore:
         if not self._is_closed:
             self._is_closed = True
             self._watches.clear()
-            self._on_change.clear()
+            self._listeners.clear()
             self._state = SessionState.LOST
             self._server.world.context.run(self._close_session)
             self._break()
@@ -416,8 +411,7 @@ class SimulatedMetadataStore:
     def _change(self, state: SessionState) -> None:
         if state is not self._state:
             self._state = state
-            for on_change in list(self._on_change.values()):
-                self._loop.call_soon(on_change, state, context=self._process.context)
+            self._listeners.tell(state)
 
     def _hear(self, event: WatchEvent) -> None:
         """In the world, or in whoever changed something."""
