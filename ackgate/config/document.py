@@ -45,6 +45,7 @@ _INTRODUCTIONS: Final = {
     "cursor": "What counts as acknowledged.",
     "persistence": "How much of a cursor's state is kept, where, how often, and how safely.",
     "dispatcher": "When deliveries pause, and how much may be on its way to consumers.",
+    "delayed": "Messages that wait for their time, and where that is remembered.",
     "broker": "Addresses, connections, topics, message ledgers and retention.",
 }
 

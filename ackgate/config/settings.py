@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ackgate.config.broker import BrokerSettings
 from ackgate.config.cursor import CursorSettings
+from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
 from ackgate.config.field import INT_MAX, SettingsGroup, about, allowed, is_secret, key_of
 from ackgate.config.persistence import ENTRY_OVERHEAD_BYTES, PersistenceSettings
@@ -28,6 +29,7 @@ ROOMS: Final[Mapping[str, type[SettingsGroup]]] = {
     "cursor": CursorSettings,
     "persistence": PersistenceSettings,
     "dispatcher": DispatcherSettings,
+    "delayed": DelayedSettings,
     "broker": BrokerSettings,
 }
 
@@ -57,6 +59,7 @@ class Settings(BaseModel):
     cursor: CursorSettings = Field(default_factory=CursorSettings)
     persistence: PersistenceSettings = Field(default_factory=PersistenceSettings)
     dispatcher: DispatcherSettings = Field(default_factory=DispatcherSettings)
+    delayed: DelayedSettings = Field(default_factory=DelayedSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
 
     @model_validator(mode="after")

@@ -340,6 +340,27 @@ class Dispatcher(Protocol):
         """
         ...
 
+    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+        """As `redeliver`, but what the consumer gives back is held by somebody else from now on.
+
+        It is counted as redelivered and waits nowhere here; `queue_due` brings it back. Returns the
+        positions that were in flight with this consumer. Exclusive and Failover: none.
+        """
+        ...
+
+    def queue_due(self, positions: Sequence[Position]) -> None:
+        """The time of these (held, or delayed and never given) has come: they wait for replay.
+
+        Not counted as redelivered by this. In flight or waiting already: nothing happens. Ask
+        `next_read` then. Exclusive and Failover: nothing happens.
+        """
+        ...
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that wait for replay. O(1)."""
+        ...
+
     # -- the rest -------------------------------------------------------------------------------
 
     def reset(self) -> None:
