@@ -30,7 +30,8 @@ from ackgate.errors import (
 )
 from ackgate.persistence.cursor_opening import CursorOpening
 from ackgate.persistence.cursor_persister import CursorPersister
-from ackgate.persistence.cursor_writer import CursorWriter, resolve
+from ackgate.persistence.cursor_writer import CursorWriter
+from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.limits import packing
 from ackgate.persistence.receipts import Receipts
 from ackgate.persistence.store_stats import CursorStoreStats
@@ -376,8 +377,7 @@ class CursorStore:
         for done in self._receipts.take_all():
             _call(done, error)
         for flush in self._flushes:
-            if not flush.done.done():
-                flush.done.set_exception(error)
+            fail(flush.done, error)
         self._flushes.clear()
         if isinstance(error, OwnershipError):
             self._tell_listener()

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from ackgate.errors import AckGateError, InternalError, OwnershipError, StorageError
+from ackgate.persistence.futures import resolve
 from ackgate.persistence.outcome import PersistWhere
 from ackgate.persistence.write_pace import WritePace
 
@@ -374,9 +375,3 @@ class CursorWriter:
     def _wake_up(self) -> None:
         if self._wake is not None:
             resolve(self._wake)
-
-
-def resolve(future: asyncio.Future[None]) -> None:
-    """Let go whoever waits, unless that was done or given up already."""
-    if not future.done():
-        future.set_result(None)

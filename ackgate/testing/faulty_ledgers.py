@@ -30,6 +30,7 @@ from ackgate.errors import (
     NotEnoughBookiesError,
     StorageError,
 )
+from ackgate.persistence.futures import fail_quietly, resolve
 from ackgate.persistence.ports import AppendTicket
 from ackgate.testing.faults import Fault, FaultPlan, Injected
 
@@ -202,7 +203,7 @@ class FaultyLedgerWriter(FaultyLedgerReader):
             failing: asyncio.Future[None] = loop.create_future()
             ticket = AppendTicket(self._next_entry_id, failing)
             self._fail(str(chosen))
-            loop.call_later(chosen.seconds, _refuse, failing, chosen.failure(LedgerWriteError))
+            loop.call_later(chosen.seconds, fail_quietly, failing, chosen.failure(LedgerWriteError))
             return ticket
         first, below = self._writer.append(payloads)
         self._next_entry_id = first + len(payloads)
@@ -233,15 +234,15 @@ class FaultyLedgerWriter(FaultyLedgerReader):
                 error = dropped.failure(LedgerWriteError)
                 self._fail(str(dropped))
             if error is not None:
-                _refuse(durable, error)
-            elif not durable.done():
-                durable.set_result(None)
+                fail_quietly(durable, error)
+            else:
+                resolve(durable)
 
     def _fail(self, why: str) -> None:
         """Take no more adds; what is in flight behind the failed one has failed too."""
         self._failed = f"injected earlier: call {why}"
         while self._tickets:
-            _refuse(self._tickets.pop().durable, LedgerWriteError(self._failed))
+            fail_quietly(self._tickets.pop().durable, LedgerWriteError(self._failed))
 
     async def add_entry(self, payload: bytes) -> int:
         """Add one entry and wait until it is durable."""
@@ -330,9 +331,3 @@ class FaultyLedgerClient:
     async def close(self) -> None:
         """End the client."""
         await self._client.close()
-
-
-def _refuse(durable: asyncio.Future[None], error: BaseException) -> None:
-    if not durable.done():
-        durable.set_exception(error)
-        durable.exception()  # a ticket that nobody awaits is no reason to complain

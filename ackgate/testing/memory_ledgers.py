@@ -22,6 +22,7 @@ from ackgate.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
+from ackgate.persistence.futures import fail_quietly, resolve
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ports import (
     AppendTicket,
@@ -180,14 +181,10 @@ class MemoryLedgerWriter:
     def _confirm(self) -> None:
         last, durable = self._in_flight.pop(0)
         if self._ledger.is_fenced:
-            if not durable.done():
-                durable.set_exception(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
-                # As in the real one: a ticket that nobody awaits is no reason to complain.
-                durable.exception()
+            fail_quietly(durable, LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
         else:
             self._last_add_confirmed = last
-            if not durable.done():
-                durable.set_result(None)
+            resolve(durable)
         self._room.set()
 
     async def add_entry(self, payload: bytes) -> int:

@@ -20,6 +20,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
+from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.ledgers.patience import LATE_SECONDS, NoAnswerError, within
 
 if TYPE_CHECKING:
@@ -241,8 +242,7 @@ class GroupCommit:
             error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
             self._fail(self._take_under_way() + self._take_pending(), error)
             for waiter in self._seals:
-                if not waiter.done():
-                    waiter.set_exception(error)
+                fail(waiter, error)
             self._seals = []
 
     async def _wait_for_cache(self) -> None:
@@ -261,8 +261,7 @@ class GroupCommit:
         half = self._cache.seal()
         sequence = await self._lane.run(self._journal.seal)
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result((half, sequence))
+            resolve(waiter, (half, sequence))
 
     def _take(self) -> list[tuple[EntryBatch, AddSink]]:
         pending = self._pending

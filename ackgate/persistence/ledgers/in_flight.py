@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ackgate.persistence.futures import fail_quietly
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator, Sequence
@@ -122,9 +124,6 @@ class AddsInFlight:
         gathered = self.take_gathered()
         tickets = [ticket for flight in flights or () for ticket in flight.tickets]
         for _, durable in tickets + (gathered.tickets if gathered else []):
-            if not durable.done():
-                durable.set_exception(type(error)(*error.args))
-                # The handle says the same at the next append; a ticket that nobody awaits is no
-                # reason for asyncio to complain.
-                durable.exception()
+            # The handle says the same at the next append, so nobody need await this.
+            fail_quietly(durable, type(error)(*error.args))
         self.next_entry_id = self.last_add_confirmed + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.ledgers.entry_batch import batch_of
 
 if TYPE_CHECKING:
@@ -35,13 +36,11 @@ class _Rewrite:
 
     def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
         """They are there."""
-        if not self.done.done():
-            self.done.set_result(None)
+        resolve(self.done)
 
     def failed(self, error: AckGateError) -> None:
         """They are not."""
-        if not self.done.done():
-            self.done.set_exception(error)
+        fail(self.done, error)
 
     def fenced(self) -> None:
         """Never told: it is those who fence that write here."""

@@ -23,6 +23,7 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
+from ackgate.persistence.futures import resolve
 from ackgate.persistence.metadata.kazoo_handler import KazooHandler
 from ackgate.persistence.ports import SessionState
 
@@ -155,7 +156,7 @@ class KazooBridge:
             self._handler.give_up()
             with contextlib.suppress(Exception):
                 self._client.close()
-            self._post(_settle, ended)
+            self._post(resolve, ended)
 
         threading.Thread(target=stop, name="ackgate-zookeeper-end", daemon=True).start()
         return ended
@@ -209,8 +210,3 @@ def _in_order(read_response: Callable[..., Any]) -> Callable[..., Any]:
             raise ConnectionDropped(str(error)) from error
 
     return read
-
-
-def _settle(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)

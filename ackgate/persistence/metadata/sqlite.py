@@ -32,6 +32,7 @@ from ackgate.errors import (
     InternalError,
     MetadataStoreError,
 )
+from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.metadata.memory import wall_clock_ms
 from ackgate.persistence.metadata.node_table import NodeTable
 from ackgate.persistence.metadata.rules import NODE_BYTES_MAX, check_path, check_value
@@ -248,10 +249,10 @@ class SqliteMetadataStore:
                     lock.release()
                 raise
         except (sqlite3.Error, OSError) as error:
-            self._post(_fail, self._opened, translated(self._path, error))
+            self._post(fail, self._opened, translated(self._path, error))
             return
         except Exception as error:  # noqa: BLE001  # goes to whoever awaits `open`
-            self._post(_fail, self._opened, error)
+            self._post(fail, self._opened, error)
             return
         try:
             self._serve(NodeTable(connection, self._clock_ms), connection)
@@ -259,15 +260,15 @@ class SqliteMetadataStore:
             connection.close()
             if lock is not None:
                 lock.release()
-            self._post(_succeed, self._ended)
+            self._post(resolve, self._ended)
 
     def _serve(self, table: NodeTable, connection: sqlite3.Connection) -> None:
         if not self._is_read_only:
             _, error = self._transact(connection, table.delete_ephemeral)
             if error is not None:
-                self._post(_fail, self._opened, error)
+                self._post(fail, self._opened, error)
                 return
-        self._post(_succeed, self._opened)
+        self._post(resolve, self._opened)
         while (batch := self._batches.get()) is not None:
             if batch:
                 self._commit(connection, table, batch)
@@ -319,13 +320,3 @@ def _run_all(batch: list[_Operation], table: NodeTable) -> list[_Answer]:
         except AckGateError as error:
             answers.append(_Answer(done, None, error))
     return answers
-
-
-def _succeed(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
-
-
-def _fail(done: asyncio.Future[None], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)

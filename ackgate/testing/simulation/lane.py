@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from ackgate.persistence.futures import fail, resolve
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,9 +50,9 @@ class SimulatedLane:
             if not self._process.is_alive:
                 return
             if error is not None:
-                loop.call_at(ends_at, _fail, done, error)
+                loop.call_at(ends_at, fail, done, error)
             else:
-                loop.call_at(ends_at, _resolve, done, result)
+                loop.call_at(ends_at, resolve, done, result)
 
         loop.call_at(begins_at, do)
         return await done
@@ -58,13 +60,3 @@ class SimulatedLane:
     def close(self) -> None:
         """Take no more."""
         self._is_closed = True
-
-
-def _resolve(done: asyncio.Future[T], result: T) -> None:
-    if not done.done():
-        done.set_result(result)
-
-
-def _fail(done: asyncio.Future[T], error: BaseException) -> None:
-    if not done.done():
-        done.set_exception(error)

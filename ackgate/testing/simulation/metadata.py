@@ -25,6 +25,7 @@ from ackgate.errors import (
     SessionLostError,
     StoreSuspendedError,
 )
+from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
 from ackgate.persistence.metadata.session_listeners import SessionListeners
@@ -312,7 +313,7 @@ class SimulatedMetadataStore:
                 raise StoreSuspendedError("the session to the metadata store is suspended")
             woken: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(woken)
-            timer = self._loop.call_at(deadline, _resolve, woken)
+            timer = self._loop.call_at(deadline, resolve, woken)
             try:
                 await woken
             finally:
@@ -364,7 +365,7 @@ class SimulatedMetadataStore:
         self, request: _Request, sent_at: float, value: object, error: Exception | None
     ) -> None:
         if self._under_way.pop(request, 0) == 0 or request.connection != self._connection:
-            _fail(request.done, _ConnectionBrokenError())
+            fail(request.done, _ConnectionBrokenError())
             return
         if isinstance(error, SessionLostError):
             self._lose()
@@ -401,12 +402,12 @@ class SimulatedMetadataStore:
         """Everything under way ends without an answer."""
         under_way, self._under_way = self._under_way, {}
         for request in under_way:
-            _fail(request.done, _ConnectionBrokenError())
+            fail(request.done, _ConnectionBrokenError())
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for woken in waiting:
-            _resolve(woken)
+            resolve(woken)
 
     def _change(self, state: SessionState) -> None:
         if state is not self._state:
@@ -447,16 +448,6 @@ def _done(call: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stopped:
         return stopped.value  # type: ignore[no-any-return]
     raise RuntimeError("a memory store does not wait")
-
-
-def _resolve(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
-
-
-def _fail(done: asyncio.Future[Any], error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
 
 
 def _seen(done: asyncio.Future[Any]) -> None:

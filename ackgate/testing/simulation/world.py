@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.broker.names import TopicName
 from ackgate.broker.wire_types import SubscriptionType
 from ackgate.errors import AckGateError, ConfigurationError
+from ackgate.persistence.futures import resolve
 from ackgate.testing.simulation.broker import SimulatedBroker
 from ackgate.testing.simulation.clients import Client, ConsumingClient, ProducingClient
 from ackgate.testing.simulation.disk import SimulatedFiles
@@ -111,8 +112,8 @@ class World:
         if self.violation is None:
             self.violation = error
             self.log("VIOLATION", error)
-            if self._failed is not None and not self._failed.done():
-                self._failed.set_result(None)
+            if self._failed is not None:
+                resolve(self._failed)
 
     def _latency(self) -> float:
         return self._network.expovariate(1000 / self.plan.network_ms)
@@ -223,7 +224,7 @@ class World:
             self._lives += 1
             process = Process(self.loop, f"broker-{number}.{self._lives}")
             died: asyncio.Future[None] = self.loop.create_future()
-            process.has_died.append(partial(_resolve, died))
+            process.has_died.append(partial(resolve, died))
             broker = SimulatedBroker(
                 process,
                 self.plan,
@@ -532,11 +533,6 @@ def _is_bug(record: logging.LogRecord) -> bool:
 
 
 _BUGS: Final = ("checkpoint failed", "commit failed", "writer failed")
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def simulate(
