@@ -12,6 +12,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
+from ackgate.broker.delayed.policy import DelayedDeliveryPolicy
 from ackgate.broker.managed_ledger import Retention
 from ackgate.broker.node_follower import NodeFollower
 from ackgate.errors import CallerError, CorruptRecordError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackgate.broker.names import NamespaceName, TopicName
+    from ackgate.config.delayed import DelayedSettings
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -33,13 +36,23 @@ PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
 RETENTION_MB: Final = "retentionSizeInMB"
 MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
+DELAYED_DELIVERY: Final = "delayedDelivery"
+REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
 
 POLICY_TYPES: Final[Mapping[str, type]] = {
     PAUSE_ON_ACK_STATE: bool,
     RETENTION_MINUTES: int,
     RETENTION_MB: int,
     MESSAGE_TTL_SECONDS: int,
+    DELAYED_DELIVERY: dict,
+    REDELIVERY_BACKOFF: dict,
 }
+
+_OBJECTS: Final[Mapping[str, Callable[[object], object]]] = {
+    DELAYED_DELIVERY: DelayedDeliveryPolicy.from_json,
+    REDELIVERY_BACKOFF: RedeliveryBackoffPolicy.from_json,
+}
+"""Policies that are objects: what reads one, and raises `CallerError` if it cannot be."""
 
 
 class PolicyStore:
@@ -125,14 +138,20 @@ class PolicyStore:
 
 def _changed(policies: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
     for key, value in changes.items():
-        expected = POLICY_TYPES[key]
         if value is None:
             policies.pop(key, None)
-        elif type(value) is expected:
-            policies[key] = value
         else:
-            raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
+            _check(key, value)
+            policies[key] = value
     return policies
+
+
+def _check(key: str, value: object) -> None:
+    expected = POLICY_TYPES[key]
+    if type(value) is not expected:
+        raise CallerError(f"policy {key} takes a {expected.__name__}, not {value!r}")
+    if key in _OBJECTS:
+        _OBJECTS[key](value)
 
 
 def namespace_policy_path(namespace: NamespaceName) -> str:
@@ -166,6 +185,23 @@ class EffectivePolicies:
                 return policies[key]
         return broker_value
 
+    def delayed_delivery(self, settings: DelayedSettings) -> DelayedDeliveryPolicy:
+        """Delayed delivery as it holds for the topic."""
+        return DelayedDeliveryPolicy.effective(
+            (
+                DelayedDeliveryPolicy.from_json(policies[DELAYED_DELIVERY])
+                if DELAYED_DELIVERY in policies
+                else None
+                for policies in map(self._store.known, self._paths)
+            ),
+            settings,
+        )
+
+    def redelivery_backoff(self) -> RedeliveryBackoffPolicy | None:
+        """How long entries that were given back are held back; None: not at all."""
+        value = self.value(REDELIVERY_BACKOFF, None)
+        return None if value is None else RedeliveryBackoffPolicy.from_json(value)
+
     def retention(self, broker_minutes: int, broker_mb: int) -> Retention:
         """The topic's retention in milliseconds and bytes."""
         minutes = self.value(RETENTION_MINUTES, broker_minutes)
@@ -183,9 +219,9 @@ def _decode(path: str, value: bytes) -> dict[str, Any]:
         raise CorruptRecordError(f"policies at {path} cannot be read: {error}") from error
     if not isinstance(policies, dict):
         raise CorruptRecordError(f"policies at {path} are not a JSON object")
-    for key, expected in POLICY_TYPES.items():
-        if key in policies and type(policies[key]) is not expected:
-            raise CorruptRecordError(
-                f"policies at {path}: {key} is {policies[key]!r}, expected a {expected.__name__}"
-            )
+    for key in POLICY_TYPES.keys() & policies.keys():
+        try:
+            _check(key, policies[key])
+        except CallerError as error:
+            raise CorruptRecordError(f"policies at {path}: {error}") from error
     return policies
