@@ -17,8 +17,8 @@ that there is none.
 Times are milliseconds since the epoch. A deliver-at time is kept as a **key**, a multiple of
 ``2**bits`` ms, ``bits = floor(log2(tick))``. In strict mode it is rounded up and due when the key
 has come: never early, late by less than a tick. Otherwise it is rounded down and due one tick
-before that time at the earliest: early by at most a tick, and nothing that was popped is ever
-accepted again while its key is due (`add` and `pop_due` compare the same key with the same cutoff).
+before the latest time that the key stands for: early by at most a tick. Nothing that was popped
+would be accepted again while its key is due (`keys`).
 
 Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (what is due is never
 accepted, tracked or not).
