@@ -11,13 +11,10 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.errors import BrokerError
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.owner_nodes import BrokerRecord
 from ackgate.broker.ownership import Ownership
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.upkeep import chores, run_chore
 from ackgate.errors import AckGateError, ClosedHandleError
@@ -25,6 +22,7 @@ from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.limits import ledger_client_settings
 from ackgate.persistence.ports import DigestType, LedgerOptions, SessionState
+from ackgate.testing.bare_broker import bare_parts
 from ackgate.testing.simulation.lane import SimulatedLane
 from ackgate.testing.simulation.metadata import SimulatedMetadataStore
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ackgate.broker.names import TopicName
+    from ackgate.broker.parts import BrokerParts
     from ackgate.broker.topic import Topic
     from ackgate.config.settings import Settings
     from ackgate.persistence.ledgers.bookie import Bookie
@@ -114,21 +113,19 @@ class SimulatedBroker:
             clock_ms=self._clock_ms,
             random_bytes=rng.randbytes,
         )
-        self._parts = parts = BrokerParts(
+        self._parts = parts = bare_parts(
+            client,
+            metadata,
             settings=self._settings,
             clock_ms=self._clock_ms,
-            ledger_client=client,
-            metadata=metadata,
             ledger_options=LedgerOptions(
                 ensemble_size=persistence.managed_ledger_default_ensemble_size,
                 write_quorum=persistence.managed_ledger_default_write_quorum,
                 ack_quorum=persistence.managed_ledger_default_ack_quorum,
                 digest_type=DigestType(persistence.managed_ledger_digest_type),
             ),
-            cache=EntryCache(plan.cache_bytes),
-            policies=PolicyStore(metadata),
-            producer_name_prefix=self.name,
-            forget_topic=lambda _: None,
+            cache_bytes=plan.cache_bytes,
+            name=self.name,
         )
         old_ledgers = await client.ledger_ids()
         self._registry = registry = _Registry(parts, lambda topic: self._on_load(self, topic))

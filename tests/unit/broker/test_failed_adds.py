@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.frames import seal_entry
 from ackgate.broker.names import TopicName
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.wire_types import ProducerRequest
@@ -18,6 +15,7 @@ from ackgate.cursor.unacked_entries import Span
 from ackgate.errors import LedgerWriteError, StorageError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.ports import AppendTicket, LedgerOptions
+from ackgate.testing.bare_broker import bare_broker
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
 
 if TYPE_CHECKING:
@@ -114,22 +112,10 @@ async def until(peer: Peer, answers: int) -> None:
 
 def broker(disk: Disk, metadata: MemoryMetadataStore) -> TopicRegistry:
     given = {"brokerDeduplicationEnabled": Given("true", "test")}
-    parts = BrokerParts(
-        settings=Settings().with_given(given),
-        clock_ms=lambda: 1,
-        ledger_client=cast(
-            "LedgerClient", FailingClient(MemoryLedgerClient(MemoryLedgers()), disk)
-        ),
-        metadata=metadata,
-        ledger_options=LedgerOptions(),
-        cache=EntryCache(0),
-        policies=PolicyStore(metadata),
-        producer_name_prefix="test",
-        forget_topic=lambda _: None,
+    client = FailingClient(MemoryLedgerClient(MemoryLedgers()), disk)
+    return bare_broker(
+        cast("LedgerClient", client), metadata, settings=Settings().with_given(given)
     )
-    registry = TopicRegistry(parts)
-    parts.forget_topic = registry.forget
-    return registry
 
 
 async def test_what_failed_is_stored_once_and_in_order_when_it_is_sent_again() -> None:

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.names import TopicName
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.wire_types import InitialPosition
-from ackgate.config.settings import Settings
 from ackgate.errors import OwnershipError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.testing.bare_broker import bare_broker
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
 
 NAME = TopicName.parse("persistent://public/default/t")
 
 
 def broker(tree: MemoryTree, ledgers: MemoryLedgers) -> TopicRegistry:
-    metadata = MemoryMetadataStore(tree)
-    parts = BrokerParts(
-        settings=Settings(),
-        clock_ms=lambda: 1,
-        ledger_client=MemoryLedgerClient(ledgers),
-        metadata=metadata,
-        ledger_options=LedgerOptions(),
-        cache=EntryCache(0),
-        policies=PolicyStore(metadata),
-        producer_name_prefix="test",
-        forget_topic=lambda _: None,
-    )
-    registry = TopicRegistry(parts)
-    parts.forget_topic = registry.forget
-    return registry
+    return bare_broker(MemoryLedgerClient(ledgers), MemoryMetadataStore(tree))
 
 
 async def test_it_is_let_go_of_though_nobody_publishes() -> None:

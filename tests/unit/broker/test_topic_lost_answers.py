@@ -12,19 +12,15 @@ from typing import TypeVar
 
 import pytest
 
-from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.errors import TopicNotFoundError
 from ackgate.broker.names import TopicName
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.subscription import Subscription
 from ackgate.broker.topic import Topic
 from ackgate.broker.wire_types import InitialPosition
-from ackgate.config.settings import Settings
 from ackgate.errors import AckGateError, SessionLostError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.testing.bare_broker import bare_broker
 from ackgate.testing.faults import Fault, FaultPlan, Rule
 from ackgate.testing.faulty_metadata import FaultyMetadataStore
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
@@ -47,19 +43,7 @@ class Life:
 
     def start(self) -> None:
         metadata = FaultyMetadataStore(MemoryMetadataStore(self.tree), self.plan)
-        parts = BrokerParts(
-            settings=Settings(),
-            clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
-            ledger_client=MemoryLedgerClient(self.ledgers),
-            metadata=metadata,
-            ledger_options=LedgerOptions(),
-            cache=EntryCache(0),
-            policies=PolicyStore(metadata),
-            producer_name_prefix="test",
-            forget_topic=lambda _: None,
-        )
-        self.registry = TopicRegistry(parts)
-        parts.forget_topic = self.registry.forget
+        self.registry = bare_broker(MemoryLedgerClient(self.ledgers), metadata)
 
     async def live(self) -> None:
         self.start()

@@ -9,12 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.errors import ServiceNotReadyError
 from ackgate.broker.frames import seal_entry
 from ackgate.broker.names import TopicName
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.wire_types import (
     AccessMode,
@@ -23,11 +20,10 @@ from ackgate.broker.wire_types import (
     SubscribeRequest,
     SubscriptionType,
 )
-from ackgate.config.settings import Settings
 from ackgate.cursor.position import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.testing.bare_broker import bare_broker
 from ackgate.testing.faults import Fault, FaultPlan, Rule
 from ackgate.testing.faulty_metadata import FaultyMetadataStore
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
@@ -67,20 +63,7 @@ class World:
         self.registry = self.broker(FaultyMetadataStore(MemoryMetadataStore(self.tree), self.plan))
 
     def broker(self, metadata: Any) -> TopicRegistry:
-        parts = BrokerParts(
-            settings=Settings(),
-            clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
-            ledger_client=MemoryLedgerClient(self.ledgers),
-            metadata=metadata,
-            ledger_options=LedgerOptions(),
-            cache=EntryCache(0),
-            policies=PolicyStore(metadata),
-            producer_name_prefix="test",
-            forget_topic=lambda _: None,
-        )
-        registry = TopicRegistry(parts)
-        parts.forget_topic = registry.forget
-        return registry
+        return bare_broker(MemoryLedgerClient(self.ledgers), metadata)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
