@@ -13,6 +13,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.chaos.schedule import CHOICES
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -27,18 +29,6 @@ _ALWAYS: Final[Mapping[str, Any]] = {
     # A fallback to the metadata store keeps everything: nothing that a receipt covers is dropped.
     "managedLedgerMaxUnackedRangesToPersistInMetadataStore": 100_000,
     "fallbackRateLimit": 50,
-}
-
-_CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
-    "ackPersistLingerMs": (0, 2, 2, 20),
-    "managedLedgerMaxEntriesPerLedger": (150, 1_000, 50_000),
-    "managedLedgerCursorMaxEntriesPerLedger": (20, 200, 50_000),
-    "cursorDeltasPerSnapshotMax": (1, 10, 1_000),
-    "cursorRecordChunkBytes": (4_096, 1_048_576),
-    "managedCursorInfoCompressionType": ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"),
-    "brokerDeduplicationEnabled": (False, False, True),
-    "bookieJournalBytesMax": (1_048_576, 67_108_864),
-    "bookieWriteCacheBytesMax": (1_048_576, 67_108_864),
 }
 
 
@@ -186,7 +176,7 @@ def plan_cluster_cycle(
     """The cycle of this number. `extra` settings win. `only`: no other troubles than these."""
     storage = plan_storage(seed)
     rng = random.Random(f"{seed}/cluster/{number}")
-    settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
+    settings = {key: rng.choice(values) for key, values in CHOICES.items()}
     kinds = list(KINDS)
     if storage["managedLedgerDefaultAckQuorum"] >= 2:
         kinds += _BOOKIE_KINDS

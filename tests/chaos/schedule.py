@@ -26,7 +26,7 @@ _ALWAYS: Final[Mapping[str, Any]] = {
     "activeConsumerFailoverDelayTimeMillis": 10,
 }
 
-_CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
+CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {
     "ackPersistLingerMs": (0, 2, 2, 20),
     "managedLedgerMaxEntriesPerLedger": (150, 1_000, 50_000),
     "managedLedgerCursorMaxEntriesPerLedger": (20, 200, 50_000),
@@ -83,7 +83,7 @@ def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
     """The cycle of this number. `extra` settings win."""
     storage = random.Random(f"{seed}/storage").choice(_STORAGES)
     rng = random.Random(f"{seed}/{number}")
-    settings = {key: rng.choice(values) for key, values in _CHOICES.items()}
+    settings = {key: rng.choice(values) for key, values in CHOICES.items()}
     kills = rng.choices((0, 1, 2), (80, 15, 5))[0]
     return Cycle(
         number,

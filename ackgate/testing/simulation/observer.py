@@ -380,7 +380,7 @@ def _is_acked(cursor: ManagedCursor) -> Callable[[Key], bool]:
 
 def _stays(topic: Topic) -> Callable[[Key], bool]:
     """Whether a message is there, and is not just being trimmed: that was decided before."""
-    facts, is_trimming = topic.ledger.facts, topic._trim is not None
+    facts, is_trimming = topic.ledger.facts, topic.is_trimming
     last = facts.ledger_ids[-1] if facts.ledger_ids else -1
     return lambda key: facts.exists(key.position) and (not is_trimming or key.ledger_id == last)
 
