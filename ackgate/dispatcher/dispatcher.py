@@ -351,8 +351,12 @@ class Dispatcher(Protocol):
     def queue_due(self, positions: Sequence[Position]) -> None:
         """The time of these (held, or delayed and never given) has come: they wait for replay.
 
-        Not counted as redelivered by this. In flight or waiting already: nothing happens. Ask
-        `next_read` then. Exclusive and Failover: nothing happens.
+        Not counted as redelivered by this. In flight or waiting already: nothing happens, nor while
+        there is no consumer (the next one rewinds). Never part of a normal read that is under way.
+        Ask `next_read` then. Exclusive and Failover: nothing happens.
+
+        Key_Shared learns their keys when they are read; from then on they keep to the order of
+        position among the entries of their key that wait.
         """
         ...
 

@@ -56,6 +56,12 @@ class InFlight:
         self.messages -= sum(counts)
         return counts
 
+    def others(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Those that are not here."""
+        if self._counts.keys().isdisjoint(positions):
+            return positions
+        return [position for position in positions if position not in self._counts]
+
     def lower(self, position: Position, remaining: int) -> int:
         """No more than so many of the entry's messages are unacked. Returns by how many less."""
         lowered = self._counts.get(position, 0) - remaining

@@ -17,6 +17,9 @@ acked or given back what it has (Pulsar's "draining hashes", PIP-379).
 Waiting entries of hashes that may go on are filed by owner, so that finding replays costs what is
 found and not what waits. With ``is_ordered`` False (out-of-order delivery allowed) nothing waits
 for anything but its owner's room.
+
+Entries that fell due after somebody else had held them come without their hash: ``due`` has them
+until a replay read brings their keys. Only then do they wait like the others, in their place.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ackgate.dispatcher.redelivery import ReplayQueue
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.key_ranges import KeyRanges
@@ -54,6 +59,7 @@ class KeyOrder:
         "_ranges",
         "_ready",
         "_waiting",
+        "due",
         "waiting_entries",
     )
 
@@ -68,6 +74,9 @@ class KeyOrder:
         self._filed: dict[int, int] = {}
         """The reverse: hash -> owner that it is filed under."""
         self.waiting_entries = 0
+        """Those whose hash is known."""
+        self.due = ReplayQueue()
+        """Those whose hash is not."""
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -123,6 +132,19 @@ class KeyOrder:
         self._hashes[position] = key_hash
         self._start_waiting(position, key_hash)
 
+    def fell_due(self, positions: Iterable[Position]) -> None:
+        """These may be given, but nothing is known of their keys yet."""
+        hashes = self._hashes
+        self.due.add_many([position for position in positions if position not in hashes])
+
+    def due_read(self, positions: Sequence[Position], key_hashes: Sequence[int]) -> None:
+        """A replay read brought these; those that fell due wait by key from now on."""
+        if not len(self.due):
+            return
+        for position, key_hash in zip(positions, key_hashes, strict=True):
+            if self.due.discard(position):
+                self.waits(position, key_hash)
+
     def returned(self, positions: Iterable[Position]) -> None:
         """These were in flight and wait now."""
         for position in positions:
@@ -134,6 +156,8 @@ class KeyOrder:
         """The entry is acked, wherever it was. Has that freed others of its key?"""
         key_hash = self._hashes.pop(position, None)
         if key_hash is None:
+            if len(self.due):
+                self.due.discard(position)
             return False
         waiting = self._waiting.get(key_hash)
         if waiting is None:
@@ -151,6 +175,7 @@ class KeyOrder:
         """Everything up to the position is acked."""
         for at in [at for at in self._hashes if at <= position]:
             self.gone(at)
+        self.due.discard_through(position)
 
     def owners_changed(self) -> None:
         """The ranges are divided otherwise. O(waiting hashes)."""
@@ -164,10 +189,13 @@ class KeyOrder:
         self._waiting.clear()
         self._ready.clear()
         self._filed.clear()
+        self.due.clear()
         self.waiting_entries = 0
 
     def check(self) -> None:
         """Assert every invariant."""
+        self.due.check()
+        assert not any(position in self._hashes for position in self.due)
         in_flight: dict[int, int] = {}
         for position, key_hash in self._hashes.items():
             if not _has(self._waiting.get(key_hash, []), position):

@@ -109,16 +109,11 @@ class KeySharedDispatcher:
         if self._reading.current is not None or not book.ready.count:
             return None
         limits = book.limits
-        if self._order.waiting_entries:
-            waiting: list[Position] = []
-            for recipient in book.ready:
-                entries_max = min(limits.read_entries_max, recipient.room())
-                waiting += self._order.replayable(recipient.consumer, entries_max)
-            if waiting:
-                waiting.sort()
-                positions = tuple(waiting[: limits.read_entries_max])
-                return self._reading.begin_replay(positions, book.room())
         look_ahead = self._look_ahead_max() - self._order.waiting_entries
+        if self._order.waiting_entries or len(self._order.due):
+            waiting = self._replayable(look_ahead)
+            if waiting:
+                return self._reading.begin_replay(tuple(waiting), book.room())
         if not has_unread or book.is_blocked or look_ahead <= 0:
             return None
         return self._reading.begin_normal(
@@ -135,10 +130,12 @@ class KeySharedDispatcher:
             return []
         assert entries.key_hashes is not None, "Key_Shared needs key hashes"
         is_replay = read.kind is ReadKind.REPLAY
-        if is_replay and len(entries.positions) < len(read.positions):
-            for position in set(read.positions).difference(entries.positions):
-                self._order.gone(position)
         order = self._order
+        if is_replay:
+            if len(entries.positions) < len(read.positions):
+                for position in set(read.positions).difference(entries.positions):
+                    order.gone(position)
+            order.due_read(entries.positions, entries.key_hashes)
         recipients = self._book.recipients
         owner_of = self._ranges.owner
         counts = entries.message_counts
@@ -220,6 +217,26 @@ class KeySharedDispatcher:
         self._redeliveries.increment(returned)
         return ()
 
+    # -- what others hold -----------------------------------------------------------------------
+
+    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+        """The consumer's unacked entries, counted; they wait elsewhere and their keys go on."""
+        returned = self._book.take_back(consumer, positions)
+        for position in returned:
+            self._order.gone(position)
+        self._redeliveries.increment(returned)
+        return returned
+
+    def queue_due(self, positions: Sequence[Position]) -> None:
+        """What is not in flight waits for replay, and for its key to be read."""
+        if self._book.recipients:
+            self._order.fell_due(positions)
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that wait for replay."""
+        return self._order.waiting_entries + len(self._order.due)
+
     # -- the rest -------------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -276,7 +293,7 @@ class KeySharedDispatcher:
             unacked_messages=self._book.unacked_messages,
             in_flight_entries=sum(len(each.in_flight) for each in recipients.values()),
             is_blocked_on_unacked_messages=self._book.is_blocked,
-            replay_entries=self._order.waiting_entries,
+            replay_entries=self.waiting_entries,
             redelivered_entries=len(self._redeliveries),
             active_consumer=None,
         )
@@ -287,10 +304,27 @@ class KeySharedDispatcher:
         self._ranges.check()
         self._order.check()
         if not self._book.recipients:
-            assert not self._order.waiting_entries, "replays outlive the consumers"
+            assert not self.waiting_entries, "replays outlive the consumers"
             assert not len(self._redeliveries), "redelivery counts outlive the consumers"
 
     # -- leaves ---------------------------------------------------------------------------------
+
+    def _replayable(self, look_ahead: int) -> list[Position]:
+        """What one replay read may bring: the lowest that may be given, or whose keys are unknown.
+
+        Of the latter no more than may wait if none of them can be given.
+        """
+        entries_max = self._book.limits.read_entries_max
+        waiting: list[Position] = []
+        if self._order.waiting_entries:
+            for recipient in self._book.ready:
+                room = min(entries_max, recipient.room())
+                waiting += self._order.replayable(recipient.consumer, room)
+        if len(self._order.due) and look_ahead > 0:
+            room = min(entries_max, look_ahead, self._book.room())
+            waiting += self._order.due.first(room)
+        waiting.sort()
+        return waiting[:entries_max]
 
     def _look_ahead_max(self) -> int:
         """How many entries may wait before reads stop looking ahead (as Pulsar)."""

@@ -194,6 +194,29 @@ class SharedDispatcher:
             self._is_stalled = False
         return ()
 
+    # -- what others hold -----------------------------------------------------------------------
+
+    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+        """The consumer's unacked entries, counted; they wait elsewhere."""
+        returned = self._book.take_back(consumer, positions)
+        self._redeliveries.increment(returned)
+        self._is_stalled = False
+        return returned
+
+    def queue_due(self, positions: Sequence[Position]) -> None:
+        """What is not in flight waits for replay."""
+        recipients = self._book.recipients.values()
+        for recipient in recipients:
+            positions = recipient.in_flight.others(positions)
+        if positions and recipients:
+            self._queue.add_many(positions)
+            self._is_stalled = False
+
+    @property
+    def waiting_entries(self) -> int:
+        """Entries that wait for replay."""
+        return len(self._queue)
+
     # -- the rest -------------------------------------------------------------------------------
 
     def reset(self) -> None:

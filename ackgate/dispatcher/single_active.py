@@ -214,6 +214,22 @@ class SingleActiveDispatcher:
         self._reading.abandon()
         return (Rewind(),)
 
+    # -- what others hold -----------------------------------------------------------------------
+
+    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+        """Nothing can be held back without breaking the order."""
+        del consumer, positions
+        return []
+
+    def queue_due(self, positions: Sequence[Position]) -> None:
+        """Nothing waits here: what is due is read when the read position comes to it."""
+        del positions
+
+    @property
+    def waiting_entries(self) -> int:
+        """Nothing waits for replay."""
+        return 0
+
     # -- the rest -------------------------------------------------------------------------------
 
     def reset(self) -> None:

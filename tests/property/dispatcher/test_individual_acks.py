@@ -56,10 +56,16 @@ class IndividualAcks(RuleBasedStateMachine):
 
     # -- facts
 
-    @rule(batches=st.lists(st.tuples(st.sampled_from([1, 1, 3]), HASHES), min_size=1, max_size=6))
-    def publish(self, batches: list[tuple[int, int]]) -> None:
-        for messages, key_hash in batches:
-            self.world.publish(messages, key_hash)
+    @rule(
+        batches=st.lists(
+            st.tuples(st.sampled_from([1, 1, 3]), HASHES, st.sampled_from([False, False, True])),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def publish(self, batches: list[tuple[int, int, bool]]) -> None:
+        for messages, key_hash, is_delayed in batches:
+            self.world.publish(messages, key_hash, is_delayed=is_delayed)
 
     @precondition(lambda self: len(self.world.clients) < 4)
     @rule(name=NAMES, priority=st.sampled_from([0, 0, 1]), permits=st.integers(0, 12))
@@ -126,6 +132,19 @@ class IndividualAcks(RuleBasedStateMachine):
             any_number = st.integers(0, self.world.unread - 1)
             numbers = data.draw(st.lists(any_number, unique=True, max_size=4))
         self.world.redeliver(consumer, numbers)
+
+    @precondition(lambda self: any(client.has for client in self.world.clients.values()))
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers()))
+        any_number = st.integers(0, len(self.world.remaining) - 1)
+        self.world.hold(consumer, data.draw(st.lists(any_number, unique=True, max_size=6)))
+
+    @precondition(lambda self: self.world.held)
+    @rule(data=st.data())
+    def due(self, data: st.DataObject) -> None:
+        held = st.sampled_from(sorted(self.world.held))
+        self.world.due(data.draw(st.lists(held, unique=True, min_size=1)))
 
     @precondition(lambda self: self.world.remaining)
     @rule(data=st.data())

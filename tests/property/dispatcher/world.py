@@ -2,6 +2,9 @@
 
 Entry number i lies at ``position_of(i)``; its key hash and batch size are given when it is
 published. The world believes nothing: what a delivery may hold follows from its own books.
+
+Some entries are ``held`` by somebody else, as a tracker of delayed messages or nacks does: a normal
+read leaves them out, and `due` hands them to the dispatcher, read position or not.
 """
 
 from __future__ import annotations
@@ -62,10 +65,19 @@ class World:
         self.late: list[Read] = []
         """Stale reads whose answer is still to come, after another read has begun."""
         self.gate_open = True
+        self.delayed: set[int] = set()
+        """To be held when they are read."""
+        self.held: set[int] = set()
+        self.ahead: set[int] = set()
+        """The dispatcher's, though the read position has not come to them."""
+        self.keys_unknown: set[int] = set()
+        """Held, or due and not read since: their keys wait for nobody."""
 
     # -- what happens ---------------------------------------------------------------------------
 
-    def publish(self, messages: int, key_hash: int) -> None:
+    def publish(self, messages: int, key_hash: int, *, is_delayed: bool = False) -> None:
+        if is_delayed:
+            self.delayed.add(len(self.remaining))
         self.remaining.append(messages)
         self.hashes.append(key_hash)
 
@@ -86,6 +98,8 @@ class World:
 
     def forget(self) -> None:
         self.redeliveries.clear()
+        self.ahead.clear()
+        self.keys_unknown = set(self.held)
         self.is_stale = True
 
     def flow(self, consumer: int, messages: int) -> None:
@@ -121,6 +135,7 @@ class World:
     def _acked(self, number: int) -> None:
         self.remaining[number] = 0
         self.redeliveries.pop(number, None)
+        self._is_nobodys(number)
         for client in self.clients.values():
             client.has.pop(number, None)
 
@@ -132,6 +147,38 @@ class World:
             if client.has.pop(number, None):
                 self.redeliveries[number] = self.redeliveries.get(number, 0) + 1
 
+    def _is_nobodys(self, number: int) -> None:
+        self.delayed.discard(number)
+        self.held.discard(number)
+        self.ahead.discard(number)
+        self.keys_unknown.discard(number)
+
+    def hold(self, consumer: int, numbers: list[int]) -> None:
+        client = self.clients[consumer]
+        own = [number for number in numbers if number in client.has]
+        positions = [position_of(number) for number in numbers]
+        assert self.dispatcher.hold(consumer, positions) == [position_of(n) for n in own]
+        for number in own:
+            del client.has[number]
+            self.redeliveries[number] = self.redeliveries.get(number, 0) + 1
+            self._held(number)
+
+    def _held(self, number: int) -> None:
+        self.delayed.discard(number)
+        self.held.add(number)
+        self.keys_unknown.add(number)
+
+    def due(self, numbers: list[int]) -> None:
+        """The time of these has come. What the dispatcher has already is nothing new to it."""
+        known = [n for client in self.clients.values() for n in client.has]
+        self.dispatcher.queue_due([position_of(number) for number in numbers + known])
+        for number in numbers:
+            self.held.remove(number)
+            if not self.clients:  # read again by the next one
+                self.keys_unknown.discard(number)
+            elif number >= self.unread:
+                self.ahead.add(number)
+
     def reset(self, number: int) -> None:
         """Seek back: everything from there on is unacked again."""
         self.dispatcher.reset()
@@ -141,6 +188,7 @@ class World:
         self.unread = number
         for each in range(number):
             self.remaining[each] = 0
+            self._is_nobodys(each)
         for each in range(number, len(self.remaining)):
             self.remaining[each] = self.remaining[each] or 1
 
@@ -148,7 +196,12 @@ class World:
 
     def begin(self) -> bool:
         """Ask for a read, and move the read position. One may be under way already."""
-        unread = [n for n in range(self.unread, len(self.remaining)) if self.remaining[n]]
+        elsewhere = self.held | self.ahead
+        unread = [
+            number
+            for number in range(self.unread, len(self.remaining))
+            if self.remaining[number] and number not in elsewhere
+        ]
         acked = [n for n in range(len(self.remaining)) if not self.remaining[n]]
         has_holes = unread and acked and unread[0] < acked[-1]
         holes_up_to = position_of(acked[-1]) if has_holes else None
@@ -185,6 +238,13 @@ class World:
         """The read is done. Returns how many entries were given."""
         assert self.read is not None
         numbers = [number for number in self.read_numbers if self.remaining[number]]
+        if not self.is_stale:
+            if self.read.kind is ReadKind.REPLAY:
+                self.keys_unknown.difference_update(numbers)
+            else:
+                for number in self.delayed.intersection(numbers):
+                    self._held(number)
+                numbers = [number for number in numbers if number not in self.held]
         entries = EntriesRead(
             [position_of(number) for number in numbers],
             [self.remaining[number] for number in numbers],
@@ -241,6 +301,8 @@ class World:
                 assert not any(self.hashes[has] == key_hash for has in client.has), "two have a key"
         has = self.clients[consumer].has
         for lower in range(number):
+            if lower in self.keys_unknown or lower in self.delayed:
+                continue
             if self.hashes[lower] == key_hash and self.remaining[lower]:
                 assert lower in has, f"{number} overtakes {lower}"
 
@@ -257,6 +319,7 @@ class World:
             assert told.in_flight_entries == len(client.has)
         assert statistics.unacked_messages == sum(c.unacked for c in self.clients.values())
         assert statistics.redelivered_entries == len(self.redeliveries)
+        assert statistics.replay_entries == self.dispatcher.waiting_entries
         if self.clients:
             self._check_none_lost(statistics.replay_entries)
 
@@ -264,7 +327,9 @@ class World:
         somewhere = {number for client in self.clients.values() for number in client.has}
         if self.read is not None and not self.is_stale and self.read.kind is ReadKind.NORMAL:
             somewhere.update(self.read_numbers)
+        somewhere |= self.held
         waiting = [n for n in range(self.unread) if self.remaining[n] and n not in somewhere]
+        waiting += [n for n in self.ahead if n >= self.unread and n not in somewhere]
         assert replay_entries == len(waiting), f"{replay_entries} wait, should be {waiting}"
 
     def drain(self) -> None:
@@ -279,12 +344,13 @@ class World:
             self.flow(consumer, 1_000_000)
         for _ in range(10 * len(self.remaining) + 10):
             given = 0
+            self.due(sorted(self.held))
             while self.begin():
                 given += self.complete()
             has = [(c, number) for c, client in self.clients.items() for number in client.has]
             for consumer, number in has:
                 self.ack(consumer, [number], one_by_one=True)
-            if not has and not given:
+            if not has and not given and not self.held:
                 break
         assert not any(self.remaining), "something was never given"
         self.check()

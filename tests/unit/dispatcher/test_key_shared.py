@@ -220,3 +220,57 @@ def test_statistics_tell_the_ranges() -> None:
     hasher = host.dispatcher.key_hash
     assert hasher is not None
     assert hasher(b"key-1") == 5_536
+
+
+def test_what_fell_due_is_read_for_its_key_and_then_waits_in_its_place() -> None:
+    host = sticky(4)
+    host.hashes = {0: LOW, 1: HIGH, 2: LOW, 3: LOW}
+    host.unread = 4  # 0 and 1 were held, 2 and 3 not
+    host.dispatcher.add_permits(1, 1)
+    host.dispatcher.add_permits(2, 1)
+    host.dispatcher.queue_due([at(2), at(3)])
+    assert host.pump() == [(1, [2])]
+    host.dispatcher.queue_due([at(0), at(1)])
+    assert host.dispatcher.waiting_entries == 3
+    assert host.pump() == [(2, [1])]
+    host.dispatcher.add_permits(1, 1)
+    assert host.pump() == [(1, [0])]
+    host.dispatcher.add_permits(1, 1)
+    assert host.pump() == [(1, [3])]
+    assert host.dispatcher.waiting_entries == 0
+
+
+def test_no_more_of_what_fell_due_is_read_than_may_wait() -> None:
+    host = sticky(6, key_shared_look_ahead_per_subscription_max=2)
+    host.hashes = dict.fromkeys(range(5), LOW) | {5: HIGH}
+    host.unread = 6
+    host.dispatcher.add_permits(2, 10)
+    host.dispatcher.queue_due([at(number) for number in range(6)])
+    read = host.next_read()
+    assert read is not None
+    assert read.positions == (at(0), at(1))
+    host.answer(read)
+    assert host.next_read() is None, "their consumer has no room, and no more may wait"
+    host.dispatcher.add_permits(1, 10)
+    assert sorted(host.pump()) == [(1, [0, 1]), (1, [2, 3]), (1, [4]), (2, [5])]
+
+
+def test_what_is_held_frees_its_key_for_another_consumer() -> None:
+    probe = Host(KeySharedDispatcher(DispatchLimits(), KeySharedPolicy()))
+    probe.join(1, name="a")
+    probe.join(2, name="b")
+    told = probe.dispatcher.consumer_statistics(2)
+    assert told is not None
+    moving = told.hash_ranges[0][0]
+    host = Host(KeySharedDispatcher(DispatchLimits(), KeySharedPolicy()), 1)
+    host.hashes = {0: moving, 1: moving}
+    host.join(1, 10, name="a")
+    assert host.pump() == [(1, [0])]
+    host.join(2, 10, name="b")
+    host.entries = 2
+    assert host.pump() == [], "its key is in flight with the old owner"
+    assert host.dispatcher.hold(1, [at(0), at(5)]) == [at(0)]
+    assert host.pump() == [(2, [1])]
+    host.dispatcher.queue_due([at(0)])
+    assert host.pump() == [(2, [0])]
+    assert host.counts[0] == 1

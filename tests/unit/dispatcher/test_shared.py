@@ -474,3 +474,32 @@ def test_unknown_consumers_change_nothing() -> None:
     assert dispatcher.active_consumer is None
     assert dispatcher.key_hash is None
     dispatcher.check()
+
+
+def test_what_is_held_waits_nowhere_until_it_is_due_and_was_counted() -> None:
+    host = Host(SharedDispatcher(DispatchLimits()), 3)
+    host.join(1, 10)
+    host.pump()
+    assert host.dispatcher.hold(1, [at(2), at(0), at(7)]) == [at(2), at(0)]
+    assert host.unacked(1) == 1
+    assert host.pump() == []
+    host.dispatcher.queue_due([at(0)])
+    assert host.dispatcher.waiting_entries == 1
+    assert host.pump(gate_open=False) == [(1, [0])], "due entries pass the shut gate"
+    assert host.counts[0] == 1
+
+
+def test_what_is_in_flight_or_waits_falls_due_no_more() -> None:
+    host = Host(SharedDispatcher(DispatchLimits()), 3)
+    host.join(1, 10)
+    host.pump()
+    host.dispatcher.redeliver(1, [at(1)])
+    host.dispatcher.queue_due([at(0), at(1), at(2)])
+    assert host.dispatcher.waiting_entries == 1
+    assert host.pump() == [(1, [1])]
+
+
+def test_nothing_falls_due_while_there_is_no_consumer() -> None:
+    dispatcher = SharedDispatcher(DispatchLimits())
+    dispatcher.queue_due([at(0)])
+    assert dispatcher.waiting_entries == 0

@@ -57,6 +57,16 @@ def test_the_gate_and_its_budget_do_not_count() -> None:
     assert host.next_read(gate_open=False, entry_budget=0) is not None
 
 
+def test_nothing_is_held_or_falls_due() -> None:
+    host = exclusive(2)
+    host.join(1, permits=10)
+    host.pump()
+    assert host.dispatcher.hold(1, [at(0)]) == []
+    host.dispatcher.queue_due([at(0)])
+    assert host.dispatcher.waiting_entries == 0
+    assert host.pump() == []
+
+
 def test_giving_back_rewinds_and_keeps_the_newest_epoch() -> None:
     host = exclusive(3)
     host.dispatcher.add_consumer(1, ConsumerSpec("a", epoch=1), 0)
