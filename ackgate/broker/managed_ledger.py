@@ -28,11 +28,12 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from zlib import crc32
 
 from ackgate.broker.add_batch import AddBatch
 from ackgate.broker.entry import Entry
+from ackgate.broker.ledger_rules import trimmable
 from ackgate.broker.message_reads import MessageReads
 from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.cursor.position import Position, run_of_positions
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.broker.entry_cache import EntryCache
+    from ackgate.broker.ledger_rules import Retention, RolloverLimits
     from ackgate.persistence.ports import (
         AppendTicket,
         LedgerClient,
@@ -81,28 +83,6 @@ RETRY_SECONDS_MAX: Final = 2.0
 
 CLOSE_SECONDS_MAX: Final = 30.0
 """How long a close waits for stores that hang. Long, since thousands may be closed at once."""
-
-
-class RolloverLimits(NamedTuple):
-    """When the current ledger is closed and a new one begun.
-
-    Pulsar's rule: (entries or size) and the least age, or the greatest age.
-    """
-
-    entries_max: int
-    size_bytes_max: int
-    age_ms_min: int
-    age_ms_max: int
-
-
-class Retention(NamedTuple):
-    """How long fully acked ledgers are kept: until one of the two is exceeded; -1 = for ever.
-
-    Pulsar's rule (`isLedgerRetentionOverSizeQuota` or `hasLedgerRetentionExpired`).
-    """
-
-    time_ms: int = 0
-    size_bytes: int = 0
 
 
 class ConfirmedSink(Protocol):
@@ -383,13 +363,11 @@ class ManagedLedger:
     def _is_full(self) -> bool:
         if self._writer_entries == 0:
             return False
-        age_ms = self._clock_ms() - self._writer_opened_ms
-        limits = self.limits
-        is_large = (
-            self._writer_entries >= limits.entries_max
-            or self._writer_bytes >= limits.size_bytes_max
+        return self.limits.is_full(
+            entries=self._writer_entries,
+            size_bytes=self._writer_bytes,
+            age_ms=self._clock_ms() - self._writer_opened_ms,
         )
-        return (is_large and age_ms >= limits.age_ms_min) or age_ms >= limits.age_ms_max
 
     def _may_roll(self) -> bool:
         """Not while the metadata store is out of touch: the ledger there is needs none of it.
@@ -566,20 +544,13 @@ class ManagedLedger:
 
         Stops at the first that the retention keeps. Returns the ids of those that are gone.
         """
-        now_ms = self._clock_ms()
-        kept_bytes = self.size_bytes
-        gone: list[int] = []
-        for record in self._node.value.ledgers:
-            if record.entry_count is None or record.closed_ms is None:
-                break
-            if Position(record.ledger_id, record.entry_count - 1) > consumed_through:
-                break
-            kept_bytes -= record.size_bytes
-            is_old = 0 <= retention.time_ms <= now_ms - record.closed_ms
-            is_surplus = 0 <= retention.size_bytes <= kept_bytes
-            if not (is_old or is_surplus):
-                break
-            gone.append(record.ledger_id)
+        gone = trimmable(
+            self._node.value.ledgers,
+            consumed_through,
+            retention,
+            size_bytes=self.size_bytes,
+            now_ms=self._clock_ms(),
+        )
         if gone:
             leaving = set(gone)
             await self._node.change(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
 from ackgate.broker.delayed.policy import DelayedDeliveryPolicy
-from ackgate.broker.managed_ledger import Retention
+from ackgate.broker.ledger_rules import Retention
 from ackgate.broker.node_follower import NodeFollower
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.metadata.changes import change_node

@@ -23,7 +23,8 @@ from ackgate.broker.errors import (
     TopicTerminatedError,
     server_error,
 )
-from ackgate.broker.managed_ledger import ManagedLedger, RolloverLimits
+from ackgate.broker.ledger_rules import RolloverLimits
+from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
 from ackgate.broker.producer import Producer
 from ackgate.broker.subscription import Subscription

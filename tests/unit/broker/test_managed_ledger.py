@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.managed_ledger import ManagedLedger, Retention, RolloverLimits
+from ackgate.broker.ledger_rules import Retention, RolloverLimits
+from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.cursor.position import Position
 from ackgate.cursor.unacked_entries import Span
 from ackgate.errors import (

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 import pytest
 
 from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.ledger_rules import Retention, RolloverLimits
 from ackgate.broker.managed_ledger import (
     TOPIC_PATH_KEY,
     ManagedLedger,
-    Retention,
-    RolloverLimits,
 )
 from ackgate.cursor.position import Position
 from ackgate.cursor.unacked_entries import Span
