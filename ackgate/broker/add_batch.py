@@ -11,23 +11,35 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AddBatch:
-    """Payloads, the messages in each, and what each one's adder wants to hear back."""
+    """Payloads, the messages in each, and what each one's adder wants to hear back.
+
+    ``deliver_at_ms`` has the places of those that are to be delivered later, with their times.
+    """
 
     payloads: list[bytes] = field(default_factory=list)
     message_counts: list[int] = field(default_factory=list)
     contexts: list[Any] = field(default_factory=list)
+    deliver_at_ms: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def __getitem__(self, part: slice) -> AddBatch:
-        return AddBatch(self.payloads[part], self.message_counts[part], self.contexts[part])
+        places = range(len(self.payloads))[part]
+        return AddBatch(
+            self.payloads[part],
+            self.message_counts[part],
+            self.contexts[part],
+            {places.index(at): ms for at, ms in self.deliver_at_ms.items() if at in places},
+        )
 
     @classmethod
     def joined(cls, batches: Iterable[AddBatch]) -> AddBatch:
         """All of them in one, in order."""
         whole = cls()
         for batch in batches:
+            before = len(whole)
+            whole.deliver_at_ms |= {before + at: ms for at, ms in batch.deliver_at_ms.items()}
             whole.payloads += batch.payloads
             whole.message_counts += batch.message_counts
             whole.contexts += batch.contexts

@@ -27,21 +27,27 @@ _NO_MAGIC_HEADER_BYTES: Final = 4  # a client without checksums sends the metada
 
 
 class Entry:
-    """An entry with its position. `message_count` is the number of messages in its batch."""
+    """An entry with its position. `message_count` is the number of messages in its batch.
 
-    __slots__ = ("_metadata", "message_count", "payload", "position")
+    ``deliver_at_ms``: when it is to be delivered, ms since 1970; 0: at once.
+    """
+
+    __slots__ = ("_metadata", "deliver_at_ms", "message_count", "payload", "position")
 
     def __init__(self, position: Position, payload: bytes, message_count: int) -> None:
         self.position = position
         self.payload = payload
         self.message_count = message_count
+        self.deliver_at_ms = 0
         self._metadata: pb.MessageMetadata | None = None
 
     @classmethod
     def stored(cls, ledger_id: int, entry: LedgerEntry) -> Entry:
         """Make an entry of what a ledger returned. Raises `CorruptRecordError`."""
         made = cls(Position(ledger_id, entry.entry_id), entry.payload, 1)
-        made.message_count = max(1, made.metadata.num_messages_in_batch)
+        metadata = made.metadata
+        made.message_count = max(1, metadata.num_messages_in_batch)
+        made.deliver_at_ms = max(0, metadata.deliver_at_time)
         return made
 
     @property

@@ -269,9 +269,13 @@ class ManagedLedger:
         """Entries that are not confirmed yet."""
         return len(self._pending) + sum(map(len, self._in_flight))
 
-    def add(self, payload: bytes, message_count: int, context: object) -> None:
+    def add(
+        self, payload: bytes, message_count: int, context: object, deliver_at_ms: int = 0
+    ) -> None:
         """Take an entry; the sink hears of it when it is durable. Never blocks."""
         pending = self._pending
+        if deliver_at_ms > 0:
+            pending.deliver_at_ms[len(pending.payloads)] = deliver_at_ms
         pending.payloads.append(payload)
         pending.message_counts.append(message_count)
         pending.contexts.append(context)
@@ -343,6 +347,8 @@ class ManagedLedger:
     def _confirm(self, ledger_id: int, first_entry_id: int, batch: AddBatch) -> None:
         positions = run_of_positions(ledger_id, first_entry_id, first_entry_id + len(batch))
         entries = list(map(Entry, positions, batch.payloads, batch.message_counts))
+        for place, deliver_at_ms in batch.deliver_at_ms.items():
+            entries[place].deliver_at_ms = deliver_at_ms
         self.added_entries += len(entries)
         self.facts.add_entries(ledger_id, len(entries))
         self._cache.insert(ledger_id, entries)

@@ -126,10 +126,24 @@ class ProducerPort(Protocol):
     def is_ready(self) -> bool:
         """False while it waits for exclusive access; `send_producer_ready` ends that."""
 
+    @property
+    def max_delay_ms(self) -> int:
+        """An entry that is to wait longer than this from its publishing on is refused. 0: none."""
+
+    def delay_refused(self) -> None:
+        """An entry was refused for that."""
+
     def publish(
-        self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+        deliver_at_ms: int = 0,
     ) -> None:
         """Store an entry (from the magic number on, checksum verified).
+
+        ``deliver_at_ms``: when it is to be delivered, ms since 1970; 0 or less: at once.
 
         Answered by exactly one of `send_receipts` and `send_error` for this sequence id, in the
         order of the calls, unless the producer is closed first.

@@ -34,13 +34,30 @@ class Producer:
         self.messages_in = 0
         self.bytes_in = 0
 
+    @property
+    def max_delay_ms(self) -> int:
+        """The longest delay that an entry may have; 0: any."""
+        policy = self.topic.delayed_delivery
+        return policy.max_delay_ms if policy.is_active else 0
+
+    def delay_refused(self) -> None:
+        """An entry was to wait longer than that."""
+        self.topic.delays_refused += 1
+
     def publish(
-        self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+        deliver_at_ms: int = 0,
     ) -> None:
         """Hand one entry to the topic; the session is told by a receipt or a send error."""
         self.messages_in += num_messages
         self.bytes_in += len(entry)
-        self.topic.publish(self, sequence_id, highest_sequence_id, num_messages, entry)
+        self.topic.publish(
+            self, sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms
+        )
 
     def is_successor_of(self, other: Producer) -> bool:
         """Whether this is the same client producer, reconnected on the same connection."""

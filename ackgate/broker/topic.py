@@ -80,6 +80,8 @@ class Topic:
         self.parts = parts
         self.path = topic_path(name.tenant, name.namespace, name.local_name)
         self.policies = EffectivePolicies(parts.policies, name)
+        self.delayed_delivery = self.policies.delayed_delivery(parts.settings.delayed)
+        """Delayed delivery as it holds here."""
         self.ledger = ManagedLedger(
             self.path,
             parts.ledger_client,
@@ -96,6 +98,8 @@ class Topic:
         self.bytes_in = 0
         self.messages_out = 0
         self.bytes_out = 0
+        self.delays_refused = 0
+        """Entries that were to wait longer than is allowed."""
         self.last_used = time.monotonic()
         self.is_closing = False
         self.is_settling = False
@@ -109,6 +113,7 @@ class Topic:
     async def open(self, *, create: bool) -> None:
         """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
         await self.policies.load()
+        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
         await self.ledger.open(create=create)
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
@@ -137,6 +142,7 @@ class Topic:
     def configure(self) -> None:
         """Settings or policies have changed."""
         self.ledger.limits = _rollover_limits(self.parts)
+        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
         for subscription in self.subscriptions.values():
             subscription.configure()
 
@@ -279,6 +285,7 @@ class Topic:
         highest_sequence_id: int,
         num_messages: int,
         entry: bytes,
+        deliver_at_ms: int = 0,
     ) -> None:
         """Store one entry of a producer."""
         if producer.is_closed or not producer.is_ready or self.is_closing:
@@ -303,7 +310,12 @@ class Topic:
                     return
                 case Verdict.NEW:
                     pass
-        self.ledger.add(entry, num_messages, _Publish(producer, sequence_id, highest_sequence_id))
+        self.ledger.add(
+            entry,
+            num_messages,
+            _Publish(producer, sequence_id, highest_sequence_id),
+            deliver_at_ms,
+        )
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
         """Entries are durable: confirm them, and offer them to the subscriptions."""

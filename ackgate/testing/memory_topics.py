@@ -148,10 +148,24 @@ class MemoryProducer:
         self.is_ready = request.access_mode != 2 or not topic.producers  # WAIT_FOR_EXCLUSIVE
         self.is_closed = False
 
+    @property
+    def max_delay_ms(self) -> int:
+        """Any delay is fine."""
+        return 0
+
+    def delay_refused(self) -> None:
+        """None is."""
+
     def publish(
-        self, sequence_id: int, highest_sequence_id: int, num_messages: int, entry: bytes
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+        deliver_at_ms: int = 0,
     ) -> None:
         """Keep the entry."""
+        del deliver_at_ms
         assert num_messages >= 1
         self.topic.append(self, (sequence_id, highest_sequence_id), entry)
 

@@ -51,6 +51,9 @@ messages meet the bound on their number first; this is the bound for large ones.
 TRANSACTIONS_REFUSED: Final = "Transactions are not enabled."
 """Pulsar's words."""
 
+DELAY_REFUSED: Final = "Exceeds max allowed delivery delay of {} milliseconds"
+"""Pulsar's words."""
+
 
 class _Producer:
     """An open producer, and the sizes of its entries that are not confirmed yet."""
@@ -155,6 +158,18 @@ class Producers:
                 )
             )
             return
+        deliver_at_ms = metadata.deliver_at_time
+        if deliver_at_ms > 0 and _is_too_late(producer.port, deliver_at_ms - metadata.publish_time):
+            producer.port.delay_refused()
+            self._session.send(
+                replies.send_error(
+                    producer_id,
+                    sequence_id,
+                    ServerError.NOT_ALLOWED,
+                    DELAY_REFUSED.format(producer.port.max_delay_ms),
+                )
+            )
+            return
         entry_bytes = len(entry)
         producer.unconfirmed.append(entry_bytes)
         self._pending_count += 1
@@ -163,7 +178,7 @@ class Producers:
         highest_sequence_id = max(highest_sequence_id, sequence_id)
         # The entry's own count: consumers are charged by it, and it is what recovery will read.
         num_messages = max(1, metadata.num_messages_in_batch)
-        producer.port.publish(sequence_id, highest_sequence_id, num_messages, entry)
+        producer.port.publish(sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms)
 
     def hold_if_full(self) -> None:
         """Stop reading when too much is not durable yet. Asked once for each chunk."""
@@ -267,6 +282,11 @@ class Producers:
                 log.warning("closing producer %s: %s", producer.port.name, error)
             except Exception:
                 log.exception("closing producer %s", producer.port.name)
+
+
+def _is_too_late(producer: ProducerPort, delay_ms: int) -> bool:
+    max_delay_ms = producer.max_delay_ms
+    return 0 < max_delay_ms < delay_ms
 
 
 def _success(request_id: int, port: ProducerPort) -> bytes:

@@ -1,0 +1,22 @@
+"""Entries on their way: what is cut off and what is put together keeps its delivery times."""
+
+from __future__ import annotations
+
+from ackgate.broker.add_batch import AddBatch
+
+
+def batch(first: int, count: int, deliver_at_ms: dict[int, int]) -> AddBatch:
+    numbers = range(first, first + count)
+    return AddBatch([b"%d" % n for n in numbers], [1] * count, list(numbers), deliver_at_ms)
+
+
+def test_a_part_keeps_the_times_of_its_entries() -> None:
+    whole = batch(0, 5, {0: 100, 2: 102, 4: 104})
+    assert whole[:2] == batch(0, 2, {0: 100})
+    assert whole[2:] == batch(2, 3, {0: 102, 2: 104})
+    assert whole[5:] == AddBatch()
+
+
+def test_batches_in_one_keep_them_too() -> None:
+    joined = AddBatch.joined([batch(0, 2, {1: 101}), batch(2, 1, {}), batch(3, 2, {0: 103})])
+    assert joined == batch(0, 5, {1: 101, 3: 103})
