@@ -9,8 +9,10 @@ from ackgate.broker.admin.policy_level import PolicyLevel
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.broker.policies import (
+    DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
+    REDELIVERY_BACKOFF,
     RETENTION_MB,
     RETENTION_MINUTES,
     namespace_policy_path,
@@ -73,10 +75,42 @@ async def clear_ttl(call: Call) -> Reply:
     return await (await _level(call)).clear(MESSAGE_TTL_SECONDS)
 
 
+async def get_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    return await (await _level(call)).get_object(DELAYED_DELIVERY)
+
+
+async def set_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    return await (await _level(call)).set_object(DELAYED_DELIVERY, call)
+
+
+async def clear_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    return await (await _level(call)).clear(DELAYED_DELIVERY)
+
+
+async def get_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    return await (await _level(call)).get_object(REDELIVERY_BACKOFF)
+
+
+async def set_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    return await (await _level(call)).set_object(REDELIVERY_BACKOFF, call)
+
+
+async def clear_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    return await (await _level(call)).clear(REDELIVERY_BACKOFF)
+
+
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _PAUSE: Final = f"{_NAMESPACE}/dispatcherPauseOnAckStatePersistent"
 _RETENTION: Final = f"{_NAMESPACE}/retention"
 _TTL: Final = f"{_NAMESPACE}/messageTTL"
+_DELAYED_DELIVERY: Final = f"{_NAMESPACE}/delayedDelivery"
+_BACKOFF: Final = f"{_NAMESPACE}/redeliveryBackoff"
 
 ROUTES: Final = (
     Route("GET", _PAUSE, get_pause),
@@ -88,4 +122,10 @@ ROUTES: Final = (
     Route("GET", _TTL, get_ttl),
     Route("POST", _TTL, set_ttl),
     Route("DELETE", _TTL, clear_ttl),
+    Route("GET", _DELAYED_DELIVERY, get_delayed_delivery),
+    Route("POST", _DELAYED_DELIVERY, set_delayed_delivery),
+    Route("DELETE", _DELAYED_DELIVERY, clear_delayed_delivery),
+    Route("GET", _BACKOFF, get_backoff),
+    Route("POST", _BACKOFF, set_backoff),
+    Route("DELETE", _BACKOFF, clear_backoff),
 )

@@ -16,9 +16,11 @@ from ackgate.broker.admin.router import Route
 from ackgate.broker.names import NamespaceName
 from ackgate.broker.partition_counts import PARTITIONED_TOPICS
 from ackgate.broker.policies import (
+    DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     NAMESPACE_POLICIES,
     PAUSE_ON_ACK_STATE,
+    REDELIVERY_BACKOFF,
     RETENTION_MB,
     RETENTION_MINUTES,
     namespace_policy_path,
@@ -106,6 +108,10 @@ async def get_namespace(call: Call) -> Reply:
         told["message_ttl_in_seconds"] = stored[MESSAGE_TTL_SECONDS]
     if PAUSE_ON_ACK_STATE in stored:
         told[PAUSE_ON_ACK_STATE] = stored[PAUSE_ON_ACK_STATE]
+    if DELAYED_DELIVERY in stored:
+        told["delayed_delivery_policies"] = stored[DELAYED_DELIVERY]
+    if REDELIVERY_BACKOFF in stored:
+        told["redelivery_backoff"] = stored[REDELIVERY_BACKOFF]
     return json_reply(told)
 
 

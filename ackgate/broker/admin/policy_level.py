@@ -1,4 +1,4 @@
-"""The three policies that a namespace or a topic can have, whichever of the two it is.
+"""The policies that a namespace or a topic can have, whichever of the two it is.
 
 Edge. Read and changed at one place of the policy store (a *level*); the routes say which.
 
@@ -10,28 +10,48 @@ policy                                   set to                  not set
                                          with that body (ours)
 ``retention``                            minutes and megabytes   an empty answer
 ``messageTTL``                           seconds                 an empty answer
+``delayedDelivery``                      an object, whole; none  an empty answer
+                                         at all clears it
+``redeliveryBackoff`` (ours)             the same                an empty answer
 =======================================  ======================  ==================================
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ackgate.broker.admin.call import DONE, NOTHING, json_reply
 from ackgate.broker.admin.refusals import RefusedError
+from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
+from ackgate.broker.delayed.policy import DelayedDeliveryPolicy
 from ackgate.broker.policies import (
+    DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
+    REDELIVERY_BACKOFF,
     RETENTION_MB,
     RETENTION_MINUTES,
 )
+from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ackgate.broker.admin.call import Call, Reply
     from ackgate.broker.policies import PolicyStore
 
 MINUTES_MAX: Final = 2**31 - 1
 _NO_RETENTION: Final = {RETENTION_MINUTES: None, RETENTION_MB: None}
+
+
+class _Policy(Protocol):
+    def to_json(self) -> Mapping[str, Any]: ...
+
+
+_READERS: Final[Mapping[str, Callable[[object], _Policy]]] = {
+    DELAYED_DELIVERY: DelayedDeliveryPolicy.from_json,
+    REDELIVERY_BACKOFF: RedeliveryBackoffPolicy.from_json,
+}
 
 
 class PolicyLevel(NamedTuple):
@@ -103,4 +123,21 @@ class PolicyLevel(NamedTuple):
         if seconds is not None and seconds > MINUTES_MAX:
             raise RefusedError(412, f"message TTL is {seconds}, at most {MINUTES_MAX} is possible")
         await self.store.change(self.path, {MESSAGE_TTL_SECONDS: seconds})
+        return DONE
+
+    async def get_object(self, key: str) -> Reply:
+        """A policy that is an object."""
+        stored = await self.store.load(self.path)
+        return json_reply(stored[key]) if key in stored else NOTHING
+
+    async def set_object(self, key: str, call: Call) -> Reply:
+        """Change it, whole; without a body it is said no more."""
+        value = call.json()
+        if value is None:
+            return await self.clear(key)
+        try:
+            policy = _READERS[key](value)
+        except CallerError as error:
+            raise RefusedError(400, str(error)) from None
+        await self.store.change(self.path, {key: dict(policy.to_json())})
         return DONE

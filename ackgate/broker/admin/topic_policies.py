@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import json_reply
+from ackgate.broker.admin.call import NOTHING, json_reply
 from ackgate.broker.admin.policy_level import PolicyLevel
 from ackgate.broker.admin.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.router import Route
 from ackgate.broker.policies import (
+    DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
+    REDELIVERY_BACKOFF,
     RETENTION_MB,
     RETENTION_MINUTES,
     EffectivePolicies,
@@ -111,10 +113,48 @@ async def clear_ttl(call: Call) -> Reply:
     return await (await _level(call)).clear(MESSAGE_TTL_SECONDS)
 
 
+async def get_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    if call.is_asked("applied"):
+        holds = (await _effective(call)).delayed_delivery(call.broker.parts.settings.delayed)
+        return json_reply(holds.to_json())
+    return await (await _level(call)).get_object(DELAYED_DELIVERY)
+
+
+async def set_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    return await (await _level(call)).set_object(DELAYED_DELIVERY, call)
+
+
+async def clear_delayed_delivery(call: Call) -> Reply:
+    """``delayedDelivery``."""
+    return await (await _level(call)).clear(DELAYED_DELIVERY)
+
+
+async def get_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    if call.is_asked("applied"):
+        holds = (await _effective(call)).redelivery_backoff()
+        return NOTHING if holds is None else json_reply(holds.to_json())
+    return await (await _level(call)).get_object(REDELIVERY_BACKOFF)
+
+
+async def set_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    return await (await _level(call)).set_object(REDELIVERY_BACKOFF, call)
+
+
+async def clear_backoff(call: Call) -> Reply:
+    """``redeliveryBackoff``."""
+    return await (await _level(call)).clear(REDELIVERY_BACKOFF)
+
+
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _PAUSE: Final = f"{_TOPIC}/dispatcherPauseOnAckStatePersistent"
 _RETENTION: Final = f"{_TOPIC}/retention"
 _TTL: Final = f"{_TOPIC}/messageTTL"
+_DELAYED_DELIVERY: Final = f"{_TOPIC}/delayedDelivery"
+_BACKOFF: Final = f"{_TOPIC}/redeliveryBackoff"
 
 ROUTES: Final = (
     Route("GET", _PAUSE, get_pause),
@@ -126,4 +166,10 @@ ROUTES: Final = (
     Route("GET", _TTL, get_ttl),
     Route("POST", _TTL, set_ttl),
     Route("DELETE", _TTL, clear_ttl),
+    Route("GET", _DELAYED_DELIVERY, get_delayed_delivery),
+    Route("POST", _DELAYED_DELIVERY, set_delayed_delivery),
+    Route("DELETE", _DELAYED_DELIVERY, clear_delayed_delivery),
+    Route("GET", _BACKOFF, get_backoff),
+    Route("POST", _BACKOFF, set_backoff),
+    Route("DELETE", _BACKOFF, clear_backoff),
 )

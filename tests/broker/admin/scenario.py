@@ -299,6 +299,9 @@ def _policies() -> Iterator[Ask | Do]:
         yield _settle
         yield Ask("GET", f"{place}/retention")
         yield Ask("GET", f"{place}/messageTTL")
+        yield from _delayed_delivery(f"{place}/delayedDelivery")
+    yield Ask("GET", f"{V2}/namespaces/{TENANT}/nope/delayedDelivery")
+    yield Ask("DELETE", f"{TOPICS}/nope/delayedDelivery")
     yield Ask("POST", f"{NAMESPACE}/messageTTL", 100)
     yield Ask("GET", f"{NAMESPACE}/messageTTL")
     yield Ask("GET", f"{TOPIC}/messageTTL?applied=true")
@@ -314,6 +317,29 @@ def _policies() -> Iterator[Ask | Do]:
     yield Ask("GET", f"{V2}/namespaces/{TENANT}/nope/retention")
     yield Ask("POST", f"{TOPICS}/nope/dispatcherPauseOnAckStatePersistent")
     yield Ask("GET", NAMESPACE)
+
+
+def _delayed_delivery(policy: str) -> Iterator[Ask | Do]:
+    whole = {"tickTime": 1500, "active": True, "maxDeliveryDelayInMillis": 3_600_000}
+    yield Ask("GET", policy)
+    yield Ask("GET", f"{policy}?applied=true")
+    for value in (whole, {"active": False}, {"tickTime": 700}, {}, {**whole, "later": 1}):
+        yield Ask("POST", policy, value)
+        yield _settle
+        yield Ask("GET", policy)
+    for value in ([1], "x", {"active": "x"}, {"tickTime": "y"}, {"tickTime": 10**20}):
+        yield Ask("POST", policy, value)
+    yield _settle
+    yield Ask("GET", policy)
+    yield Ask("POST", policy)
+    yield _settle
+    yield Ask("GET", policy)
+    yield Ask("POST", policy, whole)
+    yield _settle
+    yield Ask("DELETE", policy)
+    yield _settle
+    yield Ask("GET", policy)
+    yield Ask("DELETE", policy)
 
 
 def _settle(_: Clients) -> None:
@@ -357,9 +383,9 @@ def _stem(key: str) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is short enough to be compared as it is: a scalar, or a list of texts."""
+    """Whether a value is compared as it is: a scalar, a list of texts, or a policy."""
     if isinstance(value, dict):
-        return set(value) == {"reason"}
+        return set(value) in ({"reason"}, {"tickTime", "active", "maxDeliveryDelayInMillis"})
     return not isinstance(value, list) or all(isinstance(member, str) for member in value)
 
 
