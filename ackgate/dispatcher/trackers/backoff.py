@@ -1,0 +1,123 @@
+"""How long to wait before an entry is delivered again: longer each time.
+
+Pure. `MultiplierRedeliveryBackoff` is Pulsar's, of the same name and with the same results::
+
+    redelivery count    0    1    2    3     4     5     6     7 ...
+    delay              10   20   40   80   160   320   600   600 s
+
+Jitter is ours, and off unless asked for: some share of a delay is taken off it by chance, so that
+what failed together does not all come back together. The chance is an argument, a number from 0 to
+1, as time is; whoever wants jitter draws it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ackgate.errors import CallerError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+DELAY_MS_MAX: Final = 2**63 - 1
+"""No delay is longer: Pulsar's are signed 64-bit numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplierRedeliveryBackoff:
+    """Starts at `min_delay_ms`, is multiplied each time, ends at `max_delay_ms`."""
+
+    min_delay_ms: int = 10_000
+    """The first time. 0: never any delay."""
+
+    max_delay_ms: int = 600_000
+    """At most, however often."""
+
+    multiplier: float = 2.0
+    """From one time to the next; above 1."""
+
+    jitter: float = 0.0
+    """Share of a delay, 0 to 1, that chance may take off it."""
+
+    _power_max: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Raises `CallerError` naming the value that cannot be."""
+        _check_delay("min_delay_ms", self.min_delay_ms, 0)
+        _check_delay("max_delay_ms", self.max_delay_ms, self.min_delay_ms)
+        if not _finite("multiplier", self.multiplier) > 1:
+            raise CallerError(f"multiplier must be above 1, not {self.multiplier!r}")
+        if not 0 <= _finite("jitter", self.jitter) <= 1:
+            raise CallerError(f"jitter must be 0 to 1, not {self.jitter!r}")
+        if self.min_delay_ms:
+            growth = math.log(self.max_delay_ms / self.min_delay_ms)
+            object.__setattr__(self, "_power_max", int(growth / math.log(self.multiplier)) + 1)
+
+    def next(self, redelivery_count: int, chance: float = 0.0) -> int:
+        """The delay of an entry that was redelivered so often; a negative count is none."""
+        if isinstance(redelivery_count, bool) or not isinstance(redelivery_count, int):
+            raise CallerError(
+                f"a redelivery count must be a whole number, not {redelivery_count!r}"
+            )
+        return self._less_jitter(self._grown(redelivery_count), check_chance(chance))
+
+    def _grown(self, redelivery_count: int) -> int:
+        if redelivery_count <= 0 or self.min_delay_ms == 0:
+            return self.min_delay_ms
+        power = min(redelivery_count, self._power_max)
+        try:
+            grown = self.min_delay_ms * math.pow(self.multiplier, power)
+        except OverflowError:
+            return self.max_delay_ms
+        return self.max_delay_ms if grown >= self.max_delay_ms else int(grown)
+
+    def _less_jitter(self, delay_ms: int, chance: float) -> int:
+        taken = self.jitter * chance
+        return max(delay_ms - int(delay_ms * taken), 0) if taken else delay_ms
+
+    def next_many(
+        self, redelivery_counts: ArrayLike, chances: ArrayLike | None = None
+    ) -> NDArray[np.int64]:
+        """As `next`, for arrays. ``chances`` of the same length; None: no jitter."""
+        counts = np.asarray(redelivery_counts)
+        if counts.ndim != 1 or (counts.size and counts.dtype.kind not in "iu"):
+            raise CallerError(
+                f"redelivery counts must be an array of integers, got {counts.ndim} dimensions "
+                f"of {counts.dtype}"
+            )
+        different, places = np.unique(counts, return_inverse=True)
+        delays = np.array([self._grown(count) for count in different.tolist()], dtype=np.int64)
+        delays = delays[places]
+        if chances is None or not self.jitter:
+            return delays
+        drawn = np.asarray(chances, dtype=np.float64)
+        if drawn.shape != counts.shape:
+            raise CallerError(f"{counts.size} counts do not pair with {drawn.size} chances")
+        for chance in drawn[~((drawn >= 0) & (drawn <= 1))][:1].tolist():
+            check_chance(chance)
+        kept = delays * (1 - self.jitter * drawn)
+        return np.minimum(np.ceil(kept), np.nextafter(2.0**63, 0)).astype(np.int64)
+
+
+def check_chance(chance: float) -> float:
+    """The number, if it is one from 0 to 1. Else raises `CallerError` naming it."""
+    if not 0 <= _finite("chance", chance) <= 1:
+        raise CallerError(f"chance must be 0 to 1, not {chance!r}")
+    return chance
+
+
+def _check_delay(name: str, delay_ms: int, least: int) -> None:
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int):
+        raise CallerError(f"{name} must be whole milliseconds, not {delay_ms!r}")
+    if not least <= delay_ms <= DELAY_MS_MAX:
+        raise CallerError(f"{name} must be {least} to {DELAY_MS_MAX} ms, not {delay_ms}")
+
+
+def _finite(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise CallerError(f"{name} must be a finite number, not {value!r}")
+    return value

@@ -1,0 +1,377 @@
+"""Slots by the time that they are due: one Roaring bitmap for each time bucket, none is searched.
+
+Pure. A slot waits for one time at most. Where it waits is not written down for each slot, which
+would cost more than all the bitmaps; so a slot whose time changes cannot be taken out of its bucket
+at once. Its bit stays behind as a **ghost**, and from then on it is **moved**: where it waits is
+written down, in a table of its own::
+
+    time bucket   12:00:00.000      12:00:00.256
+    bitmap        . # g # . .       # . . . . #        g: a ghost
+    moved         . . . . . .       . . # . . .        the slot of the ghost waits here now
+                  due: bitmap - ghosts + moved
+
+There are few ghosts as a rule (what is held back is rarely touched again). When there are more than
+buckets, one pass takes them out of all buckets, and what was moved becomes ordinary.
+
+Invariants: a slot has a bit in one bucket's bitmap at most; ghosts are the bits of slots that do
+not wait there; a moved slot has no bit elsewhere but a ghost; `held` is what waits at all.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GHOSTS_MIN: Final = 256
+"""So many ghosts are never worth a pass over all buckets."""
+
+RUN_OPTIMISE_ADDS_MIN: Final = 4_096
+"""The index of all that is held is run-optimised after so many adds, not after each bucket."""
+
+BUCKET_BYTES: Final = 240
+"""Of memory for a bucket besides its containers: the objects, its places in dictionary and heap."""
+
+CONTAINER_BYTES: Final = 40
+"""Of memory for a container besides its members."""
+
+MOVED_BYTES: Final = 180
+"""Of memory for a moved slot."""
+
+
+class SlotBuckets:
+    """A set of slots, each with the key (a time) of the bucket that it waits in."""
+
+    __slots__ = (
+        "_bitmap_bytes",
+        "_buckets",
+        "_ghost_count",
+        "_ghosts",
+        "_held_bytes",
+        "_keys",
+        "_moved",
+        "_moved_in",
+        "_open",
+        "_unoptimised",
+        "held",
+        "slot_count",
+    )
+
+    held: BitMap
+    """Every slot that waits. Others read it; only this class writes it."""
+
+    slot_count: int
+    """Members of `held`. O(1)."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.held = BitMap()
+        self.slot_count = 0
+        self._buckets: dict[int, BitMap] = {}
+        self._keys: list[int] = []
+        """A heap of the keys of `_buckets`, and perhaps some of buckets that are gone."""
+        self._ghosts = BitMap()
+        self._ghost_count = 0
+        self._moved: dict[int, int] = {}
+        self._moved_in: dict[int, BitMap] = {}
+        self._open: dict[int, int] = {}
+        """Buckets added to since `close` -> bytes that are counted for them."""
+        self._bitmap_bytes = 0
+        self._held_bytes = 0
+        self._unoptimised = 0
+
+    # -- adding
+
+    def put(self, slot: int, key: int) -> bool:
+        """The slot waits for this key, and no other from now on. Returns whether it is new."""
+        is_new = slot not in self.held
+        if is_new:
+            self.held.add(slot)
+            self.slot_count += 1
+            self._held_bytes += 2
+            self._unoptimised += 1
+            if self._ghost_count and slot in self._ghosts:
+                self._move(slot, key)
+                return True
+        elif slot in self._moved:
+            self._unmove(slot)
+            self._move(slot, key)
+            return False
+        else:
+            bucket = self._buckets.get(key)
+            if bucket is not None and slot in bucket:
+                return False
+            self._haunt(slot)
+            self._move(slot, key)
+            return False
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            self._insert(key, BitMap((slot,)))
+        else:
+            self._reopen(key, bucket, 1)
+            bucket.add(slot)
+        return True
+
+    def put_many(self, slots: BitMap, key: int) -> int:
+        """As `put`, for many. Takes `slots` over. Returns how many are new."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            slots -= bucket - self._ghosts
+        held_before = self.discard_many(slots)
+        ghosts = slots & self._ghosts
+        for slot in ghosts:
+            self.put(slot, key)
+        slots -= ghosts
+        count = len(slots)
+        if count:
+            self._put_plain(slots, count, key)
+        return count + len(ghosts) - len(held_before)
+
+    def _put_plain(self, slots: BitMap, count: int, key: int) -> None:
+        self.held |= slots
+        self.slot_count += count
+        self._held_bytes += 2 * count
+        self._unoptimised += count
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            slots.run_optimize()
+            slots.shrink_to_fit()
+            self._insert(key, slots)
+        else:
+            self._reopen(key, bucket, count)
+            bucket |= slots
+
+    def close(self) -> None:
+        """Time has moved on: buckets are unlikely to grow any more. O(buckets that grew)."""
+        buckets = self._buckets
+        for key, counted in self._open.items():
+            bucket = buckets[key]
+            bucket.run_optimize()
+            bucket.shrink_to_fit()
+            self._bitmap_bytes += bitmap_bytes(bucket) - counted
+        self._open.clear()
+        if self._unoptimised >= RUN_OPTIMISE_ADDS_MIN:
+            self._optimise_held()
+
+    def _optimise_held(self) -> None:
+        self.held.run_optimize()
+        self.held.shrink_to_fit()
+        self._held_bytes = bitmap_bytes(self.held)
+        self._unoptimised = 0
+
+    def _insert(self, key: int, bucket: BitMap) -> None:
+        self._buckets[key] = bucket
+        heappush(self._keys, key)
+        self._open[key] = counted = bitmap_bytes(bucket)
+        self._bitmap_bytes += counted
+
+    def _reopen(self, key: int, bucket: BitMap, added: int) -> None:
+        counted = self._open.get(key)
+        if counted is None:
+            counted = bitmap_bytes(bucket)
+        self._open[key] = counted + 2 * added
+        self._bitmap_bytes += 2 * added
+
+    # -- ghosts and moved slots
+
+    def _haunt(self, slot: int) -> None:
+        self._ghosts.add(slot)
+        self._ghost_count += 1
+
+    def _move(self, slot: int, key: int) -> None:
+        self._moved[slot] = key
+        moved = self._moved_in.get(key)
+        if moved is None:
+            self._moved_in[key] = BitMap((slot,))
+            if key not in self._buckets:
+                self._insert(key, BitMap())
+        else:
+            moved.add(slot)
+        if self._ghost_count > GHOSTS_MIN + len(self._buckets):
+            self.lay_ghosts()
+
+    def _unmove(self, slot: int) -> None:
+        key = self._moved.pop(slot)
+        moved = self._moved_in[key]
+        moved.remove(slot)
+        if not moved:
+            del self._moved_in[key]
+
+    def lay_ghosts(self) -> None:
+        """Take the ghosts out of all buckets; what was moved is ordinary then. O(buckets)."""
+        for key, bucket in list(self._buckets.items()):
+            bucket.difference_update(self._ghosts)
+            moved = self._moved_in.get(key)
+            if moved is not None:
+                bucket.update(moved)
+            if bucket:
+                bucket.run_optimize()
+                bucket.shrink_to_fit()
+            else:
+                del self._buckets[key]
+        self._ghosts.clear()
+        self._ghost_count = 0
+        self._moved.clear()
+        self._moved_in.clear()
+        self._keys = list(self._buckets)
+        heapify(self._keys)
+        self._open.clear()
+        self._bitmap_bytes = sum(map(bitmap_bytes, self._buckets.values()))
+        self._optimise_held()
+
+    # -- taking out
+
+    def discard(self, slot: int) -> bool:
+        """The slot waits no more. Did it?"""
+        if slot not in self.held:
+            return False
+        self.held.remove(slot)
+        self.slot_count -= 1
+        if slot in self._moved:
+            self._unmove(slot)
+        else:
+            self._haunt(slot)
+            if self._ghost_count > GHOSTS_MIN + len(self._buckets):
+                self.lay_ghosts()
+        return True
+
+    def discard_many(self, slots: BitMap) -> BitMap:
+        """As `discard`, for many. Returns those that waited."""
+        gone = slots & self.held
+        if not gone:
+            return gone
+        count = len(gone)
+        self.held -= gone
+        self.slot_count -= count
+        if self._moved:
+            moved = [slot for slot in self._moved if slot in gone]
+            for slot in moved:
+                self._unmove(slot)
+            haunted = gone - BitMap(moved)
+        else:
+            haunted = gone
+        self._ghosts |= haunted
+        self._ghost_count = len(self._ghosts)
+        if self._ghost_count > GHOSTS_MIN + len(self._buckets):
+            self.lay_ghosts()
+        return gone
+
+    @property
+    def first_key(self) -> int | None:
+        """The lowest key that anything waits for. Drops buckets of nothing but ghosts on the way."""
+        while self._keys:
+            key = self._keys[0]
+            bucket = self._buckets.get(key)
+            if bucket is not None:
+                if key in self._moved_in or not bucket.issubset(self._ghosts):
+                    return key
+                self._drop(key, bucket)
+            heappop(self._keys)
+        return None
+
+    def waiting(self, key: int) -> BitMap:
+        """What waits for this key. Read only."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            return BitMap()
+        if self._ghost_count:
+            bucket = bucket.difference(self._ghosts)
+        moved = self._moved_in.get(key)
+        return bucket if moved is None else bucket | moved
+
+    def take(self, key: int, slots: BitMap) -> None:
+        """These of `waiting(key)` wait no more."""
+        bucket = self._buckets[key]
+        moved = self._moved_in.get(key)
+        if slots is bucket:
+            slots = bucket.copy()
+        self.held -= slots
+        self.slot_count -= len(slots)
+        if moved is not None:
+            moved = moved.intersection(slots)
+            slots = slots.difference(moved)
+            for slot in moved:
+                self._unmove(slot)
+        counted = self._open.pop(key, None)
+        self._bitmap_bytes -= bitmap_bytes(bucket) if counted is None else counted
+        bucket -= slots
+        if not bucket and key not in self._moved_in:
+            del self._buckets[key]
+        else:
+            self._bitmap_bytes += bitmap_bytes(bucket)
+
+    def _drop(self, key: int, bucket: BitMap) -> None:
+        self._ghosts -= bucket
+        self._ghost_count = len(self._ghosts)
+        counted = self._open.pop(key, None)
+        self._bitmap_bytes -= bitmap_bytes(bucket) if counted is None else counted
+        del self._buckets[key]
+
+    # -- reading
+
+    def ghosts_among(self, slots: BitMap) -> bool:
+        """Whether any of these is a ghost."""
+        return bool(self._ghost_count) and self._ghosts.intersect(slots)
+
+    @property
+    def kept(self) -> BitMap:
+        """Every slot that is known here in any way."""
+        return self.held | self._ghosts
+
+    def ordered_keys(self) -> Iterator[int]:
+        """Keys that something waits for, ascending. Change nothing meanwhile."""
+        for key in sorted(self._buckets):
+            if key in self._moved_in or not self._buckets[key].issubset(self._ghosts):
+                yield key
+
+    @property
+    def byte_estimate(self) -> int:
+        """Bytes of memory, about. O(1)."""
+        return (
+            self._bitmap_bytes
+            + self._held_bytes
+            + 2 * self._ghost_count
+            + MOVED_BYTES * len(self._moved)
+            + BUCKET_BYTES * len(self._buckets)
+        )
+
+    def check(self) -> None:
+        """Assert every invariant. O(everything)."""
+        seen = BitMap()
+        for bucket in self._buckets.values():
+            assert seen.isdisjoint(bucket), "a slot has bits in two buckets"
+            seen |= bucket
+        moved = BitMap(self._moved)
+        assert self._ghosts.issubset(seen)
+        assert moved.issubset(self.held)
+        assert moved & seen == moved & self._ghosts, "a moved slot has a live bit"
+        assert self.held == (seen - self._ghosts) | moved
+        assert self.slot_count == len(self.held)
+        assert self._ghost_count == len(self._ghosts) <= GHOSTS_MIN + len(self._buckets) + 1
+        where = {slot: key for key, slots in self._moved_in.items() for slot in slots}
+        assert where == self._moved
+        assert all(self._moved_in.values())
+        assert set(self._moved_in) <= set(self._buckets)
+        assert set(self._keys) >= set(self._buckets)
+        counted = sum(
+            self._open.get(key, bitmap_bytes(bucket)) for key, bucket in self._buckets.items()
+        )
+        assert self._bitmap_bytes == counted, (self._bitmap_bytes, counted)
+
+
+def bitmap_bytes(bitmap: BitMap) -> int:
+    """Bytes of memory of a bitmap's containers. O(containers)."""
+    figures = bitmap.get_statistics()
+    return (
+        CONTAINER_BYTES * figures["n_containers"]
+        + figures["n_bytes_array_containers"]
+        + figures["n_bytes_run_containers"]
+        + figures["n_bytes_bitset_containers"]
+    )
