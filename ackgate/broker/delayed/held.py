@@ -1,0 +1,272 @@
+"""What one subscription holds back: entries that are delayed, and entries that were given back.
+
+Decides, and does no I/O: time comes in as an argument. Held entries stay unacked in the cursor and
+out of the dispatcher; normal reads leave them out. When their time has come they go to the
+dispatcher's replay queue, and with that they pass the shut gate, as replays do::
+
+    normal read --> sift --------------> deliver now
+                      | not due yet
+                      v
+                 delayed tracker --+
+                                   +-- take_due(now) --> dispatcher.queue_due
+    REDELIVER --> held nacks ------+                          |
+                                                              v
+                               ahead: given before the read position has come to it
+
+A position belongs to one of: the cursor (not read yet), what is held, the dispatcher (queued or in
+flight), the acked. What falls due before the read position has come to it (after a rewind, or a
+restart) is the dispatcher's while the cursor would read it, too: until the next rewind it is kept
+as ``ahead``, and left out of normal reads like the held ones.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyroaring import BitMap
+
+from ackgate.broker.delayed.statistics import DelayedStatistics
+from ackgate.dispatcher.trackers.tracked_positions import TrackedPositions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ackgate.broker.entry import Entry
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
+
+_DELIVER_AT: Final = attrgetter("deliver_at_ms")
+_LEDGER_ID: Final = attrgetter("position.ledger_id")
+
+NOT_DELAYED: Final = -1
+"""What a tracker is told of an entry that nothing delays: its times do not only grow."""
+
+
+class HeldSource(Protocol):
+    """Somebody who holds entries: a `DelayedTracker`, or the held nacks. Described there."""
+
+    def __contains__(self, position: Position) -> bool:
+        """Whether it holds the entry."""
+
+    def tracked(self, ledger_id: int) -> BitMap | None:
+        """Held entry ids of one ledger, to be read only, and only until the next call."""
+
+    @property
+    def entry_count(self) -> int:
+        """Held entries. O(1)."""
+
+    @property
+    def byte_estimate(self) -> int:
+        """Bytes of memory. O(1)."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to ask `pop_due` next; in the past if something is due now."""
+
+    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
+        """Take out what is due."""
+
+    def discard(self, position: Position) -> bool:
+        """It was acked. Was it held?"""
+
+    def forget_through(self, mark_delete: Position) -> int:
+        """Everything up to this one is acked or trimmed. Returns how many were held."""
+
+    def clear(self) -> None:
+        """Hold nothing any more."""
+
+    def check(self) -> None:
+        """Assert every invariant. For tests."""
+
+
+class HeldEntries:
+    """The held entries of one subscription, whoever holds them."""
+
+    def __init__(
+        self,
+        make_tracker: Callable[[DelaySettings], DelayedTracker],
+        settings: DelaySettings,
+    ) -> None:
+        """The tracker is made when the first delayed entry comes, or by `start`."""
+        self.tracker: DelayedTracker | None = None
+        self.nacks: HeldSource | None = None
+        self._make_tracker = make_tracker
+        self._settings = settings
+        self._sources: list[HeldSource] = []
+        self._ahead = TrackedPositions()
+
+    def start(self) -> DelayedTracker:
+        """Make the tracker, if that has not been done: one that remembers goes to work at once."""
+        if self.tracker is None:
+            self.tracker = self._make_tracker(self._settings)
+            self._sources.insert(0, self.tracker)
+        return self.tracker
+
+    def hold_nacks(self, nacks: HeldSource) -> None:
+        """These hold what consumers gave back."""
+        assert self.nacks is None, "nacks are held already"
+        self.nacks = nacks
+        self._sources.append(nacks)
+
+    # -- what is held ---------------------------------------------------------------------------
+
+    def __contains__(self, position: Position) -> bool:
+        return any(position in source for source in self._sources)
+
+    @property
+    def entry_count(self) -> int:
+        """Held entries. O(1)."""
+        return sum([source.entry_count for source in self._sources])
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to ask `take_due` next. In the past: now. None: nothing is waited for."""
+        known = [
+            deadline
+            for source in self._sources
+            if (deadline := source.next_deadline_ms) is not None
+        ]
+        return min(known, default=None)
+
+    def pauses_reads(self, now_ms: int) -> bool:
+        """Whether reading on is useless: whatever comes is delayed, and longer than what is held."""
+        return self.tracker is not None and self.tracker.pauses_reads(now_ms)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def left_out(self) -> Callable[[int], BitMap | None] | None:
+        """Ledger id -> the entries that normal reads leave out; None when there is none at all."""
+        for source in self._sources:
+            if source.entry_count:
+                return self._left_out
+        return self._left_out if self._ahead.entry_count else None
+
+    def _left_out(self, ledger_id: int) -> BitMap | None:
+        """To be read only, and only until the next call."""
+        found = [source.tracked(ledger_id) for source in self._sources]
+        found.append(self._ahead.bitmap(ledger_id))
+        bitmaps = [bitmap for bitmap in found if bitmap]
+        if len(bitmaps) > 1:
+            return BitMap.union(*bitmaps)
+        return bitmaps[0] if bitmaps else None
+
+    def sift(self, entries: list[Entry], now_ms: int, *, is_active: bool) -> list[Entry]:
+        """What of a normal read is to be delivered now.
+
+        What was read through only is dropped; what is delayed is held from here on, if delayed
+        delivery ``is_active``.
+        """
+        if self.left_out is not None:
+            entries = self._not_elsewhere(entries)
+        if not is_active or not entries:
+            return entries
+        if max(map(_DELIVER_AT, entries)) <= now_ms:
+            self._note_undelayed(entries[-1:], now_ms)
+            return entries
+        delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
+        tracker = self.start()
+        held: set[Position] = set()
+        for ledger_id, group in groupby(delayed, _LEDGER_ID):
+            of_ledger = list(group)
+            kept = tracker.add_many(
+                ledger_id,
+                [entry.position.entry_id for entry in of_ledger],
+                [entry.deliver_at_ms for entry in of_ledger],
+                now_ms,
+            )
+            held.update(
+                entry.position
+                for entry, is_held in zip(of_ledger, kept.tolist(), strict=True)
+                if is_held
+            )
+        if len(held) == len(entries):
+            return []
+        left = [entry for entry in entries if entry.position not in held]
+        self._note_undelayed(left[-1:], now_ms)
+        return left
+
+    def _not_elsewhere(self, entries: list[Entry]) -> list[Entry]:
+        left: list[Entry] = []
+        for ledger_id, group in groupby(entries, _LEDGER_ID):
+            bitmap = self._left_out(ledger_id)
+            left += [e for e in group if bitmap is None or e.position[1] not in bitmap]
+        return left
+
+    def _note_undelayed(self, entries: list[Entry], now_ms: int) -> None:
+        """Times that only grow are one tracker's reason to stop reading: this is another case."""
+        tracker = self.tracker
+        if tracker is not None and tracker.entry_count and entries:
+            tracker.add(entries[0].position, NOT_DELAYED, now_ms)
+
+    # -- taking out -----------------------------------------------------------------------------
+
+    def take_due(self, now_ms: int, entries_max: int, read_position: Position) -> list[Position]:
+        """What is due: the dispatcher owns it from here on."""
+        due: list[Position] = []
+        for source in self._sources:
+            deadline = source.next_deadline_ms
+            if deadline is not None and deadline <= now_ms and len(due) < entries_max:
+                due += source.pop_due(now_ms, entries_max - len(due))
+        for position in due:
+            if position >= read_position:
+                self._ahead.add(*position)
+        return due
+
+    def discard(self, positions: Iterable[Position]) -> None:
+        """These are acked, as a whole."""
+        if self.left_out is None:
+            return
+        for position in positions:
+            for source in self._sources:
+                source.discard(position)
+            self._ahead.discard(*position)
+
+    def forget_through(self, mark_delete: Position) -> None:
+        """Everything up to this one is acked or trimmed."""
+        for source in self._sources:
+            source.forget_through(mark_delete)
+        self._ahead.take_through(mark_delete)
+
+    def rewound(self) -> None:
+        """The dispatcher has forgotten all; the cursor reads again whatever is not held."""
+        self._ahead.clear()
+
+    def clear(self) -> None:
+        """Hold nothing any more. What was held is lost unless it is acked or read again."""
+        for source in self._sources:
+            source.clear()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def configure(self, settings: DelaySettings) -> None:
+        """New settings."""
+        if settings != self._settings:
+            self._settings = settings
+            if self.tracker is not None:
+                self.tracker.configure(settings)
+
+    def statistics(self) -> DelayedStatistics:
+        """Everything, frozen. O(1)."""
+        tracker, nacks = self.tracker, self.nacks
+        return DelayedStatistics(
+            tracker="" if tracker is None else type(tracker).__name__,
+            delayed_entries=0 if tracker is None else tracker.entry_count,
+            delayed_bytes=0 if tracker is None else tracker.byte_estimate,
+            held_nacks=0 if nacks is None else nacks.entry_count,
+            held_nack_bytes=0 if nacks is None else nacks.byte_estimate,
+            next_deadline_ms=self.next_deadline_ms,
+            entries_ahead=self._ahead.entry_count,
+        )
+
+    def check(self) -> None:
+        """Assert every invariant. For tests."""
+        for source in self._sources:
+            source.check()
+        self._ahead.check()
+        for ledger_id, ahead in self._ahead.bitmaps():
+            for source in self._sources:
+                both: Any = ahead & (source.tracked(ledger_id) or BitMap())
+                assert not both, f"held and given: {ledger_id}:{list(both)}"

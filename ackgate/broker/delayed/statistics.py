@@ -1,0 +1,26 @@
+"""What is told of a subscription's held entries. Pure, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedStatistics:
+    """The held entries of one subscription."""
+
+    tracker: str = ""
+    """The kind of tracker; empty before the first delayed entry."""
+    delayed_entries: int = 0
+    """Entries that wait for their delivery time (a batch is one)."""
+    delayed_bytes: int = 0
+    """Memory of their index."""
+    held_nacks: int = 0
+    """Entries that were given back and wait for their backoff."""
+    held_nack_bytes: int = 0
+    """Memory of theirs."""
+    next_deadline_ms: int | None = None
+    """When something falls due next, ms since 1970; in the past if something is due and waits for
+    consumers. None: nothing is held."""
+    entries_ahead: int = 0
+    """Entries that fell due before the read position had come to them."""
