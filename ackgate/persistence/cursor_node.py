@@ -6,7 +6,7 @@ Pure.
       owner epoch          who wrote the node last; a lower epoch has lost the cursor
       cursor ledger        where newer state may lie, or none
       state                a snapshot record as in the ledger: the mark-delete, and what fits
-      cursor properties    text, set by users of the subscription
+      cursor properties    text: users', and internal ones, told by their prefix
 
 The node's own envelope has a checksum and the inner record has one too; both are compressed by the
 same rule.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import CorruptRecordError
+from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.avro import AvroSchema
 from ackgate.persistence.codec import decode_record
 from ackgate.persistence.envelope import Packing, seal, unseal
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NODE: Final = AvroSchema("cursor_node")
+
+INTERNAL_PREFIX: Final = "#pulsar.internal."
+"""Properties of this name are the broker's own: users neither see nor set them. Pulsar's prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,26 @@ class CursorNode:
         if not isinstance(record, SnapshotRecord):
             raise CorruptRecordError("the node's state is not a snapshot")
         return StoredState(record, 1)
+
+
+def users_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that users have set."""
+    return {k: value for k, value in properties.items() if not k.startswith(INTERNAL_PREFIX)}
+
+
+def internal_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that the broker keeps for itself."""
+    return {k: value for k, value in properties.items() if k.startswith(INTERNAL_PREFIX)}
+
+
+def check_users_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """The same again. Raises `CallerError` for one whose name is kept for the broker."""
+    for key in properties:
+        if key.startswith(INTERNAL_PREFIX):
+            raise CallerError(
+                f"property {key!r}: names that begin with {INTERNAL_PREFIX!r} are taken"
+            )
+    return properties
 
 
 def encode_cursor_node(node: CursorNode, packing: Packing) -> bytes:

@@ -28,6 +28,11 @@ from ackgate.errors import (
     PersistTimeoutError,
     StorageError,
 )
+from ackgate.persistence.cursor_node import (
+    check_users_properties,
+    internal_properties,
+    users_properties,
+)
 from ackgate.persistence.cursor_opening import CursorOpening
 from ackgate.persistence.cursor_persister import CursorPersister
 from ackgate.persistence.cursor_writer import CursorWriter
@@ -57,6 +62,10 @@ CLOSE_SECONDS_MAX: Final = 30.0
 RELEASE_SECONDS_MAX: Final = 10.0
 """How long it then waits for handles to be let go of."""
 
+
+INTERNAL_SHARE: Final = 0.5
+"""How much of the node the properties may take when internal ones are added: the cursor's own state
+must find room there, too."""
 
 FLUSH_SECONDS_MAX: Final = 10.0
 """How long a flush waits for a write that hangs."""
@@ -137,8 +146,10 @@ class CursorStore:
         """Recover the cursor at `path`, or make it at `create_at` if there is none.
 
         Raises `NoSuchNodeError` (none, and not to be made), `OwnershipError` (a later owner has
-        it), `StorageError` (nothing was changed; try again), `CorruptRecordError`.
+        it), `StorageError` (nothing was changed; try again), `CorruptRecordError`, `CallerError` (a
+        property whose name is kept for the broker).
         """
+        check_users_properties(cursor_properties or {})
         opening = CursorOpening(
             path=path,
             ledgers=ledgers,
@@ -214,7 +225,12 @@ class CursorStore:
     @property
     def cursor_properties(self) -> Mapping[str, str]:
         """Text that users attached to the subscription."""
-        return self._persister.node.cursor_properties
+        return users_properties(self._persister.node.cursor_properties)
+
+    @property
+    def internal_properties(self) -> Mapping[str, str]:
+        """What the broker keeps in the cursor's node besides, by names that users may not use."""
+        return internal_properties(self._persister.node.cursor_properties)
 
     def statistics(self) -> CursorStoreStats:
         """Everything there is to say in numbers."""
@@ -267,10 +283,44 @@ class CursorStore:
         self._writer.configure(settings)
 
     async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace them, durably. Raises `StorageError`, `OwnershipError`, `NodeTooLargeError`."""
+        """Replace those of users, durably; internal ones stay.
+
+        Raises `StorageError`, `OwnershipError`, `NodeTooLargeError`, `CallerError` (a name that is
+        kept for the broker).
+        """
+        check_users_properties(properties)
+        await self._change_properties(
+            lambda held: {**internal_properties(held), **properties}, bytes_max=None
+        )
+
+    async def change_internal_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace the internal ones by what `change` makes of them; those of users stay.
+
+        One atomic, durable step; `change` may be asked more than once. Raises as
+        `set_cursor_properties`; `NodeTooLargeError` when they leave too little room for the cursor's
+        state.
+        """
+        await self._change_properties(
+            lambda held: {**users_properties(held), **change(internal_properties(held))},
+            bytes_max=int(
+                INTERNAL_SHARE
+                * min(self._settings.metadata_store_max_node_bytes, self._persister.node.bytes_max)
+            ),
+        )
+
+    async def _change_properties(
+        self,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        bytes_max: int | None,
+    ) -> None:
         self._check_running()
         try:
-            await self._persister.node.put_properties(properties, packing(self._settings))
+            await self._persister.node.change_properties(
+                change, packing(self._settings), bytes_max=bytes_max
+            )
         except OwnershipError as error:
             self._writer.stop(error)
             raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import NoSuchNodeError
+from ackgate.persistence.cursor_node import internal_properties, users_properties
 from ackgate.persistence.loading import read_node, read_stored
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class StoredCursorView:
     owner_epoch: int
     cursor_ledger_id: int | None
     cursor_properties: Mapping[str, str]
+    internal_properties: Mapping[str, str]
     source: RecoverySource
     """Which store holds the newer state."""
     snapshot: CursorSnapshot
@@ -111,7 +113,8 @@ async def read_cursor(
         path=path,
         owner_epoch=node.owner_epoch,
         cursor_ledger_id=node.cursor_ledger_id,
-        cursor_properties=node.cursor_properties,
+        cursor_properties=users_properties(node.cursor_properties),
+        internal_properties=internal_properties(node.cursor_properties),
         source=stored.source,
         snapshot=record.snapshot,
         written_ms=record.written_ms,

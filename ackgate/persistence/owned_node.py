@@ -35,7 +35,7 @@ from ackgate.errors import (
 from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ackgate.persistence.envelope import Packing
     from ackgate.persistence.ports import MetadataStore, SessionState
@@ -111,26 +111,36 @@ class OwnedNode:
         Raises `OwnershipError`, `MetadataStoreError`, `NodeTooLargeError`.
         """
         async with self._lock:
-            value = self.encode(cursor_ledger_id=cursor_ledger_id, state=state, packing=packing)
             for _ in range(CONFLICTS_MAX):
+                value = self.encode(cursor_ledger_id=cursor_ledger_id, state=state, packing=packing)
                 try:
                     await self._put(value)
                 except (MetadataConflictError, OutcomeUnknownError):
-                    await self._read()
+                    await self._read()  # and the properties that it has by now
                 else:
                     self.cursor_ledger_id = cursor_ledger_id
                     return len(value)
             raise self._contended()
 
-    async def put_properties(self, properties: Mapping[str, str], packing: Packing) -> None:
-        """Replace the cursor properties and leave all else as it is.
+    async def change_properties(
+        self,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        packing: Packing,
+        *,
+        bytes_max: int | None = None,
+    ) -> None:
+        """Replace the cursor properties by what `change` makes of them; all else stays as it is.
 
-        The node names the same ledger whether this succeeds or not.
+        One compare-and-set; after a conflict `change` is asked again. The node names the same
+        ledger whether this succeeds or not. Raises as `put`; `NodeTooLargeError` also when the node
+        would take more than `bytes_max` without its state.
         """
         async with self._lock:
             for _ in range(CONFLICTS_MAX):
                 found = await self._read()
-                node = replace(found.node, cursor_properties=dict(properties))
+                node = replace(found.node, cursor_properties=dict(change(self.cursor_properties)))
+                if bytes_max is not None:
+                    _check_room(node, packing, bytes_max)
                 try:
                     await self._put(encode_cursor_node(node, packing))
                 except (MetadataConflictError, OutcomeUnknownError):
@@ -198,9 +208,19 @@ class OwnedNode:
             )
         self._version = found.version
         self.cursor_ledger_id = node.cursor_ledger_id
+        if node.owner_epoch == self.owner_epoch:  # else a stale owner's
+            self.cursor_properties = node.cursor_properties
         return _Found(node, found.value)
 
     def _contended(self) -> MetadataStoreError:
         return MetadataStoreError(
             f"{self.path} is being written by somebody else, or does not answer"
+        )
+
+
+def _check_room(node: CursorNode, packing: Packing, bytes_max: int) -> None:
+    taken = len(encode_cursor_node(replace(node, state=None), packing))
+    if taken > bytes_max:
+        raise NodeTooLargeError(
+            f"the properties would take {taken} bytes of the node, and may take {bytes_max}"
         )

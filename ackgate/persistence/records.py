@@ -23,6 +23,9 @@ class RecordKind(enum.IntEnum):
     DELTA = 2
     CHUNK = 3
     NODE = 4
+    DELAYED_METADATA = 5
+    DELAYED_SEGMENT = 6
+    DELAYED_CHUNK = 7
 
 
 class Stamp(NamedTuple):
