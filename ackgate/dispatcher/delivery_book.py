@@ -140,6 +140,13 @@ class DeliveryBook:
             if not count and not self.take(None, position)
         ]
 
+    def holder(self, position: Position) -> int | None:
+        """The consumer that has it in flight."""
+        for consumer, recipient in self.recipients.items():
+            if position in recipient.in_flight:
+                return consumer
+        return None
+
     def lower(self, consumer: int | None, position: Position, remaining: int) -> None:
         """No more than so many messages of the entry are unacked, whoever has it."""
         recipient = None if consumer is None else self.recipients.get(consumer)

@@ -398,6 +398,13 @@ class Dispatcher(Protocol):
         """Exclusive and Failover: the one that is served; None if there is none. Else None."""
         ...
 
+    def holder(self, position: Position) -> int | None:
+        """The consumer that the entry is in flight with. O(consumers).
+
+        None: none. Exclusive and Failover: always (they do not follow what they sent).
+        """
+        ...
+
     def redelivery_count(self, position: Position) -> int:
         """How often the entry was redelivered so far."""
         ...

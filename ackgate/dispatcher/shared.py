@@ -253,6 +253,10 @@ class SharedDispatcher:
         """All are."""
         return None
 
+    def holder(self, position: Position) -> int | None:
+        """The consumer that the entry is in flight with."""
+        return self._book.holder(position)
+
     def redelivery_count(self, position: Position) -> int:
         """How often the entry was redelivered so far."""
         return self._redeliveries.of(position)

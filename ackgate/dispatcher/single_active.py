@@ -262,6 +262,11 @@ class SingleActiveDispatcher:
         """The one that is served."""
         return self._active
 
+    def holder(self, position: Position) -> int | None:
+        """Not followed here."""
+        del position
+        return None
+
     def redelivery_count(self, position: Position) -> int:
         """Not counted here."""
         del position

@@ -258,6 +258,7 @@ def test_only_the_owner_gives_back() -> None:
     host.join(2, permits=2)
     host.dispatcher.redeliver(2, [at(0)])
     assert host.pump() == []
+    assert [host.dispatcher.holder(at(number)) for number in range(3)] == [1, 1, None]
 
 
 def test_what_a_closed_consumer_had_goes_to_the_others_uncounted() -> None:
