@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import PositionError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 """Largest ledger id: a signed 64-bit number, as on BookKeeper's wire."""
@@ -50,6 +54,11 @@ LATEST: Final = Position(LEDGER_ID_MAX, LEDGER_ID_MAX)
 def run_of_positions(ledger_id: int, start: int, stop: int) -> list[Position]:
     """Positions of entries start..stop-1 of one ledger, three times as fast as one by one."""
     return list(map(_from_pair, zip(repeat(ledger_id), range(start, stop), strict=False)))
+
+
+def positions_of(ledger_ids: NDArray[np.int64], entry_ids: NDArray[np.int64]) -> list[Position]:
+    """Two columns as positions."""
+    return list(map(_from_pair, zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)))
 
 
 def check_position(position: Position) -> Position:

@@ -1,0 +1,133 @@
+"""Runs of delayed entries, as columns: what shares key and ledger and follows one another.
+
+Pure. Entries that wait equally long lie in runs: a thousand of them are one row here. Whoever needs
+them one by one expands them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    IntArray = NDArray[np.int64]
+
+CODE_BITS_MAX: Final = 62
+
+
+class Runs(NamedTuple):
+    """Columns of one length. Sorted by (key, ledger, start) unless said otherwise."""
+
+    keys: IntArray
+    ledger_ids: IntArray
+    starts: IntArray
+    stops: IntArray
+    """Half-open."""
+
+    @property
+    def entry_count(self) -> int:
+        """Entries of all runs."""
+        return int((self.stops - self.starts).sum())
+
+    def rows(self, chosen: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Runs:
+        """Some of the runs."""
+        return Runs(*(column[chosen] for column in self))
+
+
+def no_runs() -> Runs:
+    """None at all."""
+    empty = np.empty(0, dtype=np.int64)
+    return Runs(empty, empty, empty, empty)
+
+
+def single(key: int, ledger_id: int, start: int, stop: int) -> Runs:
+    """One run."""
+    return Runs(*np.array([[key], [ledger_id], [start], [stop]], dtype=np.int64))
+
+
+def joined(pieces: Sequence[Runs]) -> Runs:
+    """All of them, one behind the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        return no_runs()
+    return Runs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+
+
+def ordered(runs: Runs) -> Runs:
+    """Sorted by (key, ledger, start); what touches is joined."""
+    keys, ledger_ids, starts, _ = runs
+    if keys.size < 2:
+        return runs
+    order = _packed_order(keys, ledger_ids, starts)
+    if order is None:
+        order = np.lexsort((starts, ledger_ids, keys))
+    return coalesced(runs.rows(order))
+
+
+def _packed_order(keys: IntArray, ledger_ids: IntArray, starts: IntArray) -> IntArray | None:
+    """The order, by one number for each row; None if the three do not fit into one."""
+    key_low, ledger_low = int(keys.min()), int(ledger_ids.min())
+    offsets = keys - key_low
+    low_bits = int(np.bitwise_or.reduce(offsets))
+    shift = (low_bits & -low_bits).bit_length() - 1 if low_bits else 0
+    start_bits = int(starts.max()).bit_length()
+    ledger_bits = (int(ledger_ids.max()) - ledger_low).bit_length()
+    if (int(keys.max()) - key_low >> shift).bit_length() + ledger_bits + start_bits > CODE_BITS_MAX:
+        return None
+    codes = (offsets >> shift << ledger_bits) + (ledger_ids - ledger_low)
+    return np.argsort((codes << start_bits) + starts)
+
+
+def coalesced(runs: Runs) -> Runs:
+    """Sorted runs: what touches is joined; what overlaps is not."""
+    keys, ledger_ids, starts, stops = runs
+    touches = (starts[1:] == stops[:-1]) & (keys[1:] == keys[:-1])
+    touches &= ledger_ids[1:] == ledger_ids[:-1]
+    if not touches.any():
+        return runs
+    is_first = np.concatenate(([True], ~touches))
+    is_last = np.concatenate((~touches, [True]))
+    return Runs(keys[is_first], ledger_ids[is_first], starts[is_first], stops[is_last])
+
+
+def found_in(keys: IntArray, ledger_id: int, entry_ids: IntArray) -> Runs:
+    """The runs of entries of one ledger, in the order of the arrays (not sorted)."""
+    breaks = np.flatnonzero((np.diff(entry_ids) != 1) | (keys[1:] != keys[:-1]))
+    first = np.concatenate(([0], breaks + 1))
+    last = np.concatenate((breaks, [entry_ids.size - 1]))
+    ledger_ids = np.full(first.size, ledger_id, dtype=np.int64)
+    return Runs(keys[first], ledger_ids, entry_ids[first], entry_ids[last] + 1)
+
+
+def expanded(runs: Runs) -> tuple[IntArray, IntArray, IntArray]:
+    """Keys, ledger ids, entry ids: a row for each entry."""
+    keys, ledger_ids, starts, stops = runs
+    lengths = stops - starts
+    if keys.size == 0 or int(lengths.max()) == 1:
+        return keys, ledger_ids, starts
+    ends = np.cumsum(lengths)
+    shifts = np.repeat(starts - (ends - lengths), lengths)
+    entry_ids = np.arange(int(ends[-1]), dtype=np.int64) + shifts
+    return np.repeat(keys, lengths), np.repeat(ledger_ids, lengths), entry_ids
+
+
+def split_at(runs: Runs, entries: int) -> tuple[Runs, Runs]:
+    """The first so many entries, and the rest; a run is cut if it must be."""
+    ends = np.cumsum(runs.stops - runs.starts)
+    row = int(np.searchsorted(ends, entries))
+    if row >= ends.size:
+        return runs, no_runs()
+    beyond = int(ends[row]) - entries
+    head, rest = runs.rows(slice(0, row + 1)), runs.rows(slice(row + (beyond == 0), None))
+    if beyond:
+        cut = int(runs.stops[row]) - beyond
+        head, rest = Runs(*map(np.copy, head)), Runs(*map(np.copy, rest))
+        head.stops[-1] = cut
+        rest.starts[0] = cut
+    return head, rest
