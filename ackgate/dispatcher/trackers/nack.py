@@ -25,20 +25,22 @@ The broker leaves entries that are held as a whole (`tracked`) out of its reads.
 
 from __future__ import annotations
 
-from array import array
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap
 
-from ackgate.cursor.bitmap_pack import pack
 from ackgate.cursor.id_arrays import entry_ids_below
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 from ackgate.dispatcher.trackers.frozen_nacks import FrozenNacks, MemberNack, check_frozen
 from ackgate.dispatcher.trackers.member_nacks import PAIR_BYTES, MemberNacks
+from ackgate.dispatcher.trackers.nack_settings import (
+    TIME_MS_MAX,
+    NackSettings,
+    check_ms,
+)
 from ackgate.dispatcher.trackers.slot_buckets import SlotBuckets
+from ackgate.dispatcher.trackers.slot_columns import by_key
 from ackgate.dispatcher.trackers.slots import SlotTable, blocks_of
 from ackgate.errors import CallerError, PositionError
 
@@ -47,19 +49,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from ackgate.dispatcher.trackers.backoff import MultiplierRedeliveryBackoff
 
 WHOLE: Final = -1
 """As ``indexes``: every message of the entry, however many there are."""
-
-TIME_MS_MAX: Final = 2**63 - 1
-"""No deadline is later: a signed 64-bit number, as everywhere in Pulsar."""
-
-DELAY_MS_FLOOR: Final = 100
-"""The configured delay is at least this, as with Pulsar. Backoff and delays of one nack may be less."""
-
-PRECISION_BITS_MAX: Final = 40
-"""A bucket of 35 years."""
 
 BLOCKS_KEPT_MIN: Final = 64
 """So few blocks of slots are never looked through for dead ones."""
@@ -72,33 +64,6 @@ EXCLUDED_BYTES: Final = 140
 
 BATCH_INDEX_BITS_MAX: Final = 1 << 20
 """No batch has more messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NackSettings:
-    """How long nacked messages wait, and how exactly. Defaults are Pulsar's."""
-
-    delay_ms: int = 60_000
-    """``negativeAckRedeliveryDelay``: of a nack that names none, if there is no backoff."""
-
-    backoff: MultiplierRedeliveryBackoff | None = None
-    """``negativeAckRedeliveryBackoff``: by redelivery count, in place of the delay."""
-
-    precision_bits: int = 8
-    """``negativeAckPrecisionBitCnt``: come back up to ``2**bits - 1`` ms early. 0: to the ms."""
-
-    def __post_init__(self) -> None:
-        """Raises `CallerError` naming the value that cannot be."""
-        _check_ms("the redelivery delay", self.delay_ms)
-        bits = self.precision_bits
-        if type(bits) is not int or not 0 <= bits <= PRECISION_BITS_MAX:
-            raise CallerError(f"precision bits must be 0 to {PRECISION_BITS_MAX}, not {bits!r}")
-
-    def delay_of(self, redelivery_count: int, chance: float = 0.0) -> int:
-        """The delay of a nack that names none."""
-        if self.backoff is not None:
-            return self.backoff.next(redelivery_count, chance)
-        return max(self.delay_ms, DELAY_MS_FLOOR)
 
 
 class DueNacks(NamedTuple):
@@ -205,8 +170,8 @@ class NackTracker:
 
     def _key(self, now_ms: int, delay_ms: int) -> int:
         if type(delay_ms) is not int or type(now_ms) is not int or delay_ms < 0 or now_ms < 0:
-            _check_ms("now", now_ms)
-            _check_ms("a nack's delay", delay_ms)
+            check_ms("now", now_ms)
+            check_ms("a nack's delay", delay_ms)
         deadline_ms = now_ms + delay_ms
         if deadline_ms > TIME_MS_MAX:
             raise CallerError(f"a delay of {delay_ms} ms ends after {TIME_MS_MAX} ms")
@@ -241,42 +206,17 @@ class NackTracker:
         ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id)
         if type(ledger_id) is not int or not 0 <= ledger_id <= LEDGER_ID_MAX:
             raise PositionError(f"ledger id {ledger_id!r} is not in 0..{LEDGER_ID_MAX}")
-        delays = self._delays(delays_ms, redelivery_counts, chances, ids.size)
+        delays = self._settings.delays_of(ids.size, delays_ms, redelivery_counts, chances)
         keys = self._keys(now_ms, delays)
         if not ids.size:
             return 0
         slots = self._table.slots(ledger_id, ids)
         self._changed(now_ms)
         new_count = 0
-        for key, group in _by_key(keys, slots, self._settings.precision_bits):
+        for key, group in by_key(keys, slots, self._settings.precision_bits):
             self._replace_members_of(group)
             new_count += self._whole.put_many(group, key)
         return new_count
-
-    def _delays(
-        self,
-        delays_ms: ArrayLike | None,
-        redelivery_counts: ArrayLike | None,
-        chances: ArrayLike | None,
-        count: int,
-    ) -> NDArray[np.integer[Any]]:
-        if delays_ms is None:
-            backoff = self._settings.backoff
-            if backoff is None or redelivery_counts is None:
-                return np.array([self._settings.delay_of(0)])
-            counts = np.asarray(redelivery_counts)
-            if counts.ndim == 0:
-                counts = np.full(count, counts)
-            delays: NDArray[np.integer[Any]] = backoff.next_many(counts, chances)
-        else:
-            delays = np.asarray(delays_ms)
-            if delays.dtype.kind not in "iu":
-                raise CallerError(f"delays must be integers, got an array of {delays.dtype}")
-            if delays.ndim == 0:
-                return delays.reshape(1)
-        if delays.shape != (count,):
-            raise CallerError(f"{delays.size} delays do not pair with {count} entries")
-        return delays
 
     def _keys(self, now_ms: int, delays: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         if delays.size == 0:
@@ -365,8 +305,8 @@ class NackTracker:
         whole, members = self._whole.waiting(key), self._members.waiting(key)
         if not members and not self._excluded:
             taken = self._lowest(whole, room)
-            self._whole.take(key, taken)
             positions = self._table.positions(taken)
+            self._whole.take(key, taken)
             due.positions.extend(positions)
             return len(positions)
         slots = self._lowest(whole | BitMap(members), room)
@@ -571,31 +511,6 @@ class NackTracker:
             assert not self._members.mask(slot) & ~self._excluded[slot], "waits for two times"
 
 
-def _by_key(
-    keys: NDArray[np.int64], slots: NDArray[np.int64], bits: int
-) -> Iterator[tuple[int, BitMap]]:
-    """The slots of each key, keys ascending. Of a slot that comes twice the last key counts."""
-    lowest = int(keys.min())
-    if keys.size == 1 or lowest == int(keys.max()):
-        yield lowest, pack(slots)
-        return
-    if len(pack(slots)) < slots.size:
-        _, last = np.unique(slots[::-1], return_index=True)
-        keys, slots = keys[::-1][last], slots[::-1][last]
-    buckets = (keys - lowest) >> bits
-    if int(buckets.max()) < 1 << 31:
-        both = np.sort(buckets << 32 | slots)
-        buckets, slots = both >> 32, both & 0xFFFF_FFFF
-    else:
-        order = np.lexsort((slots, buckets))
-        buckets, slots = buckets[order], slots[order]
-    borders = [0, *(np.flatnonzero(buckets[1:] != buckets[:-1]) + 1).tolist(), slots.size]
-    different = (lowest + (buckets[borders[:-1]] << bits)).tolist()
-    ordered = slots.astype(np.uint32)
-    for key, (start, stop) in zip(different, pairwise(borders), strict=True):
-        yield key, BitMap(array("I", ordered[start:stop].tobytes()))
-
-
 def _check_indexes(indexes: int) -> None:
     if type(indexes) is not int or not 0 < indexes < 1 << BATCH_INDEX_BITS_MAX:
         raise CallerError(
@@ -603,10 +518,3 @@ def _check_indexes(indexes: int) -> None:
             if type(indexes) is not int or indexes <= 0
             else f"indexes must be a mask of at most {BATCH_INDEX_BITS_MAX} bits"
         )
-
-
-def _check_ms(what: str, value: int) -> None:
-    if type(value) is not int:
-        raise CallerError(f"{what} must be whole milliseconds, not {value!r}")
-    if not 0 <= value <= TIME_MS_MAX:
-        raise CallerError(f"{what} must be 0 to {TIME_MS_MAX} ms, not {value}")

@@ -288,12 +288,16 @@ class SlotBuckets:
 
     def take(self, key: int, slots: BitMap) -> None:
         """These of `waiting(key)` wait no more."""
+        if not slots:
+            return
+        count = len(slots)
         bucket = self._buckets[key]
         moved = self._moved_in.get(key)
         if slots is bucket:
             slots = bucket.copy()
         self.held -= slots
-        self.slot_count -= len(slots)
+        self.slot_count -= count
+        self._unoptimised += count
         if moved is not None:
             moved = moved.intersection(slots)
             slots = slots.difference(moved)

@@ -180,7 +180,8 @@ class SlotTable:
     def is_all_beyond(self, position: Position) -> bool:
         """Whether every block in use lies beyond the position's. O(1)."""
         ledger_id, entry_id = position
-        return not self._order or self._order[0] > ledger_id << BLOCK_BITS | entry_id >> BLOCK_BITS
+        name = ledger_id << BLOCK_BITS | min(max(entry_id, 0), ENTRY_ID_MAX) >> BLOCK_BITS
+        return not self._order or self._order[0] > name
 
     def ledger(self, ledger_id: int) -> Sequence[tuple[int, int]]:
         """The blocks of one ledger in order: (number, first entry)."""
