@@ -155,6 +155,7 @@ class Consumer:
             cursor.ack(acks.whole[0])
         else:
             cursor.ack_individual(acks.whole)
+        subscription.held.discard(acks.whole)
         self.messages_acked += len(acks.whole) + len(acks.parts)
         subscription.messages_acked += len(acks.whole) + len(acks.parts)
         if dispatcher is None:
@@ -166,6 +167,7 @@ class Consumer:
             if mask is not None:
                 dispatcher.acked_partly(self.key, position, mask.bit_count())
             elif cursor.is_acked(position):
+                subscription.held.discard((position,))
                 dispatcher.acked(self.key, position)
 
     def _apply_cumulative(self, command: pb.CommandAck) -> None:

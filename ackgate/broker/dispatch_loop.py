@@ -12,14 +12,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.dispatchers import DUE_WAITING_MAX
 from ackgate.broker.reads import PendingRead, SubscriptionReader
 from ackgate.broker.wire_types import MessageOut, SubscriptionType
+from ackgate.dispatcher.dispatcher import ReadKind
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
     from ackgate.broker.entry import Entry
     from ackgate.broker.subscription import Subscription
-    from ackgate.dispatcher.dispatcher import Delivery, Read
+    from ackgate.dispatcher.dispatcher import Delivery, Dispatcher, Read
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,15 @@ READS_PER_ROUND_MAX: Final = 20
 
 READ_RETRY_SECONDS: Final = 1.0
 """Pause after a failed read."""
+
+DUE_TAKEN_MAX: Final = 1_000
+"""Entries that have fallen due and are taken at once: enough that taking them costs nothing."""
+
+DUE_RETRY_MS: Final = 10
+"""Pause before what is said to be due, and cannot be had, is asked for again."""
+
+TIMER_MS_MAX: Final = 60_000
+"""No timer is longer, so that a clock that was set forward is noticed."""
 
 
 class DispatchLoop:
@@ -100,6 +111,10 @@ class DispatchLoop:
         if dispatcher is None:
             return None
         has_unread = cursor.read_position <= subscription.topic.ledger.facts.last_confirmed
+        if subscription.holds and subscription.held.entry_count:
+            now_ms = subscription.topic.parts.clock_ms()
+            self._queue_due(dispatcher, now_ms)
+            has_unread = has_unread and not subscription.held.pauses_reads(now_ms)
         if not subscription.pauses:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True)
         budget = None
@@ -120,6 +135,22 @@ class DispatchLoop:
             if last_acked is not None and last_acked > cursor.read_position
             else None,
             is_acked=cursor.is_acked,
+        )
+
+    def _queue_due(self, dispatcher: Dispatcher, now_ms: int) -> None:
+        """What has fallen due waits for replay from here on, in bounded numbers."""
+        if self._takes_due(dispatcher):
+            subscription = self._subscription
+            due = subscription.held.take_due(
+                now_ms, DUE_TAKEN_MAX, subscription.cursor.read_position
+            )
+            if due:
+                dispatcher.queue_due(due)
+
+    def _takes_due(self, dispatcher: Dispatcher) -> bool:
+        subscription_type = self._subscription.type
+        return subscription_type is not None and dispatcher.waiting_entries < DUE_WAITING_MAX.get(
+            subscription_type, 0
         )
 
     async def _read(self, pending: PendingRead) -> None:
@@ -164,6 +195,12 @@ class DispatchLoop:
         dispatcher = subscription.dispatcher
         if dispatcher is None:
             return
+        if read.kind is ReadKind.NORMAL and subscription.holds:
+            entries = subscription.held.sift(
+                entries,
+                subscription.topic.parts.clock_ms(),
+                is_active=subscription.topic.delayed_delivery.is_active,
+            )
         columns = self._reader.columns(
             entries,
             key_hash=dispatcher.key_hash,
@@ -201,17 +238,22 @@ class DispatchLoop:
             subscription.dispatcher.set_writable(consumer.key, is_writable=False)
 
     def _arm_timer(self) -> None:
-        """Wake up for the dispatcher's or the gate's own deadline."""
+        """Wake up for the next deadline: the dispatcher's, the gate's, that of what is held."""
         subscription = self._subscription
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         deadlines = [subscription.gate.next_deadline_ms]
+        now_ms = subscription.topic.parts.clock_ms()
         if subscription.dispatcher is not None:
             deadlines.append(subscription.dispatcher.next_deadline_ms)
+            # Who makes room where too much waits already asks for a round.
+            if subscription.holds and self._takes_due(subscription.dispatcher):
+                held_ms = subscription.held.next_deadline_ms
+                deadlines.append(None if held_ms is None else max(held_ms, now_ms + DUE_RETRY_MS))
         known = [deadline for deadline in deadlines if deadline is not None]
         if known:
-            delay_ms = max(0, min(known) - subscription.topic.parts.clock_ms())
+            delay_ms = min(max(0, min(known) - now_ms), TIMER_MS_MAX)
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from ackgate.broker.wire_types import KeySharedMode, SubscriptionType
 from ackgate.dispatcher.dispatcher import KeySharedMode as DispatcherKeySharedMode
@@ -13,6 +13,7 @@ from ackgate.dispatcher.key_shared import KeySharedDispatcher
 from ackgate.dispatcher.limits import DispatchLimits
 from ackgate.dispatcher.shared import SharedDispatcher
 from ackgate.dispatcher.single_active import SingleActiveDispatcher
+from ackgate.dispatcher.trackers.delayed import DelaySettings
 
 if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 PAUSING_TYPES = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
 """Exclusive and Failover subscriptions never pause, as in Pulsar."""
+
+HOLDING_TYPES = PAUSING_TYPES
+"""Exclusive and Failover subscriptions deliver delayed messages at once, as in Pulsar."""
+
+DUE_WAITING_MAX: Final = {SubscriptionType.SHARED: 1_000, SubscriptionType.KEY_SHARED: 25_000}
+"""With so many entries waiting for replay no more are taken that have fallen due. On Key_Shared up
+to 20,000 may wait for their keys alone, which must not stop the others."""
 
 
 def make_dispatcher(topic: Topic, request: SubscribeRequest) -> Dispatcher:
@@ -68,6 +76,16 @@ def gate_settings(topic: Topic, subscription_type: SubscriptionType | None) -> G
         resume_ranges=resume or None,
         is_strict=settings.dispatcher.dispatcher_pause_on_ack_state_strict_enabled,
         persist_failure_pause_ms=settings.dispatcher.ack_state_persist_failure_pause_seconds * 1000,
+    )
+
+
+def delay_settings(topic: Topic) -> DelaySettings:
+    """How exact delivery times are on this topic."""
+    settings = topic.parts.settings.delayed
+    return DelaySettings(
+        tick_ms=topic.delayed_delivery.tick_ms,
+        is_strict=settings.is_delayed_delivery_deliver_at_time_strict,
+        fixed_delay_lookahead=settings.delayed_delivery_fixed_delay_detection_lookahead,
     )
 
 

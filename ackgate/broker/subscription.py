@@ -1,9 +1,9 @@
 """One subscription: cursor, store, gate and dispatcher, and the loop that joins them.
 
-Edge, and the one place where the three pure parts meet. It owns a `ManagedCursor` (with its
-`CursorStore` unless it is a reader's), a `Gate` and a `Dispatcher`; everybody else reads. Whatever
-happens (acks, permits, entries, outcomes) is told to them at once, and one dispatch round is asked
-for; rounds run on the event loop, one at a time, so no wake-up can be lost between them::
+Edge, and the one place where the pure parts meet. It owns a `ManagedCursor` (with its `CursorStore`
+unless it is a reader's), a `Gate`, a `Dispatcher` and its `HeldEntries`; everybody else reads.
+Whatever happens (acks, permits, entries, outcomes) is told to them at once, and one dispatch round
+is asked for; rounds run on the event loop, one at a time, so no wake-up is lost between them::
 
     acks ---> cursor ---> gate.observe           permits, redeliveries ---> dispatcher
                 |                                                               |
@@ -15,11 +15,20 @@ for; rounds run on the event loop, one at a time, so no wake-up can be lost betw
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
+from ackgate.broker.delayed.held import HeldEntries
+from ackgate.broker.delayed.trackers import make_tracker
 from ackgate.broker.dispatch_loop import DispatchLoop
-from ackgate.broker.dispatchers import dispatch_limits, gate_settings, make_dispatcher
+from ackgate.broker.dispatchers import (
+    HOLDING_TYPES,
+    delay_settings,
+    dispatch_limits,
+    gate_settings,
+    make_dispatcher,
+)
 from ackgate.broker.errors import (
     NotAllowedError,
     PersistenceFailedError,
@@ -58,6 +67,7 @@ class Subscription:
         self.consumers: dict[int, Consumer] = {}
         self.dispatcher: Dispatcher | None = None
         self.gate = Gate(gate_settings(topic, None), topic.parts.clock_ms())
+        self.held = HeldEntries(partial(make_tracker, self), delay_settings(topic))
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
@@ -117,6 +127,14 @@ class Subscription:
         """Whether the gate may shut: the feature is on, and the type is Shared or Key_Shared."""
         return self.gate.settings.enabled
 
+    @property
+    def holds(self) -> bool:
+        """Whether delayed entries wait for their time: they do for Shared and Key_Shared.
+
+        For the other types what is held is read like anything else, and stays in the index.
+        """
+        return self.store is not None and self.type in HOLDING_TYPES
+
     # ---------------------------------------------------------------- consumers
 
     async def add_consumer(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
@@ -168,6 +186,7 @@ class Subscription:
             match effect:
                 case Rewind():
                     self.cursor.rewind()
+                    self.held.rewound()
                 case ReadFrom(position=position):
                     self.cursor.seek(position)
                 case ActiveConsumerChanged(consumer=key, is_active=is_active):
@@ -192,6 +211,18 @@ class Subscription:
         if self.topic.ledger.is_terminated:
             self.tell_end_if_reached()
         self.ask_round()
+
+    def ack_elsewhere(self, positions: Sequence[Position]) -> int:
+        """Ack whole entries on behalf of nobody here, all or none: of a cancel, say.
+
+        Returns how many were unacked. Raises `PositionError`.
+        """
+        acked = self.cursor.ack_individual(positions)
+        self.held.discard(positions)
+        if self.dispatcher is not None:
+            self.dispatcher.acked_many(None, positions)
+        self.on_acked()
+        return acked
 
     def ledger_trimmed(self, ledger_id: int) -> None:
         """A message ledger is gone, and what was acked in it."""
@@ -227,6 +258,7 @@ class Subscription:
         """Settings or policies have changed."""
         now_ms = self.topic.parts.clock_ms()
         self.gate.configure(gate_settings(self.topic, self.type), now_ms)
+        self.held.configure(delay_settings(self.topic))
         if self.store is not None:
             self.store.configure(self.topic.parts.settings.persistence)
         if self.dispatcher is not None:
@@ -241,6 +273,7 @@ class Subscription:
         if cursor.mark_delete != self._mark_delete_seen:
             self._mark_delete_seen = cursor.mark_delete
             self.last_mark_delete_ms = now_ms
+            self.held.forget_through(cursor.mark_delete)
         self.gate.observe(
             ranges_live=cursor.range_count,
             batch_indexes_live=cursor.partly_acked_count,
@@ -306,6 +339,7 @@ class Subscription:
                 self.cursor.ack_mixed([(position, unacked_mask)])
             if self.dispatcher is not None:
                 self.dispatcher.reset()
+            self.held.rewound()
             await self._moved()
         finally:
             self._is_busy = False
