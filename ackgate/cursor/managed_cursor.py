@@ -33,7 +33,7 @@ from ackgate.cursor.ranges_text import ranges_text
 from ackgate.cursor.recovered import RecoveredStateReport, clamp, fit
 from ackgate.cursor.stats import CursorStats
 from ackgate.cursor.strict_budget import entry_budget
-from ackgate.cursor.unacked_entries import Span, nth_unacked, unacked_spans
+from ackgate.cursor.unacked_entries import nth_unacked, unacked_spans
 from ackgate.errors import CallerError, PositionError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+    from ackgate.cursor.unacked_entries import LeftOut, Span
 
 ARRAY_PATH_POSITIONS_MIN: Final = 64
 """From this many positions on a list is applied as arrays: their fixed cost has paid off then."""
@@ -366,13 +367,30 @@ class ManagedCursor:
         self._state.forget_ledger(ledger_id)
         self._read_position = self._ledgers.at_or_after(self._read_position)
 
-    def unacked_spans(self, start: Position, entries_max: int) -> list[Span]:
+    def unacked_spans(
+        self,
+        start: Position,
+        entries_max: int,
+        *,
+        left_out: LeftOut | None = None,
+        gap_entries_max: int = 0,
+    ) -> list[Span]:
         """Maximal runs of existing, unacked entries from `start` on, up to `entries_max` entries.
 
-        O(runs): acked stretches are hopped over, however long.
+        O(runs): acked stretches are hopped over, however long, and so is what `left_out` names, a
+        ledger at a time. Runs of one ledger with no more than `gap_entries_max` entries between
+        them come as one: the caller drops what it did not want. Such entries come on top of
+        `entries_max`, but no more of them in all than that.
         """
         low = max(start, self._ledgers.next_valid(self._state.mark_delete))
-        return unacked_spans(self._ledgers, self._state.ranges, low, entries_max)
+        return unacked_spans(
+            self._ledgers,
+            self._state.ranges,
+            low,
+            entries_max,
+            left_out=left_out,
+            gap_entries_max=gap_entries_max,
+        )
 
     def entry_budget(self, ranges_max: int, *, entries_enough: int | None = None) -> int:
         """How many further unacked entries may be sent so that no acks can exceed the limit.

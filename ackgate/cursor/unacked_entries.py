@@ -2,13 +2,18 @@
 
 Pure. Acked stretches are hopped over with a few bitmap probes however long they are; between them
 the unacked entries of a window are found by set difference. Cost: O(runs returned + ledgers
-crossed).
+crossed). Entries that are held back (delayed, nacked) are left out just as cheaply::
+
+    acked      # # # . . . . . # . . . . .
+    left out   . . . . # # # . . # # . . .
+    spans            -       -       - - -
+    gaps <= 3        ---------       - - -     two reads, not three; # # # is read through
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pyroaring import BitMap
 
@@ -16,7 +21,7 @@ from ackgate.cursor.bitmap_runs import nth_absent, run_bounds, run_stop
 from ackgate.cursor.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ackgate.cursor.ack_ranges import AckRanges
     from ackgate.cursor.message_ledgers import MessageLedgers
@@ -28,6 +33,10 @@ WINDOW_ENTRIES_MAX: Final = 1 << 20
 """Bounds the memory of one difference."""
 
 
+LeftOut: TypeAlias = "Callable[[int], BitMap | None]"
+"""Which entries of a ledger (by its id) are not to be read. Asked once for each ledger passed."""
+
+
 class Span(NamedTuple):
     """Consecutive entries of one ledger, half-open."""
 
@@ -37,10 +46,23 @@ class Span(NamedTuple):
 
 
 def unacked_spans(
-    ledgers: MessageLedgers, ranges: AckRanges, start: Position, entries_max: int
+    ledgers: MessageLedgers,
+    ranges: AckRanges,
+    start: Position,
+    entries_max: int,
+    *,
+    left_out: LeftOut | None = None,
+    gap_entries_max: int = 0,
 ) -> list[Span]:
-    """Maximal unacked runs from `start` on, up to `entries_max` entries in all, ascending."""
+    """Maximal unacked runs from `start` on, up to `entries_max` entries in all, ascending.
+
+    `left_out` names entries that are passed over like acked ones. With `gap_entries_max` runs of one
+    ledger with no more than so many entries between them become one span: reading through is
+    cheaper than reading twice. Entries between do not count as `entries_max`, but there are no more
+    of them in all than that.
+    """
     spans: list[Span] = []
+    gaps_left = entries_max
     ids = ledgers.ledger_ids
     ledger_id, entry_id = start
     for index in range(bisect_left(ids, ledger_id), len(ids)):
@@ -49,7 +71,7 @@ def unacked_spans(
         current = ids[index]
         low = max(entry_id, 0) if current == ledger_id else 0
         count = ledgers.entry_counts[current]
-        bitmap = ranges.bitmap(current)
+        bitmap = _passed_over(ranges.bitmap(current), left_out and left_out(current))
         if bitmap is None or bitmap.max() < low:
             runs: Iterable[tuple[int, int]] = ((low, count),)
         else:
@@ -58,9 +80,24 @@ def unacked_spans(
             taken = min(run_stop_ - run_start, entries_max)
             if taken <= 0:
                 break
-            spans.append(Span(current, run_start, run_start + taken))
             entries_max -= taken
+            if spans and gap_entries_max and spans[-1].ledger_id == current:
+                gap = run_start - spans[-1].stop
+                if gap <= gap_entries_max and gap <= gaps_left:
+                    gaps_left -= gap
+                    spans[-1] = Span(current, spans[-1].start, run_start + taken)
+                    continue
+            spans.append(Span(current, run_start, run_start + taken))
     return spans
+
+
+def _passed_over(acked: BitMap | None, left_out: BitMap | None) -> BitMap | None:
+    """What is in either; None if that is nothing."""
+    if not left_out:
+        return acked
+    if acked is None:
+        return left_out
+    return acked | left_out
 
 
 def _absent_runs(

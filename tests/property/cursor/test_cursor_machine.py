@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyroaring import BitMap
 
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
@@ -302,6 +303,35 @@ class CursorMachine(RuleBasedStateMachine):
         backlog = [entry for entry in self.model.backlog() if entry >= start]
         spans = self.cursor.unacked_spans(start, entries_max)
         assert [tuple(span) for span in spans] == runs(backlog[:entries_max])
+
+    @rule(
+        start=ANYWHERE,
+        entries_max=st.integers(0, 12),
+        gap=st.integers(0, 5),
+        seed=st.integers(0, 2**20),
+    )
+    def read_around_held(self, start: Position, entries_max: int, gap: int, seed: int) -> None:
+        """Held entries are passed over; short gaps are read through, and not too many."""
+        held = {entry for entry in self.model.backlog() if hash((entry, seed)) % 3 == 0}
+        wanted = [e for e in self.model.backlog() if e >= start and e not in held][:entries_max]
+
+        def left_out(ledger_id: int) -> BitMap | None:
+            ids = BitMap(entry_id for ledger, entry_id in held if ledger == ledger_id)
+            return ids or (None if seed % 2 else ids)
+
+        expected: list[list[int]] = []
+        gaps_left = entries_max
+        for ledger_id, run_start, stop in runs(wanted):
+            between = run_start - expected[-1][2] if expected else 0
+            if gap and expected and expected[-1][0] == ledger_id and between <= min(gap, gaps_left):
+                gaps_left -= between
+                expected[-1][2] = stop
+            else:
+                expected.append([ledger_id, run_start, stop])
+        spans = self.cursor.unacked_spans(
+            start, entries_max, left_out=left_out, gap_entries_max=gap
+        )
+        assert [list(span) for span in spans] == expected
 
     @rule(position=ANYWHERE)
     def look(self, position: Position) -> None:

@@ -420,6 +420,42 @@ def test_a_hole_that_outgrows_the_window_is_one_span():
     assert spans[450:] == [Span(1, 1800, 2350)]
 
 
+def test_reading_hops_over_a_million_held_entries():
+    cursor = cursor_over(*[50_000] * 21)
+    held = {1: BitMap(range(10, 50_000)), **{n: BitMap(range(50_000)) for n in range(2, 21)}}
+    asked = []
+
+    def left_out(ledger_id):
+        asked.append(ledger_id)
+        return held.get(ledger_id)
+
+    assert cursor.unacked_spans(Position(1, 0), 100, left_out=left_out) == [
+        Span(1, 0, 10),
+        Span(21, 0, 90),
+    ]
+    assert asked == list(range(1, 22)), "once for each ledger"
+
+
+def test_small_gaps_are_read_through_but_not_more_than_was_asked_for():
+    cursor = cursor_over(100)
+    cursor.ack_many(1, np.array([3, 4, 20]))
+    held = BitMap([7, 8, 9, 10])
+
+    def spans(entries_max, gap):
+        return cursor.unacked_spans(
+            EARLIEST, entries_max, left_out=lambda _: held, gap_entries_max=gap
+        )
+
+    assert spans(20, 0) == [Span(1, 0, 3), Span(1, 5, 7), Span(1, 11, 20), Span(1, 21, 27)]
+    assert spans(20, 2) == [Span(1, 0, 7), Span(1, 11, 27)]
+    assert spans(20, 4) == [Span(1, 0, 27)]
+    assert spans(6, 4) == [Span(1, 0, 12)]
+    assert spans(5, 4) == [Span(1, 0, 7)], "nothing wanted lies behind the gap"
+    cursor.ack_many(1, np.arange(11, 100, 2))
+    assert spans(8, 5) == [Span(1, 0, 15), Span(1, 16, 17)], "two, five and one: eight in all"
+    assert spans(6, 5)[-1] == Span(1, 12, 13), "with two read through, five more are too many"
+
+
 def test_has_acked_above_tells_whether_a_hole_may_close():
     cursor = cursor_over(10)
     assert not cursor.has_acked_above(Position(1, 0))
