@@ -88,6 +88,8 @@ class Subscription:
             store.on_outcome(self._on_outcome)
             if store.outcome is not None:
                 self._on_outcome()
+        if topic.cancelled.ack_in(cursor) and store is not None:
+            store.notify()
         self._observe()
 
     @classmethod
@@ -337,6 +339,7 @@ class Subscription:
             self.cursor.reset(target)
             if unacked_mask and target == position:
                 self.cursor.ack_mixed([(position, unacked_mask)])
+            self.topic.cancelled.ack_in(self.cursor)
             if self.dispatcher is not None:
                 self.dispatcher.reset()
             self.held.rewound()

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.deduplication import DEDUP_CURSOR, Verdict
+from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
 from ackgate.broker.errors import (
     NotAllowedError,
     ProducerBusyError,
@@ -23,6 +24,7 @@ from ackgate.broker.errors import (
     TopicTerminatedError,
     server_error,
 )
+from ackgate.broker.hidden_cursors import CANCELLED_CURSOR, HIDDEN_CURSORS
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from ackgate.broker.parts import BrokerParts
     from ackgate.broker.ports import SessionPort
     from ackgate.broker.wire_types import ProducerRequest, SubscribeRequest
+    from ackgate.config.persistence import PersistenceSettings
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,7 @@ class Topic:
         )
         self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
         self.subscriptions: dict[str, Subscription] = {}
+        self.cancelled = CancelledMessages(self, self._open_cancelled)
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0
@@ -119,7 +123,10 @@ class Topic:
         if epoch is not None:
             self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
         nodes = await self.parts.metadata.children(self.path)
-        names = [name for name in map(name_of_node, nodes) if name != DEDUP_CURSOR]
+        found = list(map(name_of_node, nodes))
+        if CANCELLED_CURSOR in found:  # before the subscriptions: they ack what is cancelled
+            await self.cancelled.load()
+        names = [name for name in found if name not in HIDDEN_CURSORS]
         for start in range(0, len(names), OPENS_AT_ONCE_MAX):
             await self._open_stored(names[start : start + OPENS_AT_ONCE_MAX])
         if self.parts.settings.broker.broker_deduplication_enabled:
@@ -143,6 +150,7 @@ class Topic:
         """Settings or policies have changed."""
         self.ledger.limits = _rollover_limits(self.parts)
         self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
+        self.cancelled.configure(self.parts.settings.persistence)
         for subscription in self.subscriptions.values():
             subscription.configure()
 
@@ -208,6 +216,7 @@ class Topic:
 
     async def _settle(self) -> None:
         closing = [s.close() for s in self.subscriptions.values()]
+        closing.append(self.cancelled.close())
         if self._dedup is not None:
             closing.append(self._dedup.close())
         failures = await asyncio.gather(*closing, return_exceptions=True)
@@ -229,6 +238,7 @@ class Topic:
         self.is_closing = True
         for subscription in self.subscriptions.values():
             subscription.abandon(error)
+        self.cancelled.abandon(error)
         if self._dedup is not None:
             self._dedup.abandon(error)
         self.ledger.abandon(error)
@@ -242,6 +252,7 @@ class Topic:
         self.producers.disconnect_all()
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
+        await self.cancelled.delete()
         if self._dedup is not None:
             await self._dedup.delete()
         await self.ledger.delete()
@@ -364,6 +375,7 @@ class Topic:
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
         """Cursors forget what they know of ledgers that do not exist any more."""
         for ledger_id in ledger_ids:
+            self.cancelled.ledger_trimmed(ledger_id)
             for subscription in self.subscriptions.values():
                 subscription.ledger_trimmed(ledger_id)
 
@@ -441,7 +453,7 @@ class Topic:
         opening = self._subscribing.get(name)
         if opening is not None:
             return await asyncio.shield(opening)
-        if name == DEDUP_CURSOR:
+        if name in HIDDEN_CURSORS:
             raise NotAllowedError(f"subscription name {name} is reserved")
         most = self.parts.settings.broker.max_subscriptions_per_topic
         if most and len(self.subscriptions) >= most:
@@ -488,17 +500,26 @@ class Topic:
         self.subscriptions[name] = subscription
         return subscription
 
+    async def _open_cancelled(self, create_at: Position | None) -> CursorStore:
+        settings = settings_of_cancelled(self.parts.settings.persistence)
+        return await self._open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
+
     async def _open_store(
-        self, name: str, *, create_at: Position | None, properties: dict[str, str] | None = None
+        self,
+        name: str,
+        *,
+        create_at: Position | None,
+        properties: dict[str, str] | None = None,
+        settings: PersistenceSettings | None = None,
     ) -> CursorStore:
-        settings = self.parts.settings
+        """`settings`: others than the broker's."""
         return await CursorStore.open(
             path=cursor_path(self.path, name),
             ledgers=self.ledger.facts,
             ledger_client=self.parts.ledger_client,
             metadata=self.parts.metadata,
-            settings=settings.persistence,
-            batch_index_acks=settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            settings=settings or self.parts.settings.persistence,
+            batch_index_acks=self.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
             owner_epoch=self.ledger.owner_epoch,
             clock_ms=self.parts.clock_ms,
             create_at=create_at,

@@ -11,7 +11,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.broker.deduplication import DEDUP_CURSOR
+from ackgate.broker.hidden_cursors import HIDDEN_CURSORS
 from ackgate.broker.names import TopicName
 from ackgate.broker.offline_storage import opened_storage, storage_places
 from ackgate.broker.partition_counts import read_partition_count
@@ -123,7 +123,7 @@ class _Storage:
         if stored is None:
             raise CallerError(f"Topic {name} not found")
         present = map(name_of_node, await self._metadata.children(path))
-        names = [wanted] if wanted is not None else [s for s in present if s != DEDUP_CURSOR]
+        names = [wanted] if wanted is not None else [s for s in present if s not in HIDDEN_CURSORS]
         reads = [await self._read(name, path, subscription) for subscription in names]
         # After the cursors: what they have acked was written before.
         node = decode_topic_node(stored.value, path=path)

@@ -1,0 +1,346 @@
+"""Cancelling delayed messages by position: durable, for every subscription, now and later.
+
+Edge: owns the store of the topic's hidden cursor ``pulsar.delayed-cancelled``. What that cursor has
+acked is cancelled. It is made at the first cancel and opened with the topic from then on; nothing
+is trimmed or kept because of it. ::
+
+    validate --> ack in the hidden cursor --> durable --> ack in every subscription --> answer
+                                                  |
+                        a crash from here on: every subscription acks them when it is made or loaded
+
+A subscription acks what is cancelled when it is made, loaded or moved back, so a cancelled message
+is delivered to nobody who has not been given it before. An ack twice is nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap
+
+from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
+from ackgate.cursor.position import Position
+from ackgate.errors import CallerError, OwnershipError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from ackgate.broker.consumer import Consumer
+    from ackgate.broker.subscription import Subscription
+    from ackgate.broker.topic import Topic
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.persistence.cursor_store import CursorStore
+
+log = logging.getLogger(__name__)
+
+POSITIONS_MAX: Final = 2_000
+"""Positions of one call; each entry's metadata is read."""
+
+RANGES_MAX: Final = 1_000_000
+"""Ranges of cancelled messages that a topic keeps. Some two bytes each when they are scattered."""
+
+
+class CancelOutcome(enum.Enum):
+    """What became of a cancel."""
+
+    CANCELLED = "cancelled"
+    ALREADY_CANCELLED = "alreadyCancelled"
+    NOT_DELAYED = "notDelayed"
+    """It was published without a delivery time."""
+    DUE = "due"
+    """Its time has come."""
+    DELIVERED = "delivered"
+    """A consumer has it (every subscription's, or acked it: of the message as a whole)."""
+    ACKED = "acked"
+    """Of a subscription: it is done with it."""
+    UNKNOWN_POSITION = "unknownPosition"
+    """There is no such entry, or no more."""
+
+
+class SubscriptionOutcome(NamedTuple):
+    """What a cancel meant for one subscription."""
+
+    outcome: CancelOutcome
+    consumer: str | None = None
+    """Who has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionOutcome:
+    """What became of the cancel of one message."""
+
+    position: Position
+    outcome: CancelOutcome
+    deliver_at: int | None = None
+    """Its delivery time, ms since 1970. None: not looked up, or it has none."""
+    subscriptions: Mapping[str, SubscriptionOutcome] = field(default_factory=dict)
+    """Where it is or was delayed; for each what the cancel met there."""
+
+
+class CancelledMessages:
+    """The cancelled messages of one topic."""
+
+    def __init__(
+        self, topic: Topic, open_store: Callable[[Position | None], Awaitable[CursorStore]]
+    ) -> None:
+        """`open_store`: opens the hidden cursor, or makes it at a position."""
+        self._topic = topic
+        self._open_store = open_store
+        self._store: CursorStore | None = None
+        self._opening: asyncio.Task[CursorStore] | None = None
+
+    # -- what is known --------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many of the topic's messages are cancelled."""
+        if self._store is None:
+            return 0
+        cursor, facts = self._store.cursor, self._topic.ledger.facts
+        passed = facts.count_between(facts.first_position, cursor.mark_delete)
+        return passed + cursor.acked_count
+
+    def __contains__(self, position: Position) -> bool:
+        """Whether a message that exists is cancelled."""
+        return self._store is not None and self._store.cursor.is_acked(position)
+
+    def ack_in(self, cursor: ManagedCursor) -> int:
+        """Ack all of them in another cursor of the topic. Returns how many were not."""
+        if self._store is None:
+            return 0
+        acked = 0
+        for ledger_id, cancelled in self._by_ledger(self._store.cursor):
+            if ledger_id >= cursor.mark_delete.ledger_id:
+                ids = np.frombuffer(cancelled.to_array(), dtype=np.uint32)
+                acked += cursor.ack_many(ledger_id, ids)
+        return acked
+
+    def _by_ledger(self, hidden: ManagedCursor) -> Iterator[tuple[int, BitMap]]:
+        facts, snapshot = self._topic.ledger.facts, hidden.snapshot()
+        mark_delete = snapshot.mark_delete
+        for ledger_id in facts.ledger_ids:
+            cancelled = snapshot.acked.get(ledger_id, BitMap())
+            if ledger_id < mark_delete.ledger_id:
+                cancelled |= BitMap(range(facts.entry_count(ledger_id) or 0))
+            elif ledger_id == mark_delete.ledger_id:
+                cancelled |= BitMap(range(mark_delete.entry_id + 1))
+            if cancelled:
+                yield ledger_id, cancelled
+
+    # -- cancelling -----------------------------------------------------------------------------
+
+    async def cancel(self, positions: Sequence[Position]) -> list[PositionOutcome]:
+        """Cancel these, each for itself; what cannot be is told, and nothing is done to it.
+
+        Returns, in the order given, when what is cancelled is durable. Raises `CallerError` (too
+        many), what reading raises (nothing has changed then), `PersistenceFailedError` or what
+        storage raises (not known to be durable: cancel again).
+        """
+        if len(positions) > POSITIONS_MAX:
+            raise CallerError(f"{len(positions)} positions, at most {POSITIONS_MAX} are cancelled")
+        times = await self._deliver_times(positions)
+        if any(at > self._now_ms for at in times.values()):
+            await self._opened()
+        self._check_open()
+        # Nothing else runs from here until they are acked.
+        judged = {position: self._judge(position, times) for position in dict.fromkeys(positions)}
+        by_outcome = {outcome: list[Position]() for outcome in CancelOutcome}
+        for position, told in judged.items():
+            by_outcome[told.outcome].append(position)
+        wanted = by_outcome[CancelOutcome.CANCELLED]
+        self._ack(wanted)
+        if wanted or by_outcome[CancelOutcome.ALREADY_CANCELLED]:
+            await self._until_durable()
+            subscriptions = self._ack_in_all(
+                [*wanted, *by_outcome[CancelOutcome.ALREADY_CANCELLED]]
+            )
+            for position in wanted:
+                judged[position] = PositionOutcome(
+                    position, CancelOutcome.CANCELLED, times[position], subscriptions[position]
+                )
+        return [judged[position] for position in positions]
+
+    async def _deliver_times(self, positions: Sequence[Position]) -> dict[Position, int]:
+        """Delivery times of those that exist and are not cancelled; 0: none."""
+        ledger = self._topic.ledger
+        times = {}
+        for position in sorted(set(positions)):
+            if ledger.facts.exists(position) and position not in self:
+                times[position] = (await ledger.reads.read_one(position)).deliver_at_ms
+        return times
+
+    def _judge(self, position: Position, times: Mapping[Position, int]) -> PositionOutcome:
+        if not self._topic.ledger.facts.exists(position):
+            return PositionOutcome(position, CancelOutcome.UNKNOWN_POSITION)
+        if position in self:
+            return PositionOutcome(position, CancelOutcome.ALREADY_CANCELLED)
+        deliver_at = times[position]
+        if not deliver_at:
+            return PositionOutcome(position, CancelOutcome.NOT_DELAYED)
+        is_due = deliver_at <= self._now_ms
+        still_there = CancelOutcome.DUE if is_due else CancelOutcome.CANCELLED
+        found = {
+            name: _whereabouts(subscription, position, still_there)
+            for name, subscription in self._topic.subscriptions.items()
+        }
+        outcome = still_there
+        if found and all(told.outcome is not still_there for told in found.values()):
+            outcome = CancelOutcome.DELIVERED
+        return PositionOutcome(position, outcome, deliver_at, found)
+
+    def _ack(self, positions: Sequence[Position]) -> None:
+        """Ack them in the hidden cursor. Raises `NotAllowedError`: it would not be kept."""
+        store = self._store
+        if not positions or store is None:
+            return
+        if store.cursor.range_count + len(positions) > RANGES_MAX:
+            raise NotAllowedError(
+                f"topic {self._topic.name} has {store.cursor.range_count} ranges of cancelled messages; "
+                f"with {len(positions)} more they may be more than the {RANGES_MAX} that are kept"
+            )
+        store.cursor.ack_individual(positions)
+        store.notify()
+
+    async def _until_durable(self) -> None:
+        store = self._store
+        assert store is not None
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(error: BaseException | None) -> None:
+            if not durable.done():
+                if error is None:
+                    durable.set_result(None)
+                else:
+                    durable.set_exception(error)
+
+        store.when_durable(store.cursor.version, settle)
+        await durable
+        outcome = store.outcome
+        if outcome is not None and outcome.entries_dropped:
+            raise PersistenceFailedError(
+                f"topic {self._topic.name}: {outcome.entries_dropped} cancelled messages did not fit "
+                "into the last write; they are cancelled until this broker stops"
+            )
+
+    def _ack_in_all(
+        self, positions: Sequence[Position]
+    ) -> dict[Position, dict[str, SubscriptionOutcome]]:
+        told: dict[Position, dict[str, SubscriptionOutcome]] = {p: {} for p in positions}
+        for name, subscription in self._topic.subscriptions.items():
+            for position in positions:
+                told[position][name] = _whereabouts(subscription, position, CancelOutcome.CANCELLED)
+            subscription.ack_elsewhere(positions)
+        return told
+
+    @property
+    def _now_ms(self) -> int:
+        return self._topic.parts.clock_ms()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Open the hidden cursor, which exists."""
+        self._keep(await self._open_store(None))
+
+    async def _opened(self) -> None:
+        """Make the hidden cursor if there is none. Several may ask at a time."""
+        if self._store is not None:
+            return
+        self._check_open()
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._make())
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        finally:
+            if opening.done() and self._opening is opening:
+                self._opening = None
+
+    async def _make(self) -> CursorStore:
+        store = await self._open_store(self._topic.ledger.facts.first_position)
+        if self._topic.is_closing:  # whoever closed the topic did not know of this one
+            store.abandon(OwnershipError(f"topic {self._topic.name} was closed meanwhile"))
+            self._check_open()
+        self._keep(store)
+        return store
+
+    def _keep(self, store: CursorStore) -> None:
+        self._store = store
+        store.on_outcome(self._on_outcome)
+
+    def _on_outcome(self) -> None:
+        store = self._store
+        if (
+            store is not None
+            and isinstance(store.why_stopped, OwnershipError)
+            and not self._topic.is_closing
+        ):
+            self._topic.on_fenced(store.why_stopped)
+
+    def _check_open(self) -> None:
+        if self._topic.is_closing:
+            raise ServiceNotReadyError(f"topic {self._topic.name} is being closed")
+
+    def configure(self, settings: PersistenceSettings) -> None:
+        """New settings."""
+        if self._store is not None:
+            self._store.configure(settings_of_cancelled(settings))
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone, and what was cancelled in it."""
+        if self._store is not None:
+            self._store.cursor.ledger_trimmed(ledger_id)
+            self._store.notify()
+
+    async def close(self) -> None:
+        """Persist what is dirty and let go."""
+        if self._store is not None:
+            await self._store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more."""
+        if self._store is not None:
+            self._store.abandon(error)
+
+    async def delete(self) -> None:
+        """Forget it all."""
+        if self._store is not None:
+            await self._store.delete()
+
+
+def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:
+    """The hidden cursor keeps more ranges than a subscription's: none of them may be dropped."""
+    return settings.model_copy(
+        update={
+            "managed_ledger_max_unacked_ranges_to_persist": RANGES_MAX,
+            "managed_ledger_max_unacked_ranges_to_persist_in_metadata_store": RANGES_MAX,
+        }
+    )
+
+
+def _whereabouts(
+    subscription: Subscription, position: Position, still_there: CancelOutcome
+) -> SubscriptionOutcome:
+    """Where an unexpired entry is, as far as this subscription goes."""
+    if subscription.cursor.is_acked(position):
+        return SubscriptionOutcome(CancelOutcome.ACKED)
+    consumer = _who_has(subscription, position)
+    if consumer is not None:
+        return SubscriptionOutcome(CancelOutcome.DELIVERED, consumer.name)
+    return SubscriptionOutcome(still_there)
+
+
+def _who_has(subscription: Subscription, position: Position) -> Consumer | None:
+    dispatcher = subscription.dispatcher
+    if dispatcher is None:
+        return None
+    holder = dispatcher.holder(position)
+    if holder is None and position < subscription.cursor.read_position:
+        holder = dispatcher.active_consumer  # Exclusive and Failover: it was sent all that was read
+    return None if holder is None else subscription.consumers.get(holder)
