@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.managed_ledger import TOPIC_PATH_KEY
+from ackgate.persistence.bucket_snapshots import DELAYED_CURSOR_KEY
 from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node
 
@@ -15,11 +16,19 @@ _TOPIC_PARTS: Final = 4
 """Tenant, namespace, domain, topic."""
 
 
+_KINDS: Final = (
+    (CURSOR_PATH_KEY, "cursor"),
+    (TOPIC_PATH_KEY, "message"),
+    (DELAYED_CURSOR_KEY, "delayed"),
+)
+
+
 class LedgerOwner(NamedTuple):
     """A topic, or a cursor of it."""
 
     kind: str
-    """`message`, `cursor`, or `other`: not made by a broker."""
+    """`message`, `cursor`, `delayed` (a snapshot of delayed entries of a cursor), or `other`: not made
+    by a broker."""
     topic: str
     cursor: str
 
@@ -31,7 +40,7 @@ class LedgerOwner(NamedTuple):
 
 def owner_of(metadata: LedgerMetadata) -> LedgerOwner:
     """Who the ledger was made for. Whatever stands there, it is only told."""
-    for key, kind in ((CURSOR_PATH_KEY, "cursor"), (TOPIC_PATH_KEY, "message")):
+    for key, kind in _KINDS:
         path = metadata.custom_metadata.get(key)
         if path is None:
             continue

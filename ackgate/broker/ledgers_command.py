@@ -34,6 +34,7 @@ from ackgate.broker.entry_view import (
 from ackgate.broker.ledger_owner import owner_of
 from ackgate.broker.names import TopicName
 from ackgate.broker.offline_storage import opened_storage, places_of, quiet_logs
+from ackgate.broker.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
 from ackgate.broker.tables import printable, size_text, table, time_text
 from ackgate.errors import (
     AckGateError,
@@ -178,9 +179,9 @@ async def _show(storage: OfflineStorage, ledger_id: int, *, is_json: bool) -> in
     summary = await _summary(storage, metadata)
     audit = await _audited(storage, ledger_id, metadata)
     records: list[dict[str, Any]] = []
-    if summary["kind"] == "cursor" and summary["entries"]:
+    if summary["kind"] in {"cursor", "delayed"} and summary["entries"]:
         async for entry in _entries(storage, ledger_id, 0, summary["entries"] - 1):
-            records.append(_record(entry))  # noqa: PERF401  one line, as it is
+            records.append(_record(ledger_id, entry, summary["kind"]))  # noqa: PERF401  one line
     if is_json:
         answer = {**summary, "copies": audit_json(audit)["fragments"], "records": records}
         print(json.dumps(answer, indent=2))  # noqa: T201
@@ -190,10 +191,10 @@ async def _show(storage: OfflineStorage, ledger_id: int, *, is_json: bool) -> in
     return 1 if is_bad else 0
 
 
-def _record(entry: LedgerEntry | tuple[int, str]) -> dict[str, Any]:
+def _record(ledger_id: int, entry: LedgerEntry | tuple[int, str], kind: str) -> dict[str, Any]:
     if isinstance(entry[1], str):
         return {"entryId": entry[0], "kind": "lost", "error": entry[1], "bytes": 0}
-    return record_json(entry)
+    return record_json(entry) if kind == "cursor" else snapshot_json(ledger_id, entry)
 
 
 def _show_lines(
@@ -229,8 +230,11 @@ def _show_lines(
         lines.append(audit.error)
     if is_unverified(audit):
         lines.append("present, but not verified: the password is not this ledger's")
-    if records:
+    if records and summary["kind"] == "cursor":
         lines += ["", *table(RECORD_HEAD, [record_row(r) for r in records], right="entry bytes")]
+    elif records:
+        told = [snapshot_row(record) for record in records]
+        lines += ["", *table(SNAPSHOT_HEAD, told, right="entry delayed bytes")]
     return lines
 
 
@@ -265,7 +269,7 @@ async def _audited(
 async def _read(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
     ledger_id: int = arguments.ledger
     metadata = await storage.client.metadata(ledger_id)
-    is_cursor = owner_of(metadata).kind == "cursor"
+    kind = owner_of(metadata).kind
     reader = await storage.client.open_without_recovery(ledger_id, password=storage.places.password)
     last_found = await reader.last_entry_found()
     first, last = _asked_for(arguments.entries, last_found)
@@ -275,7 +279,7 @@ async def _read(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
             failures += 1
             print(f"ackgate: {entry[1]}", file=sys.stderr)  # noqa: T201
         else:
-            _say_entry(ledger_id, entry, arguments, is_cursor=is_cursor)
+            _say_entry(ledger_id, entry, arguments, kind)
     sys.stdout.flush()
     return 1 if failures else 0
 
@@ -298,17 +302,18 @@ def _asked_for(text: str | None, last_found: int) -> tuple[int, int]:
 
 
 def _say_entry(
-    ledger_id: int, entry: LedgerEntry, arguments: argparse.Namespace, *, is_cursor: bool
+    ledger_id: int, entry: LedgerEntry, arguments: argparse.Namespace, kind: str
 ) -> None:
     if arguments.raw:
         sys.stdout.buffer.write(entry.payload)
     elif arguments.hex:
         print("\n".join(hex_lines(ledger_id, entry)))  # noqa: T201
-    elif is_cursor:
-        told = record_json(entry)
+    elif kind in {"cursor", "delayed"}:
+        told = _record(ledger_id, entry, kind)
         if arguments.payload:
             told["payload"] = base64.b64encode(entry.payload).decode()
-        print(json.dumps(told) if arguments.json else "  ".join(record_row(told)))  # noqa: T201
+        row = record_row(told) if kind == "cursor" else snapshot_row(told)
+        print(json.dumps(told) if arguments.json else "  ".join(row))  # noqa: T201
     else:
         told = message_json(ledger_id, entry, has_payload=arguments.payload)
         print(json.dumps(told) if arguments.json else message_line(told))  # noqa: T201

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.managed_ledger import TOPIC_PATH_KEY
 from ackgate.broker.owner_nodes import BROKERS, decode_broker
 from ackgate.errors import NoSuchLedgerError
+from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
 from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.topic_node import decode_topic_node
 
@@ -45,7 +46,10 @@ READS_AT_ONCE_MAX: Final = 50
 
 
 async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -> list[int]:
-    """Delete those of the candidates that are orphans of topics or cursors. Returns their ids."""
+    """Delete those of the candidates that are orphans of topics or cursors. Returns their ids.
+
+    Snapshots of delayed entries are cursors', too.
+    """
     living = await _living_runs(parts)
     orphans: list[int] = []
     for start in range(0, len(candidates), READS_AT_ONCE_MAX):
@@ -56,9 +60,9 @@ async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -
         orphans += [
             about.ledger_id for about, is_orphan in zip(left, are_orphans, strict=True) if is_orphan
         ]
-        orphans += await find_orphan_cursor_ledgers(
-            parts.ledger_client, parts.metadata, [about.ledger_id for about in left]
-        )
+        ids = [about.ledger_id for about in left]
+        orphans += await find_orphan_cursor_ledgers(parts.ledger_client, parts.metadata, ids)
+        orphans += await find_orphan_snapshots(parts.ledger_client, parts.metadata, ids)
     for ledger_id in orphans:
         log.warning("ledger %d belongs to nothing and is deleted", ledger_id)
         try:

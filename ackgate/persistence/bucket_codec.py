@@ -22,6 +22,7 @@ from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position, check
 from ackgate.errors import CallerError, CorruptRecordError, PositionError
 from ackgate.persistence.avro import AvroSchema
 from ackgate.persistence.bucket_records import (
+    NumberedSegment,
     SegmentColumns,
     SegmentSummary,
     SnapshotChunk,
@@ -186,6 +187,19 @@ def decode_segment(
         return _columns(fields)
     except (ValueError, IndexError, OverflowError) as error:
         raise CorruptRecordError(f"segment {segment_number} is wrong: {error}") from error
+
+
+def decode_entry(
+    envelope: bytes, *, snapshot_id: int
+) -> SnapshotMetadata | NumberedSegment | SnapshotChunk:
+    """Whatever one entry of a snapshot ledger holds. Raises as `decode_metadata`."""
+    kind, body = unseal(envelope)
+    if kind != RecordKind.DELAYED_SEGMENT:
+        return decode_metadata(envelope, snapshot_id=snapshot_id)
+    number = _SEGMENT.decode(body)["segment_number"]
+    columns = decode_segment(envelope, snapshot_id=snapshot_id, segment_number=number)
+    assert isinstance(columns, SegmentColumns)
+    return NumberedSegment(number, columns)
 
 
 def join_snapshot(chunks: Sequence[SnapshotChunk | object], *, record_number: int) -> bytes:

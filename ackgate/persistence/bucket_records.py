@@ -34,6 +34,13 @@ class SegmentColumns(NamedTuple):
     entry_ids: NDArray[np.int64]
 
 
+class NumberedSegment(NamedTuple):
+    """A segment, and which one it is."""
+
+    number: int
+    columns: SegmentColumns
+
+
 class SegmentSummary(NamedTuple):
     """What is known of a segment without reading it."""
 
