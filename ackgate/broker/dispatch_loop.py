@@ -114,7 +114,9 @@ class DispatchLoop:
         if subscription.holds and subscription.held.entry_count:
             now_ms = subscription.topic.parts.clock_ms()
             self._queue_due(dispatcher, now_ms)
-            has_unread = has_unread and not subscription.held.pauses_reads(now_ms)
+            has_unread = has_unread and not subscription.held.pauses_reads(
+                now_ms, cursor.read_position
+            )
         if not subscription.pauses:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True)
         budget = None

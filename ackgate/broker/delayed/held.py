@@ -16,14 +16,14 @@ dispatcher's replay queue, and with that they pass the shut gate, as replays do:
 A position belongs to one of: the cursor (not read yet), what is held, the dispatcher (queued or in
 flight), the acked. What falls due before the read position has come to it (after a rewind, or a
 restart) is the dispatcher's while the cursor would read it, too: until the next rewind it is kept
-as ``ahead``, and left out of normal reads like the held ones.
+as ``ahead``, and left out of normal reads like the held ones, whatever becomes of it.
 """
 
 from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyroaring import BitMap
 
@@ -96,6 +96,8 @@ class HeldEntries:
         self._settings = settings
         self._sources: list[HeldSource] = []
         self._ahead = TrackedPositions()
+        self._read_through: Position | None = None
+        """How far normal reads have come at most, since there is a tracker."""
 
     def start(self) -> DelayedTracker:
         """Make the tracker, if that has not been done: one that remembers goes to work at once."""
@@ -130,9 +132,17 @@ class HeldEntries:
         ]
         return min(known, default=None)
 
-    def pauses_reads(self, now_ms: int) -> bool:
-        """Whether reading on is useless: whatever comes is delayed, and longer than what is held."""
-        return self.tracker is not None and self.tracker.pauses_reads(now_ms)
+    def pauses_reads(self, now_ms: int, read_position: Position) -> bool:
+        """Whether reading on is useless: whatever comes is delayed, and longer than what is held.
+
+        Not of what was read before: after a rewind what was in flight has to be read again.
+        """
+        return (
+            self.tracker is not None
+            and self._read_through is not None
+            and read_position > self._read_through
+            and self.tracker.pauses_reads(now_ms)
+        )
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -159,13 +169,21 @@ class HeldEntries:
         What was read through only is dropped; what is delayed is held from here on, if delayed
         delivery ``is_active``.
         """
+        if not entries:
+            return entries
+        last = entries[-1].position
         if self.left_out is not None:
             entries = self._not_elsewhere(entries)
-        if not is_active or not entries:
-            return entries
-        if max(map(_DELIVER_AT, entries)) <= now_ms:
+        if is_active and entries:
+            if max(map(_DELIVER_AT, entries)) > now_ms:
+                entries = self._less_delayed(entries, now_ms)
             self._note_undelayed(entries[-1:], now_ms)
-            return entries
+        if self.tracker is not None and (self._read_through is None or last > self._read_through):
+            self._read_through = last
+        return entries
+
+    def _less_delayed(self, entries: list[Entry], now_ms: int) -> list[Entry]:
+        """Those that the tracker does not want."""
         delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
         tracker = self.start()
         held: set[Position] = set()
@@ -182,11 +200,7 @@ class HeldEntries:
                 for entry, is_held in zip(of_ledger, kept.tolist(), strict=True)
                 if is_held
             )
-        if len(held) == len(entries):
-            return []
-        left = [entry for entry in entries if entry.position not in held]
-        self._note_undelayed(left[-1:], now_ms)
-        return left
+        return [entry for entry in entries if entry.position not in held]
 
     def _not_elsewhere(self, entries: list[Entry]) -> list[Entry]:
         left: list[Entry] = []
@@ -266,7 +280,3 @@ class HeldEntries:
         for source in self._sources:
             source.check()
         self._ahead.check()
-        for ledger_id, ahead in self._ahead.bitmaps():
-            for source in self._sources:
-                both: Any = ahead & (source.tracked(ledger_id) or BitMap())
-                assert not both, f"held and given: {ledger_id}:{list(both)}"

@@ -232,6 +232,20 @@ async def test_with_one_delay_for_all_reading_stops_where_it_must_be_useless() -
 
 
 @in_virtual_time
+async def test_where_reading_stops_what_was_in_flight_is_read_again_all_the_same() -> None:
+    world = await started(delayedDeliveryFixedDelayDetectionLookahead="5")
+    client = await world.consumer()
+    await world.publish("a", "b", delay_ms=100)
+    await world.publish(*"cdefgh", delay_ms=1000)
+    await at(200)
+    assert client.names == ["a", "b"]
+    await client.port.close()
+    client = await world.consumer()
+    assert client.names == ["a", "b"]
+    world.check()
+
+
+@in_virtual_time
 async def test_acks_of_others_skips_and_seeks_take_what_is_held_with_them() -> None:
     world = await started()
     client = await world.consumer()
