@@ -65,6 +65,9 @@ SECONDS_MAX: Final[dict[type[Plan], float]] = {
 CLOSE_SECONDS_MAX: Final = 10.0
 """How long closing waits for what is under way."""
 
+RELEASE_SECONDS_MAX: Final = 1.0
+"""How long it then waits for calls to be let go of."""
+
 _LOADS: Final = (LoadMetadata, LoadSegments)
 _GOES_ON: Final = (ChangeRegistry, DeleteSnapshot)
 """What is still begun while closing: it ends what was begun before."""
@@ -155,6 +158,8 @@ class BucketStorage:
             log.warning("delayed buckets of %s: not closed cleanly", self._snapshots.path)
         finally:
             self.abandon()
+            if self._tasks:  # what was cancelled just now
+                await asyncio.wait(self._tasks, timeout=RELEASE_SECONDS_MAX)
 
     def abandon(self) -> None:
         """Drop everything, and write nothing any more: somebody else may own the cursor."""
