@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from pyroaring import BitMap
 
+from ackgate.cursor.bitmap_pack import pack
 from ackgate.cursor.id_arrays import entry_ids_below
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 from ackgate.dispatcher.trackers.frozen_nacks import FrozenNacks, MemberNack, check_frozen
@@ -92,6 +93,7 @@ class NackTracker:
 
     __slots__ = (
         "_blocks_max",
+        "_delay_ms",
         "_excluded",
         "_key_mask",
         "_members",
@@ -119,6 +121,7 @@ class NackTracker:
     def configure(self, settings: NackSettings) -> None:
         """New settings, for nacks from now on."""
         self._settings = settings
+        self._delay_ms = None if settings.backoff is not None else settings.delay_of(0)
         self._key_mask = -1 << settings.precision_bits
 
     # -- adding ---------------------------------------------------------------------------------
@@ -148,14 +151,18 @@ class NackTracker:
         ):
             raise PositionError(f"no entry can be nacked at {position!r}")
         if delay_ms is None:
-            delay_ms = self._settings.delay_of(redelivery_count, chance)
+            delay_ms = self._delay_ms
+            if delay_ms is None:
+                delay_ms = self._settings.delay_of(redelivery_count, chance)
         key = self._key(now_ms, delay_ms)
         if indexes != WHOLE:
             _check_indexes(indexes)
         slot = self._table.slot(ledger_id, entry_id)
         self._changed(now_ms)
         if indexes == WHOLE:
-            self._replace_members(slot)
+            if self._excluded or self._members.pair_count:
+                self._excluded.pop(slot, None)
+                self._members.discard(slot, WHOLE)
             self._whole.put(slot, key)
         else:
             self._add_members(slot, key, indexes)
@@ -176,12 +183,6 @@ class NackTracker:
         if deadline_ms > TIME_MS_MAX:
             raise CallerError(f"a delay of {delay_ms} ms ends after {TIME_MS_MAX} ms")
         return deadline_ms & self._key_mask
-
-    def _replace_members(self, slot: int) -> None:
-        if self._excluded:
-            self._excluded.pop(slot, None)
-        if self._members.pair_count:
-            self._members.discard(slot, WHOLE)
 
     def _add_members(self, slot: int, key: int, indexes: int) -> None:
         if slot in self._whole.held:
@@ -212,11 +213,13 @@ class NackTracker:
             return 0
         slots = self._table.slots(ledger_id, ids)
         self._changed(now_ms)
-        new_count = 0
-        for key, group in by_key(keys, slots, self._settings.precision_bits):
-            self._replace_members_of(group)
-            new_count += self._whole.put_many(group, key)
-        return new_count
+        if keys.size == 1 or keys.min() == keys.max():
+            all_slots = pack(slots)
+            self._replace_members_of(all_slots)
+            return self._whole.put_many(all_slots, int(keys[0]))
+        columns = by_key(keys, slots, self._settings.precision_bits)
+        self._replace_members_of(columns.all_slots)
+        return self._whole.put_columns(columns)
 
     def _keys(self, now_ms: int, delays: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         if delays.size == 0:

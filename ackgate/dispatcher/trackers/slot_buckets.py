@@ -27,6 +27,8 @@ from pyroaring import BitMap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ackgate.dispatcher.trackers.slot_columns import SlotColumns
+
 GHOSTS_MIN: Final = 256
 """So many ghosts are never worth a pass over all buckets."""
 
@@ -51,12 +53,13 @@ class SlotBuckets:
         "_buckets",
         "_ghost_count",
         "_ghosts",
+        "_held_adds",
         "_held_bytes",
         "_keys",
         "_moved",
         "_moved_in",
         "_open",
-        "_unoptimised",
+        "_open_adds",
         "held",
         "slot_count",
     )
@@ -82,42 +85,39 @@ class SlotBuckets:
         self._moved: dict[int, int] = {}
         self._moved_in: dict[int, BitMap] = {}
         self._open: dict[int, int] = {}
-        """Buckets added to since `close` -> bytes that are counted for them."""
+        """Buckets added to since `close` -> bytes that are counted for them, without the adds."""
         self._bitmap_bytes = 0
+        self._open_adds = 0
         self._held_bytes = 0
-        self._unoptimised = 0
+        self._held_adds = 0
 
     # -- adding
 
     def put(self, slot: int, key: int) -> bool:
         """The slot waits for this key, and no other from now on. Returns whether it is new."""
-        is_new = slot not in self.held
-        if is_new:
-            self.held.add(slot)
+        held = self.held
+        if slot not in held:
+            held.add(slot)
             self.slot_count += 1
-            self._held_bytes += 2
-            self._unoptimised += 1
             if self._ghost_count and slot in self._ghosts:
                 self._move(slot, key)
                 return True
-        elif slot in self._moved:
+            bucket = self._buckets.get(key)
+            if bucket is None or key not in self._open:
+                bucket = self._opened(key)
+            bucket.add(slot)
+            self._open_adds += 1
+            return True
+        if slot in self._moved:
             self._unmove(slot)
-            self._move(slot, key)
-            return False
         else:
             bucket = self._buckets.get(key)
             if bucket is not None and slot in bucket:
                 return False
-            self._haunt(slot)
-            self._move(slot, key)
-            return False
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            self._insert(key, BitMap((slot,)))
-        else:
-            self._reopen(key, bucket, 1)
-            bucket.add(slot)
-        return True
+            self._ghosts.add(slot)
+            self._ghost_count += 1
+        self._move(slot, key)
+        return False
 
     def put_many(self, slots: BitMap, key: int) -> int:
         """As `put`, for many. Takes `slots` over. Returns how many are new."""
@@ -131,22 +131,26 @@ class SlotBuckets:
         slots -= ghosts
         count = len(slots)
         if count:
-            self._put_plain(slots, count, key)
+            self.held |= slots
+            self.slot_count += count
+            bucket = self._opened(key)
+            bucket |= slots
+            self._open_adds += count
         return count + len(ghosts) - len(held_before)
 
-    def _put_plain(self, slots: BitMap, count: int, key: int) -> None:
-        self.held |= slots
-        self.slot_count += count
-        self._held_bytes += 2 * count
-        self._unoptimised += count
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            slots.run_optimize()
-            slots.shrink_to_fit()
-            self._insert(key, slots)
+    def put_columns(self, columns: SlotColumns) -> int:
+        """As `put_many`, for many keys."""
+        held_before = self.discard_many(columns.all_slots)
+        if self.ghosts_among(columns.all_slots):
+            for key, slots in columns.groups():
+                self.put_many(BitMap(slots), key)
         else:
-            self._reopen(key, bucket, count)
-            bucket |= slots
+            self.held |= columns.all_slots
+            self.slot_count += len(columns.all_slots)
+            self._open_adds += len(columns.all_slots)
+            for key, slots in columns.groups():
+                self._opened(key).update(slots)
+        return len(columns.all_slots) - len(held_before)
 
     def close(self) -> None:
         """Time has moved on: buckets are unlikely to grow any more. O(buckets that grew)."""
@@ -157,33 +161,29 @@ class SlotBuckets:
             bucket.shrink_to_fit()
             self._bitmap_bytes += bitmap_bytes(bucket) - counted
         self._open.clear()
-        if self._unoptimised >= RUN_OPTIMISE_ADDS_MIN:
+        self._held_adds += self._open_adds
+        self._open_adds = 0
+        if self._held_adds >= RUN_OPTIMISE_ADDS_MIN:
             self._optimise_held()
 
     def _optimise_held(self) -> None:
         self.held.run_optimize()
         self.held.shrink_to_fit()
         self._held_bytes = bitmap_bytes(self.held)
-        self._unoptimised = 0
+        self._held_adds = 0
 
-    def _insert(self, key: int, bucket: BitMap) -> None:
-        self._buckets[key] = bucket
-        heappush(self._keys, key)
-        self._open[key] = counted = bitmap_bytes(bucket)
-        self._bitmap_bytes += counted
-
-    def _reopen(self, key: int, bucket: BitMap, added: int) -> None:
-        counted = self._open.get(key)
-        if counted is None:
-            counted = bitmap_bytes(bucket)
-        self._open[key] = counted + 2 * added
-        self._bitmap_bytes += 2 * added
+    def _opened(self, key: int) -> BitMap:
+        """The bucket, ready to be added to."""
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = BitMap()
+            heappush(self._keys, key)
+            self._open[key] = 0
+        elif key not in self._open:
+            self._open[key] = bitmap_bytes(bucket)
+        return bucket
 
     # -- ghosts and moved slots
-
-    def _haunt(self, slot: int) -> None:
-        self._ghosts.add(slot)
-        self._ghost_count += 1
 
     def _move(self, slot: int, key: int) -> None:
         self._moved[slot] = key
@@ -191,7 +191,7 @@ class SlotBuckets:
         if moved is None:
             self._moved_in[key] = BitMap((slot,))
             if key not in self._buckets:
-                self._insert(key, BitMap())
+                self._opened(key)
         else:
             moved.add(slot)
         if self._ghost_count > GHOSTS_MIN + len(self._buckets):
@@ -237,7 +237,8 @@ class SlotBuckets:
         if slot in self._moved:
             self._unmove(slot)
         else:
-            self._haunt(slot)
+            self._ghosts.add(slot)
+            self._ghost_count += 1
             if self._ghost_count > GHOSTS_MIN + len(self._buckets):
                 self.lay_ghosts()
         return True
@@ -297,7 +298,7 @@ class SlotBuckets:
             slots = bucket.copy()
         self.held -= slots
         self.slot_count -= count
-        self._unoptimised += count
+        self._held_adds += count
         if moved is not None:
             moved = moved.intersection(slots)
             slots = slots.difference(moved)
@@ -341,6 +342,7 @@ class SlotBuckets:
         return (
             self._bitmap_bytes
             + self._held_bytes
+            + 2 * (self._held_adds + 2 * self._open_adds)
             + 2 * self._ghost_count
             + MOVED_BYTES * len(self._moved)
             + BUCKET_BYTES * len(self._buckets)

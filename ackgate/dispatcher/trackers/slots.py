@@ -15,7 +15,8 @@ Slots mean nothing once their block is released; whoever keeps slots says when n
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from itertools import repeat
+from functools import partial
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +34,11 @@ BLOCK_BITS: Final = 16
 BLOCK_ENTRIES: Final = 1 << BLOCK_BITS
 BLOCKS_MAX: Final = 1 << (32 - BLOCK_BITS)
 """Blocks in use at one time; a ledger of Pulsar's default size is one."""
+
+SCATTERED_MAX: Final = 8
+"""So few slots of each block are turned into positions one by one."""
+
+_from_pair = partial(tuple.__new__, Position)
 
 _PLACE: Final = BLOCK_ENTRIES - 1
 
@@ -122,7 +128,8 @@ class SlotTable:
     def position(self, slot: int) -> Position:
         """Whose slot it is."""
         name = self._names[slot >> BLOCK_BITS]
-        return Position(name >> BLOCK_BITS, (name & _PLACE) << BLOCK_BITS | slot & _PLACE)
+        entry_id = (name & _PLACE) << BLOCK_BITS | slot & _PLACE
+        return _from_pair((name >> BLOCK_BITS, entry_id))
 
     def parts(self, slots: BitMap) -> list[tuple[int, int, BitMap]]:
         """The slots block by block in the order of positions: (ledger, first entry, slots)."""
@@ -133,10 +140,19 @@ class SlotTable:
 
     def positions(self, slots: BitMap) -> list[Position]:
         """Whose slots these are, in the order of positions."""
+        members = members_uint32(slots)
+        numbers = members >> BLOCK_BITS
+        borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), members.size]
+        if len(borders) * SCATTERED_MAX > members.size:
+            return sorted(map(self.position, members.tolist()))
+        parts = sorted(
+            (self._names[int(numbers[start])], start, stop) for start, stop in pairwise(borders)
+        )
         positions: list[Position] = []
-        for ledger_id, first_entry, part in self.parts(slots):
-            entry_ids = (members_uint32(part) & _PLACE) + np.int64(first_entry)
-            positions.extend(map(Position._make, zip(repeat(ledger_id), entry_ids.tolist())))
+        for name, start, stop in parts:
+            ledger_id, first_entry = _block_start(name)
+            entry_ids = (members[start:stop] & _PLACE) + np.int64(first_entry)
+            positions.extend(map(_from_pair, zip(repeat(ledger_id), entry_ids.tolist())))
         return positions
 
     def by_ledger(self, slots: BitMap) -> list[tuple[int, BitMap]]:
