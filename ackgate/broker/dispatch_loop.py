@@ -93,7 +93,8 @@ class DispatchLoop:
             if read is None:
                 self._arm_timer()
                 return
-            pending = self._reader.begin(read)
+            left_out = subscription.held.left_out if subscription.holds else None
+            pending = self._reader.begin(read, left_out)
             entries = self._reader.read_cached(pending)
             if entries is None:
                 self._reading = asyncio.get_running_loop().create_task(self._read(pending))

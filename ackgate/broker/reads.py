@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from ackgate.broker.entry import Entry
     from ackgate.broker.managed_ledger import ManagedLedger
     from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.cursor.unacked_entries import LeftOut
     from ackgate.dispatcher.dispatcher import Read
+
+GAP_ENTRIES_MAX: Final = 16
+"""Held entries between two wanted ones that are read through: cheaper than another read."""
 
 STEP_ENTRIES_MAX: Final = 1_000
 """A read of so many entries that succeeds ends the caution after a failure."""
@@ -25,6 +29,8 @@ class PendingRead(NamedTuple):
 
     read: Read
     spans: list[Span]
+    has_gaps: bool = False
+    """Whether the spans may hold entries that are acked or held back, and are only read through."""
 
     @property
     def passed_over(self) -> Sequence[Position]:
@@ -60,8 +66,11 @@ class SubscriptionReader:
                 self._entries_max = None
         return self._entries_max is None
 
-    def begin(self, read: Read) -> PendingRead:
+    def begin(self, read: Read, left_out: LeftOut | None = None) -> PendingRead:
         """Fix what will be read; a normal read moves the read position past it.
+
+        ``left_out``: what a normal read shall pass over, by ledger. Some of it may come all the
+        same; acked entries do not.
 
         No span is left when everything asked for is acked by now: the caller then assigns nothing.
         """
@@ -73,7 +82,12 @@ class SubscriptionReader:
         entries_max = min(read.entries_max, bytes_bound)
         if self._entries_max is not None:
             entries_max = min(entries_max, self._entries_max)
-        spans = cursor.unacked_spans(cursor.read_position, entries_max)
+        spans = cursor.unacked_spans(
+            cursor.read_position,
+            entries_max,
+            left_out=left_out,
+            gap_entries_max=0 if left_out is None else GAP_ENTRIES_MAX,
+        )
         if read.up_to is not None:
             spans = cut(spans, read.up_to)
         if spans:
@@ -82,11 +96,15 @@ class SubscriptionReader:
             cursor.seek(
                 self._ledger.facts.next_valid(read.up_to or self._ledger.facts.last_confirmed)
             )
-        return PendingRead(read, spans)
+        return PendingRead(read, spans, left_out is not None)
 
     def read_cached(self, pending: PendingRead) -> list[Entry] | None:
         """The entries if all of them are in the cache."""
-        return self._ledger.reads.cached(pending.spans)
+        entries = self._ledger.reads.cached(pending.spans)
+        if entries and pending.has_gaps:
+            is_acked = self._cursor.is_acked
+            return [entry for entry in entries if not is_acked(entry.position)]
+        return entries
 
     async def read(self, pending: PendingRead) -> list[Entry]:
         """The entries, less those acked meanwhile. Raises as the ledger's read."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.entry import Entry
     from ackgate.cursor.position import Position
+    from ackgate.cursor.unacked_entries import LeftOut
     from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
 
 _DELIVER_AT: Final = attrgetter("deliver_at_ms")
@@ -147,8 +148,8 @@ class HeldEntries:
     # -- reading --------------------------------------------------------------------------------
 
     @property
-    def left_out(self) -> Callable[[int], BitMap | None] | None:
-        """Ledger id -> the entries that normal reads leave out; None when there is none at all."""
+    def left_out(self) -> LeftOut | None:
+        """What normal reads leave out; None when that is nothing."""
         for source in self._sources:
             if source.entry_count:
                 return self._left_out

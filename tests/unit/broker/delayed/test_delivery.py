@@ -377,3 +377,28 @@ async def test_a_policy_that_ends_it_lets_new_entries_through_and_keeps_the_held
     assert client.names == ["b"]
     await at(600)
     assert client.got == [(500, "a")]
+
+
+@in_virtual_time
+async def test_held_and_acked_entries_are_passed_over_whether_read_through_or_not() -> None:
+    """Short gaps between wanted entries are read, and what is in them is dropped."""
+    world = await started()
+    client = await world.consumer()
+    for number in range(120):
+        is_late = number % 3 == 1 or 40 <= number < 80
+        await world.publish(f"{number:03}", delay_ms=5000 if is_late else 0)
+    prompt = client.names
+    assert len(prompt) == 54
+    client.ack(*prompt[::2])
+    await client.port.close()
+    again = await world.consumer()
+    assert again.names == prompt[1::2]
+    assert world.subscription().held.entry_count == 66
+    await world.subscription().flush()
+    await world.start()
+    third = await world.consumer()
+    await at(1000)
+    assert third.names == prompt[1::2]
+    await at(6000)
+    assert len(third.names) == 66
+    world.check()
