@@ -47,6 +47,16 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
 
+    pending_nacks_max_bytes_to_persist: int = setting(
+        64 * 1024,
+        "Most bytes that one write keeps of entries held back after a negative acknowledgement "
+        "(policy `redeliveryBackoff`). The earliest are kept; the others come again at once after a "
+        "crash. 0: none is kept.",
+        unit="bytes",
+        ge=0,
+        le=INT_MAX,
+    )
+
     # --- format
 
     managed_cursor_info_compression_type: Literal["NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY"] = (

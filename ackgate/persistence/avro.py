@@ -2,6 +2,9 @@
 
 Edge only in that schemas are read from the package at import. Bytes that do not fit a schema are a
 `CorruptRecordError`, whatever the Avro library makes of them.
+
+A field that came later says so (``"since_format": 2``) and has a default: the schema of an older
+format is the same without it, and a reader elsewhere resolves one to the other as Avro does.
 """
 
 from __future__ import annotations
@@ -22,11 +25,15 @@ class AvroSchema:
 
     __slots__ = ("_parsed", "name")
 
-    def __init__(self, name: str) -> None:
-        """Load ``schemas/<name>.avsc``."""
+    def __init__(self, name: str, *, format_version: int = 1) -> None:
+        """Load ``schemas/<name>.avsc``, as it is in this format."""
         self.name = name
         text = files("ackgate.persistence").joinpath("schemas", f"{name}.avsc").read_text("utf-8")
-        self._parsed: Final = parse_schema(json.loads(text))
+        schema = json.loads(text)
+        schema["fields"] = [
+            field for field in schema["fields"] if field.get("since_format", 1) <= format_version
+        ]
+        self._parsed: Final = parse_schema(schema)
 
     def encode(self, record: dict[str, Any]) -> bytes:
         """The record's Avro bytes, without any header."""

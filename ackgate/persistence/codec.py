@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap
 
+from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
 from ackgate.cursor.position import EARLIEST, Position, check_position
 from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
 from ackgate.errors import CorruptRecordError, PositionError
 from ackgate.persistence.avro import AvroSchema
-from ackgate.persistence.envelope import Packing, seal, unseal
+from ackgate.persistence.envelope import Packing, format_of, seal, unseal
 from ackgate.persistence.records import (
     AnyRecord,
     ChunkRecord,
@@ -29,8 +30,13 @@ from ackgate.persistence.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+NEWEST_FORMAT: Final = 2
+"""1: acks. 2: pending nacks, too; written only where there are some, so builds before can go on."""
+
 _SNAPSHOT: Final = AvroSchema("cursor_snapshot")
 _DELTA: Final = AvroSchema("cursor_delta")
+_SNAPSHOT_2: Final = AvroSchema("cursor_snapshot", format_version=2)
+_DELTA_2: Final = AvroSchema("cursor_delta", format_version=2)
 _CHUNK: Final = AvroSchema("cursor_chunk")
 
 _NOT_PACKED: Final = Packing()
@@ -39,8 +45,15 @@ _NOT_PACKED: Final = Packing()
 def encode_record(record: CursorRecord, packing: Packing) -> bytes:
     """The bytes of a snapshot or a delta. Its bitmaps are run-optimised in place."""
     if isinstance(record, DeltaRecord):
-        return seal(RecordKind.DELTA, _DELTA.encode(_delta_fields(record)), packing)
-    return seal(RecordKind.SNAPSHOT, _SNAPSHOT.encode(_snapshot_fields(record)), packing)
+        kind, schema, newer, fields = RecordKind.DELTA, _DELTA, _DELTA_2, _delta_fields(record)
+        nacks = record.nacks
+    else:
+        kind, schema, newer = RecordKind.SNAPSHOT, _SNAPSHOT, _SNAPSHOT_2
+        fields, nacks = _snapshot_fields(record), record.nacks or None
+    if nacks is None:
+        return seal(kind, schema.encode(fields), packing)
+    fields["pending_nacks"] = _nacks_fields(nacks)
+    return seal(kind, newer.encode(fields), packing, format_version=2)
 
 
 def encode_chunk(chunk: ChunkRecord) -> bytes:
@@ -57,13 +70,14 @@ def encode_chunk(chunk: ChunkRecord) -> bytes:
 
 def decode_record(envelope: bytes) -> AnyRecord:
     """The record again. Raises `CorruptRecordError`, `UnknownFormatError`."""
-    kind, body = unseal(envelope)
+    kind, body = unseal(envelope, newest_format=NEWEST_FORMAT)
+    is_newer = format_of(envelope) >= NEWEST_FORMAT
     try:
         match kind:
             case RecordKind.SNAPSHOT:
-                return _snapshot(_SNAPSHOT.decode(body))
+                return _snapshot((_SNAPSHOT_2 if is_newer else _SNAPSHOT).decode(body))
             case RecordKind.DELTA:
-                return _delta(_DELTA.decode(body))
+                return _delta((_DELTA_2 if is_newer else _DELTA).decode(body))
             case RecordKind.CHUNK:
                 return _chunk(_CHUNK.decode(body))
             case _:
@@ -129,6 +143,16 @@ def _partly_acked_fields(unacked_indexes: Mapping[Position, int]) -> list[dict[s
     ]
 
 
+def _nacks_fields(nacks: PendingNacks) -> dict[str, Any]:
+    return {
+        "precision_bits": nacks.precision_bits,
+        "buckets": [
+            {"key_ms": key_ms, "ledgers": _acked_fields(ledgers)}
+            for key_ms, ledgers in nacks.buckets.items()
+        ],
+    }
+
+
 # -------------------------------------------------------------------- from Avro
 
 
@@ -147,6 +171,7 @@ def _snapshot(fields: Mapping[str, Any]) -> SnapshotRecord:
         ranges_in_memory=fields["ranges_in_memory"],
         entries_dropped=fields["entries_dropped"],
         batch_indexes_in_memory=fields["batch_indexes_in_memory"],
+        nacks=_nacks(fields) or NO_NACKS,
     )
 
 
@@ -163,6 +188,7 @@ def _delta(fields: Mapping[str, Any]) -> DeltaRecord:
             unacked_indexes=_partly_acked(fields["partly_acked"]),
             properties=fields["properties"],
         ),
+        nacks=_nacks(fields),
     )
 
 
@@ -190,6 +216,23 @@ def _acked(ledgers: Iterable[Mapping[str, Any]]) -> dict[int, BitMap]:
             raise CorruptRecordError(f"message ledger {ledger_id} is empty or comes twice")
         acked[ledger_id] = bitmap
     return acked
+
+
+def _nacks(fields: Mapping[str, Any]) -> PendingNacks | None:
+    nacks = fields.get("pending_nacks")
+    if nacks is None:
+        return None
+    buckets: dict[int, dict[int, BitMap]] = {}
+    last_key_ms = -1
+    for bucket in nacks["buckets"]:
+        key_ms = bucket["key_ms"]
+        if key_ms <= last_key_ms:
+            raise CorruptRecordError(f"nacks due at {key_ms} ms come after {last_key_ms} ms")
+        last_key_ms = key_ms
+        buckets[key_ms] = _acked(bucket["ledgers"])
+        if not buckets[key_ms]:
+            raise CorruptRecordError(f"no nacks are due at {key_ms} ms")
+    return PendingNacks(buckets, nacks["precision_bits"])
 
 
 def _partly_acked(entries: Iterable[Mapping[str, Any]]) -> dict[Position, int]:

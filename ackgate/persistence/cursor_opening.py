@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks, existing, unacked
 from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
@@ -59,6 +60,8 @@ class OpenedCursor:
     node: OwnedNode
     report: RecoveryReport
     durable_version: int
+    nacks: PendingNacks
+    """Entries that are still held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class CursorOpening:
             dropped=None,
             duration_ms=(asyncio.get_running_loop().time() - began) * 1000,
         )
-        return self._opened(cursor, node, version, report, durable_version=cursor.version)
+        return self._opened(cursor, node, version, report, cursor.version, NO_NACKS)
 
     async def _recover(self, found: ReadNode) -> OpenedCursor:
         began = asyncio.get_running_loop().time()
@@ -144,6 +147,9 @@ class CursorOpening:
         cursor, dropped = ManagedCursor.from_snapshot(
             self.ledgers, snapshot, batch_index_acks=self.batch_index_acks
         )
+        stored_nacks = stored.state.record.nacks
+        fitted = cursor.snapshot() if stored_nacks else snapshot
+        nacks = unacked(existing(stored_nacks, self.ledgers), fitted.mark_delete, fitted.acked)
         node = replace(node, owner_epoch=self.owner_epoch)
         version = await self._put(node, expected_version=version)
         report = RecoveryReport(
@@ -157,8 +163,10 @@ class CursorOpening:
             lost=stored.lost,
             dropped=dropped,
             duration_ms=(asyncio.get_running_loop().time() - began) * 1000,
+            nacks=nacks.entry_count,
+            nacks_dropped=stored_nacks.entry_count - nacks.entry_count,
         )
-        return self._opened(cursor, node, version, report, durable_version=snapshot.version)
+        return self._opened(cursor, node, version, report, snapshot.version, nacks)
 
     def _opened(
         self,
@@ -166,11 +174,11 @@ class CursorOpening:
         node: CursorNode,
         version: int,
         report: RecoveryReport,
-        *,
         durable_version: int,
+        nacks: PendingNacks,
     ) -> OpenedCursor:
         owned = OwnedNode(self.metadata, self.path, node, version=version)
-        return OpenedCursor(cursor, owned, report, durable_version)
+        return OpenedCursor(cursor, owned, report, durable_version, nacks)
 
     async def _put(self, node: CursorNode, *, expected_version: int) -> int:
         value = encode_cursor_node(node, packing(self.settings))

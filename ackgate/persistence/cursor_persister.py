@@ -24,6 +24,7 @@ from ackgate.errors import NodeTooLargeError, StorageError
 from ackgate.persistence.codec import encode_record
 from ackgate.persistence.cursor_ledger import CursorLedger, delete_ledger
 from ackgate.persistence.limits import ledger_limits, node_limits, packing
+from ackgate.persistence.nack_writes import NackWrites
 from ackgate.persistence.outcome import PersistOutcome, PersistWhere
 from ackgate.persistence.planner import (
     PersistPlan,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.cursor.pending_nacks import NackImage
     from ackgate.cursor.snapshot import CursorSnapshot
     from ackgate.persistence.owned_node import OwnedNode
     from ackgate.persistence.ports import LedgerClient
@@ -75,6 +77,7 @@ class CursorPersister:
         "_settings",
         "_sweep_at",
         "cursor",
+        "nacks",
         "node",
     )
 
@@ -88,6 +91,7 @@ class CursorPersister:
     ) -> None:
         self.cursor = cursor
         self.node = node
+        self.nacks = NackWrites(settings.pending_nacks_max_bytes_to_persist)
         self._client = client
         self._settings = settings
         self._clock_ms = clock_ms
@@ -105,6 +109,7 @@ class CursorPersister:
     def configure(self, settings: PersistenceSettings) -> None:
         """Holds from the next write on."""
         self._settings = settings
+        self.nacks.bytes_max = settings.pending_nacks_max_bytes_to_persist
 
     @property
     def last_entry_id(self) -> int:
@@ -137,7 +142,7 @@ class CursorPersister:
                 if not self.node.is_certain:
                     raise
                 self._roll_at = _now() + ROLL_RETRY_SECONDS
-        formed = self._next_record(ledger)
+        formed = self._next_record(ledger, began)
         written = await self._append(ledger, formed)
         return self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
 
@@ -150,15 +155,15 @@ class CursorPersister:
         )
 
     async def _begin_ledger(self, began: float) -> PersistOutcome:
-        snapshot = self.cursor.take_snapshot()
-        formed = self._form(self._ledger_plan(snapshot))
+        snapshot, nacks = self.cursor.take_snapshot(), self.nacks.image()
+        formed = self._form(self._ledger_plan(snapshot, nacks))
         ledger = await CursorLedger.create(self._client, self.node.path, self._settings, now=began)
         self._candidate = ledger
         try:
             written = await ledger.append(formed.plan.record, formed.encoded, self._settings)
             written += await self.node.put(
                 cursor_ledger_id=ledger.ledger_id,
-                state=self._inline_state(snapshot, formed, ledger.ledger_id),
+                state=self._inline_state(snapshot, nacks, formed, ledger.ledger_id),
                 packing=packing(self._settings),
             )
         except BaseException:
@@ -195,7 +200,7 @@ class CursorPersister:
             self._retired.append(ledger)
             raise
 
-    def _next_record(self, ledger: CursorLedger) -> _Formed:
+    def _next_record(self, ledger: CursorLedger, now: float) -> _Formed:
         """A delta where one may follow, else a snapshot."""
         if ledger.takes_deltas(self._settings):
             growth = self.cursor.take_growth()
@@ -206,12 +211,13 @@ class CursorPersister:
                     limits=ledger_limits(self._settings),
                     owner_epoch=self.node.owner_epoch,
                     now_ms=self._clock_ms(),
+                    nacks=self.nacks.if_due(now),
                 )
                 if plan is not None:
                     formed = self._form(plan)
                     if ledger.takes_delta(growth.base_version, formed.encoded, self._settings):
                         return formed
-        return self._form(self._ledger_plan(self.cursor.take_snapshot()))
+        return self._form(self._ledger_plan(self.cursor.take_snapshot(), self.nacks.image()))
 
     # -------------------------------------------------------------------- to the node
 
@@ -222,7 +228,7 @@ class CursorPersister:
         """
         began = _now()
         snapshot = self.cursor.take_snapshot()
-        formed = self._form_for_node(snapshot, None)
+        formed = self._form_for_node(snapshot, self.nacks.image(), None)
         return await self._put_inline(formed, began)
 
     async def to_node_if_it_fits(self) -> PersistOutcome | None:
@@ -234,11 +240,13 @@ class CursorPersister:
             or self.cursor.partly_acked_count > limits.batch_indexes_max
         ):
             return None
+        nacks = self.nacks.image()
         try:
-            formed = self._form_for_node(self.cursor.take_snapshot(), None)
+            formed = self._form_for_node(self.cursor.take_snapshot(), nacks, None)
         except NodeTooLargeError:
             return None
-        return await self._put_inline(formed, began) if formed.plan.is_complete else None
+        is_whole = formed.plan.is_complete and formed.plan.nacks is nacks
+        return await self._put_inline(formed, began) if is_whole else None
 
     async def _put_inline(self, formed: _Formed, began: float) -> PersistOutcome:
         written = await self.node.put(
@@ -248,7 +256,11 @@ class CursorPersister:
         return self._outcome(formed.plan, PersistWhere.METADATA_STORE, written, began)
 
     def _inline_state(
-        self, snapshot: CursorSnapshot, formed: _Formed, ledger_id: int
+        self,
+        snapshot: CursorSnapshot,
+        nacks: NackImage | None,
+        formed: _Formed,
+        ledger_id: int,
     ) -> bytes | None:
         """What of the state goes into a node that points at a ledger."""
         limits = node_limits(self._settings)
@@ -260,11 +272,13 @@ class CursorPersister:
         if whole_fits:
             return formed.encoded
         try:
-            return self._form_for_node(snapshot, ledger_id).encoded
+            return self._form_for_node(snapshot, nacks, ledger_id).encoded
         except NodeTooLargeError:
             return None
 
-    def _form_for_node(self, snapshot: CursorSnapshot, ledger_id: int | None) -> _Formed:
+    def _form_for_node(
+        self, snapshot: CursorSnapshot, nacks: NackImage | None, ledger_id: int | None
+    ) -> _Formed:
         packed = packing(self._settings)
         tried: list[tuple[SnapshotRecord, bytes]] = []
 
@@ -280,6 +294,7 @@ class CursorPersister:
             now_ms=self._clock_ms(),
             bytes_max=self._node_bytes_max(),
             encoded_bytes=encoded_bytes,
+            nacks=nacks,
         )
         return _Formed(plan, next(encoded for record, encoded in tried if record is plan.record))
 
@@ -342,12 +357,13 @@ class CursorPersister:
 
     # ------------------------------------------------------------------------- settings
 
-    def _ledger_plan(self, snapshot: CursorSnapshot) -> PersistPlan:
+    def _ledger_plan(self, snapshot: CursorSnapshot, nacks: NackImage | None) -> PersistPlan:
         return plan_snapshot(
             snapshot,
             limits=ledger_limits(self._settings),
             owner_epoch=self.node.owner_epoch,
             now_ms=self._clock_ms(),
+            nacks=nacks,
         )
 
     def _form(self, plan: PersistPlan) -> _Formed:
@@ -356,11 +372,14 @@ class CursorPersister:
     def _outcome(
         self, plan: PersistPlan, where: PersistWhere, bytes_written: int, began: float
     ) -> PersistOutcome:
+        now = _now()
+        if plan.nacks is not None:
+            self.nacks.wrote(plan.nacks, now)
         return plan.outcome(
             where=where,
             bytes_written=bytes_written,
             at_ms=self._clock_ms(),
-            duration_ms=(_now() - began) * 1000,
+            duration_ms=(now - began) * 1000,
         )
 
 

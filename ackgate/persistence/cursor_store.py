@@ -22,6 +22,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from ackgate.cursor.pending_nacks import NO_NACKS
 from ackgate.errors import (
     CursorClosedError,
     OwnershipError,
@@ -47,9 +48,11 @@ if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.managed_cursor import ManagedCursor
     from ackgate.cursor.message_ledgers import MessageLedgers
+    from ackgate.cursor.pending_nacks import PendingNacks
     from ackgate.cursor.position import Position
     from ackgate.errors import AckGateError
     from ackgate.persistence.cursor_opening import OpenedCursor
+    from ackgate.persistence.nack_writes import NackSource
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.receipts import Done
@@ -93,12 +96,15 @@ class CursorStore:
         "_timer",
         "_writer",
         "cursor",
+        "recovered_nacks",
         "report",
     )
 
     cursor: ManagedCursor
     report: RecoveryReport
     """What opening found."""
+    recovered_nacks: PendingNacks
+    """Entries that were held back and still are: for whoever calls `keep_nacks`."""
 
     def __init__(
         self,
@@ -109,6 +115,7 @@ class CursorStore:
     ) -> None:
         self.cursor = opened.cursor
         self.report = opened.report
+        self.recovered_nacks = opened.nacks
         self._persister = CursorPersister(
             opened.cursor, opened.node, ledger_client, settings, clock_ms
         )
@@ -214,7 +221,7 @@ class CursorStore:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the cursor has changed since the last durable write."""
+        """Whether the cursor, or what is held back, has changed since the last durable write."""
         return self._writer.is_dirty
 
     @property
@@ -251,12 +258,19 @@ class CursorStore:
             metadata_writes=pace.node.writes,
             metadata_errors=pace.node.errors,
             bytes_written=pace.ledger.bytes_written + pace.node.bytes_written,
+            nacks_persisted=persister.nacks.persisted,
+            nacks_dropped=persister.nacks.dropped,
         )
 
     # ------------------------------------------------------------- told by the owner
 
+    def keep_nacks(self, source: NackSource) -> None:
+        """Keep what this one holds back, too; it has taken `recovered_nacks` over."""
+        self._persister.nacks.attach(source, self.report.nacks)
+        self.recovered_nacks = NO_NACKS
+
     def notify(self) -> None:
-        """The cursor has changed. Cheap and idempotent."""
+        """The cursor, or what is held back, has changed. Cheap and idempotent."""
         if self._closed is None:
             self._writer.start()
 

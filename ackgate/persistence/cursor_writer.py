@@ -119,7 +119,11 @@ class CursorWriter:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the cursor has changed since the last durable write."""
+        """Whether anything has changed since the last durable write: acks, or pending nacks."""
+        return self._has_new_acks or self._persister.nacks.is_dirty
+
+    @property
+    def _has_new_acks(self) -> bool:
         return self._persister.cursor.version > self.durable_version
 
     @property
@@ -148,6 +152,7 @@ class CursorWriter:
         """Write now, whatever linger, rate limit and backoff say; with `roll` into a new ledger."""
         self._is_rolling = self._is_rolling or roll
         self.pace.hurry()
+        self._persister.nacks.hurry()
         self.start()
         self._wake_up()
 
@@ -230,7 +235,7 @@ class CursorWriter:
         try:
             await self._linger()
             while self._has_work:
-                wait = self.pace.due_at(is_dirty=self.is_dirty) - self._loop.time()
+                wait = self._due_at() - self._loop.time()
                 if wait > 0:
                     await self._wait(wait)
                 else:
@@ -247,19 +252,25 @@ class CursorWriter:
             # Nothing was awaited since the loop found no work, so no change can go unnoticed.
             self._task = None
 
+    def _due_at(self) -> float:
+        due_at = self.pace.due_at(is_dirty=self.is_dirty)
+        nacks = self._persister.nacks
+        is_for_nacks = nacks.is_dirty and not self._has_new_acks and not self._is_rolling
+        return max(due_at, nacks.due_at) if is_for_nacks else due_at
+
     async def _linger(self) -> None:
         """Let changes gather."""
         if not self.pace.is_hurried:
             await self._pause(self._settings.ack_persist_linger_ms / 1000)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait; whoever has nothing to write waits no longer than until there is something."""
-        self._is_resting = not self.is_dirty
+        """Wait; whoever has no acks to write waits no longer than until there are some."""
+        self._is_resting = not self._has_new_acks
         try:
             await self._pause(seconds)
         finally:
             was_resting, self._is_resting = self._is_resting, False
-        if was_resting and self.is_dirty:
+        if was_resting and self._has_new_acks:
             await self._linger()
 
     async def _sweep_beside(self) -> None:

@@ -7,6 +7,9 @@ Pure, and knows nothing of cursors.
             | magic | format | kind | compression | body length | CRC-32C | payload |
             +-------+--------+------+-------------+-------------+---------+---------+
 
+A kind of record that gains a part has formats of its own, 1 and up; what needs nothing of the newer
+one is still written in the older, so that builds before it can read it.
+
 Numbers are big-endian. The body length is that before compression; the payload is the body as
 compressed. The checksum covers every other byte, so no byte can change unnoticed. It is looked at
 before the format: damage is never taken for a newer version, nor a newer version for damage.
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"Ak"
 FORMAT_VERSION: Final = 1
+"""What is written unless a kind of record says otherwise."""
+
 BODY_BYTES_MAX: Final = 512 * 1024 * 1024
 """A header that promises more is not believed: it would only make us allocate memory."""
 
@@ -76,8 +81,10 @@ class Opened(NamedTuple):
     body: bytes
 
 
-def seal(kind: int, body: bytes, packing: Packing) -> bytes:
+def seal(kind: int, body: bytes, packing: Packing, *, format_version: int | None = None) -> bytes:
     """Put a body into an envelope. A body that compression would not shrink is left as it is."""
+    if format_version is None:
+        format_version = FORMAT_VERSION
     if len(body) > BODY_BYTES_MAX:
         raise CallerError(f"a record of {len(body)} bytes exceeds {BODY_BYTES_MAX}")
     compression, payload = Compression.NONE, body
@@ -85,12 +92,12 @@ def seal(kind: int, body: bytes, packing: Packing) -> bytes:
         packed = _COMPRESS[packing.compression](body)
         if len(packed) < len(body):
             compression, payload = packing.compression, packed
-    head = _HEAD.pack(MAGIC, FORMAT_VERSION, kind, compression, len(body))
+    head = _HEAD.pack(MAGIC, format_version, kind, compression, len(body))
     crc = google_crc32c.extend(google_crc32c.value(head), payload)
     return b"".join((head, _CRC.pack(crc), payload))
 
 
-def unseal(envelope: bytes) -> Opened:
+def unseal(envelope: bytes, *, newest_format: int = FORMAT_VERSION) -> Opened:
     """Take the body out. Raises `CorruptRecordError`, `UnknownFormatError` (a newer format)."""
     if len(envelope) < HEADER_BYTES:
         raise CorruptRecordError(f"{len(envelope)} bytes are too few for a record")
@@ -101,11 +108,16 @@ def unseal(envelope: bytes) -> Opened:
     crc = google_crc32c.extend(google_crc32c.value(envelope[: _HEAD.size]), payload)
     if crc != _CRC.unpack_from(envelope, _HEAD.size)[0]:
         raise CorruptRecordError("the record's checksum does not match")
-    if format_version != FORMAT_VERSION:
+    if not FORMAT_VERSION <= format_version <= newest_format:
         raise UnknownFormatError(
-            f"the record has format {format_version}, this build reads {FORMAT_VERSION}"
+            f"the record has format {format_version}, this build reads {newest_format}"
         )
     return Opened(kind, _decompressed(payload, compression, body_bytes))
+
+
+def format_of(envelope: bytes) -> int:
+    """The format of an envelope that `unseal` has taken."""
+    return envelope[len(MAGIC)]
 
 
 def _decompressed(payload: bytes, compression: int, body_bytes: int) -> bytes:

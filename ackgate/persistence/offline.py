@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ackgate.cursor.pending_nacks import unacked
 from ackgate.errors import NoSuchNodeError
 from ackgate.persistence.cursor_node import internal_properties, users_properties
 from ackgate.persistence.loading import read_node, read_stored
@@ -16,6 +17,7 @@ from ackgate.persistence.loading import read_node, read_stored
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ackgate.cursor.pending_nacks import PendingNacks
     from ackgate.cursor.snapshot import CursorSnapshot
     from ackgate.persistence.outcome import RecoverySource
     from ackgate.persistence.ports import (
@@ -52,6 +54,8 @@ class StoredCursorView:
     """Ranges that the cursor had then; more than the snapshot has when a limit cut it."""
     entries_dropped: int
     batch_indexes_in_memory: int
+    nacks: PendingNacks
+    """Entries held back after a negative ack, less those acked since, as `snapshot`."""
     torn_records: tuple[str, ...]
     lost: str | None
 
@@ -122,6 +126,7 @@ async def read_cursor(
         ranges_in_memory=record.ranges_in_memory,
         entries_dropped=record.entries_dropped,
         batch_indexes_in_memory=record.batch_indexes_in_memory,
+        nacks=unacked(record.nacks, record.mark_delete, record.snapshot.acked),
         torn_records=stored.notes,
         lost=stored.lost,
     )

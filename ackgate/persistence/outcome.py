@@ -61,6 +61,12 @@ class PersistOutcome:
     duration_ms: float
     """From taking the state to its durability."""
 
+    nacks_in_memory: int | None = None
+    """Entries held back after a negative ack; None: this write says nothing of them."""
+
+    nacks_persisted: int | None = None
+    """The earliest of them; the others would come again at once after a crash."""
+
     @property
     def ranges_dropped(self) -> int:
         """Ranges that exist in memory only."""
@@ -73,7 +79,7 @@ class PersistOutcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was in memory is durable."""
+        """Whether all acks that were in memory are durable."""
         return (
             self.ranges_dropped == 0
             and self.entries_dropped == 0
@@ -117,3 +123,9 @@ class RecoveryReport:
     """What of the state did not fit the message ledgers; None when it was not looked at."""
 
     duration_ms: float
+
+    nacks: int = 0
+    """Entries that are still held back after a negative ack."""
+
+    nacks_dropped: int = 0
+    """Such entries that are acked, or are not there (any more)."""

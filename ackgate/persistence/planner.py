@@ -9,6 +9,9 @@ Pure. This is the one place where anything is dropped:
 The ranges next to the mark-delete are kept, because losing them would cost most when it moves. Caps
 count ranges and partly acked entries apart. The size guard of a metadata node cuts both at one
 position: everything from there on is dropped.
+
+Pending nacks are cut before they come here (`cursor.pending_nacks.earliest`). A metadata node that is
+too small for all holds none of them: they are dropped before any ack is.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING
 from pyroaring import BitMap
 
 from ackgate.cursor.bitmap_runs import run_count
+from ackgate.cursor.pending_nacks import NO_NACKS, NackImage
 from ackgate.cursor.position import ENTRY_ID_MAX, Position
 from ackgate.errors import NodeTooLargeError
 from ackgate.persistence.outcome import PersistOutcome, PersistWhere
@@ -42,10 +46,12 @@ class PersistPlan:
     batch_indexes_in_memory: int
     batch_indexes_persisted: int
     size_guard_hit: bool = False
+    nacks: NackImage | None = None
+    """The pending nacks as the record has them; None: it says nothing of them."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether none of the acks is left out."""
         return (
             self.ranges_in_memory == self.ranges_persisted
             and self.entries_dropped == 0
@@ -56,6 +62,7 @@ class PersistPlan:
         self, *, where: PersistWhere, bytes_written: int, at_ms: int, duration_ms: float
     ) -> PersistOutcome:
         """The write is durable."""
+        nacks = self.nacks
         return PersistOutcome(
             version=self.record.stamp.version,
             mark_delete=self.record.mark_delete,
@@ -70,6 +77,8 @@ class PersistPlan:
             bytes_written=bytes_written,
             at_ms=at_ms,
             duration_ms=duration_ms,
+            nacks_in_memory=None if nacks is None else nacks.entries_in_memory,
+            nacks_persisted=None if nacks is None else nacks.nacks.entry_count,
         )
 
 
@@ -80,25 +89,35 @@ def plan_delta(
     limits: PersistLimits,
     owner_epoch: int,
     now_ms: int,
+    nacks: NackImage | None = None,
 ) -> PersistPlan | None:
-    """Write only the growth; None when the whole state is over a limit and must be cut."""
+    """Write only the growth; None when the whole state is over a limit and must be cut.
+
+    `nacks`: all that are pending, where they are to be written, too.
+    """
     if growth.range_count > limits.ranges_max or partly_acked_count > limits.batch_indexes_max:
         return None
     return PersistPlan(
-        record=DeltaRecord(owner_epoch, now_ms, growth),
+        record=DeltaRecord(owner_epoch, now_ms, growth, None if nacks is None else nacks.nacks),
         ranges_in_memory=growth.range_count,
         ranges_persisted=growth.range_count,
         entries_dropped=0,
         batch_indexes_in_memory=partly_acked_count,
         batch_indexes_persisted=partly_acked_count,
+        nacks=nacks,
     )
 
 
 def plan_snapshot(
-    snapshot: CursorSnapshot, *, limits: PersistLimits, owner_epoch: int, now_ms: int
+    snapshot: CursorSnapshot,
+    *,
+    limits: PersistLimits,
+    owner_epoch: int,
+    now_ms: int,
+    nacks: NackImage | None = None,
 ) -> PersistPlan:
     """Write the whole state, cut to the caps."""
-    return _plan(snapshot, _capped(snapshot, limits), owner_epoch, now_ms)
+    return _plan(snapshot, _capped(snapshot, limits), owner_epoch, now_ms, nacks)
 
 
 def plan_node(
@@ -109,15 +128,21 @@ def plan_node(
     now_ms: int,
     bytes_max: int,
     encoded_bytes: Callable[[SnapshotRecord], int],
+    nacks: NackImage | None = None,
 ) -> PersistPlan:
     """Write the whole state, cut to the caps and then to what fits into `bytes_max`.
 
     Raises `NodeTooLargeError` when not even the mark-delete and the properties fit.
     """
     capped = _capped(snapshot, limits)
-    plan = _plan(snapshot, capped, owner_epoch, now_ms)
+    plan = _plan(snapshot, capped, owner_epoch, now_ms, nacks)
     if _size(plan, encoded_bytes) <= bytes_max:
         return plan
+    if nacks is not None:
+        nacks = replace(nacks, nacks=NO_NACKS)
+        plan = _plan(snapshot, capped, owner_epoch, now_ms, nacks)
+        if _size(plan, encoded_bytes) <= bytes_max:
+            return plan
     # Size grows with what is kept, so a binary search over "keep the lowest n" finds the most that
     # fits in a few encodings. Compression makes it grow unevenly; what is chosen did fit, though.
     starts = _starts(capped)
@@ -126,7 +151,7 @@ def plan_node(
     while too_many - fits > 1:
         keep = (fits + too_many) // 2
         kept = _cut(capped, _nth(starts, keep))
-        plan = _plan(snapshot, kept, owner_epoch, now_ms)
+        plan = _plan(snapshot, kept, owner_epoch, now_ms, nacks)
         if _size(plan, encoded_bytes) <= bytes_max:
             best, fits = plan, keep
         else:
@@ -140,7 +165,11 @@ def plan_node(
 
 
 def _plan(
-    whole: CursorSnapshot, kept: CursorSnapshot, owner_epoch: int, now_ms: int
+    whole: CursorSnapshot,
+    kept: CursorSnapshot,
+    owner_epoch: int,
+    now_ms: int,
+    nacks: NackImage | None,
 ) -> PersistPlan:
     dropped = 0 if kept is whole else _acked_count(whole.acked) - _acked_count(kept.acked)
     return PersistPlan(
@@ -151,12 +180,14 @@ def _plan(
             ranges_in_memory=whole.range_count,
             entries_dropped=dropped,
             batch_indexes_in_memory=len(whole.unacked_indexes),
+            nacks=NO_NACKS if nacks is None else nacks.nacks,
         ),
         ranges_in_memory=whole.range_count,
         ranges_persisted=kept.range_count,
         entries_dropped=dropped,
         batch_indexes_in_memory=len(whole.unacked_indexes),
         batch_indexes_persisted=len(kept.unacked_indexes),
+        nacks=nacks,
     )
 
 

@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
+
 if TYPE_CHECKING:
     from ackgate.cursor.position import Position
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
@@ -49,6 +51,8 @@ class SnapshotRecord:
     ranges_in_memory: int
     entries_dropped: int
     batch_indexes_in_memory: int
+    nacks: PendingNacks = NO_NACKS
+    """Entries that are held back; those acked by now may be among them."""
 
     @property
     def stamp(self) -> Stamp:
@@ -62,7 +66,7 @@ class SnapshotRecord:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the limits left nothing out."""
+        """Whether the limits left nothing out of the acks."""
         return (
             self.ranges_in_memory == self.snapshot.range_count
             and self.entries_dropped == 0
@@ -77,6 +81,8 @@ class DeltaRecord:
     owner_epoch: int
     written_ms: int
     growth: CursorGrowth
+    nacks: PendingNacks | None = None
+    """In place of those before; None: they stay as they were, less what is acked."""
 
     @property
     def stamp(self) -> Stamp:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor.bitmap_runs import run_count
+from ackgate.cursor.pending_nacks import unacked
 from ackgate.cursor.snapshot import CursorSnapshot
 from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.chunks import BackwardJoiner
@@ -70,6 +71,7 @@ def fold(snapshot: SnapshotRecord, deltas: Sequence[DeltaRecord]) -> StoredState
     acked = dict(state.acked)
     unacked_indexes = dict(state.unacked_indexes)
     properties: Mapping[str, int] = state.properties
+    nacks = snapshot.nacks
     for delta in deltas:
         growth = delta.growth
         for ledger_id, bitmap in growth.acked.items():
@@ -80,6 +82,8 @@ def fold(snapshot: SnapshotRecord, deltas: Sequence[DeltaRecord]) -> StoredState
         unacked_indexes.update(growth.unacked_indexes)
         if growth.properties is not None:
             properties = growth.properties
+        if delta.nacks is not None:
+            nacks = delta.nacks
     last = deltas[-1]
     mark_delete = last.growth.mark_delete
     acked = _above(mark_delete, acked)
@@ -102,6 +106,7 @@ def fold(snapshot: SnapshotRecord, deltas: Sequence[DeltaRecord]) -> StoredState
         ranges_in_memory=folded.range_count,
         entries_dropped=0,
         batch_indexes_in_memory=len(folded.unacked_indexes),
+        nacks=unacked(nacks, mark_delete, acked),
     )
     return StoredState(record, 1 + len(deltas))
 

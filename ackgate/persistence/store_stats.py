@@ -54,3 +54,9 @@ class CursorStoreStats:
 
     bytes_written: int
     """To both [writeCursorLedgerSize]."""
+
+    nacks_persisted: int = 0
+    """Entries held back after a negative ack that are kept durably."""
+
+    nacks_dropped: int = 0
+    """Those that were left out, to keep within the cap: after a crash they come again at once."""

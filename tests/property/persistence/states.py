@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,6 +11,7 @@ from pyroaring import BitMap
 from ackgate.cursor.bitmap_runs import run_count
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.pending_nacks import NackedLedger, NackImage, PendingNacks, earliest
 from ackgate.cursor.position import Position
 from ackgate.cursor.snapshot import CursorSnapshot
 
@@ -50,6 +51,62 @@ def snapshots(draw: st.DrawFn) -> CursorSnapshot:
         ),
         properties=draw(properties),
     )
+
+
+@st.composite
+def pending_nacks(draw: st.DrawFn) -> PendingNacks:
+    """Any image that a codec could be given."""
+    ledger_ids = st.one_of(st.sampled_from(LEDGERS), st.integers(0, 2**63 - 1))
+    ids = st.one_of(entry_ids, st.integers(0, 2**32 - 1))
+    ledgers = st.dictionaries(ledger_ids, bitmaps(ids), min_size=1, max_size=3)
+    buckets = draw(st.dictionaries(st.integers(0, 2**63 - 1), ledgers, max_size=4))
+    return PendingNacks(
+        {key: dict(sorted(buckets[key].items())) for key in sorted(buckets)},
+        draw(st.integers(0, 40)),
+    )
+
+
+class NackModel:
+    """Who holds nacks back, by a plain dict; what is acked it forgets at once."""
+
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+        self.keys: dict[Position, int] = {}
+
+    def add(self, nacked: Mapping[Position, int], cursor: ManagedCursor) -> None:
+        """Some entries are nacked, each to be due at a time."""
+        self.version += 1
+        self.keys.update(nacked)
+        self.forget_acked(cursor)
+
+    def forget_acked(self, cursor: ManagedCursor) -> None:
+        """Acks, or whatever, have changed the cursor."""
+        self.keys = {p: key for p, key in self.keys.items() if not cursor.is_acked(p)}
+
+    def image(self, bytes_max: int) -> NackImage:
+        """All of them, or what fits."""
+        parts = [
+            NackedLedger(
+                key,
+                ledger_id,
+                BitMap(e for (other, e), k in self.keys.items() if (k, other) == (key, ledger_id)),
+            )
+            for key, ledger_id in sorted({(k, p.ledger_id) for p, k in self.keys.items()})
+        ]
+        kept = earliest(parts, bytes_max, precision_bits=8)
+        return NackImage(self.version, kept, len(self.keys))
+
+
+nacked = st.dictionaries(positions, st.sampled_from([256, 512, 1024]), min_size=1, max_size=5)
+
+
+def keys_of(nacks: PendingNacks) -> dict[Position, int]:
+    """Position -> when it is due."""
+    return {
+        Position(ledger_id, entry_id): key_ms
+        for key_ms, ledger_id, entry_ids in nacks
+        for entry_id in entry_ids
+    }
 
 
 def message_ledgers() -> MessageLedgers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
+from ackgate.cursor.pending_nacks import NackImage, PendingNacks
 from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
 from ackgate.persistence.chunks import BackwardJoiner, cut
 from ackgate.persistence.codec import decode_record, encode_record
@@ -13,26 +14,37 @@ from ackgate.persistence.envelope import Compression, Packing
 from ackgate.persistence.limits import PersistLimits
 from ackgate.persistence.planner import plan_snapshot
 from ackgate.persistence.records import ChunkRecord, DeltaRecord, SnapshotRecord
-from tests.property.persistence.states import properties, snapshots
+from tests.property.persistence.states import pending_nacks, properties, snapshots
 
 packings = st.builds(Packing, st.sampled_from(Compression), st.integers(0, 500))
 UNLIMITED = PersistLimits(2**40, 2**40)
 
 
-def record_of(snapshot: CursorSnapshot) -> SnapshotRecord:
-    plan = plan_snapshot(snapshot, limits=UNLIMITED, owner_epoch=3, now_ms=5)
+def record_of(snapshot: CursorSnapshot, nacks: PendingNacks | None = None) -> SnapshotRecord:
+    image = None if nacks is None else NackImage(1, nacks, nacks.entry_count)
+    plan = plan_snapshot(snapshot, limits=UNLIMITED, owner_epoch=3, now_ms=5, nacks=image)
     assert isinstance(plan.record, SnapshotRecord)
     return plan.record
 
 
-@given(snapshots(), packings)
-def test_snapshots(snapshot: CursorSnapshot, packing: Packing) -> None:
-    record = record_of(snapshot)
-    assert decode_record(encode_record(record, packing)) == record
+maybe_nacks = st.none() | pending_nacks()
 
 
-@given(snapshots(), packings, st.none() | properties)
-def test_deltas(snapshot: CursorSnapshot, packing: Packing, values: dict[str, int] | None) -> None:
+@given(snapshots(), packings, maybe_nacks)
+def test_snapshots(snapshot: CursorSnapshot, packing: Packing, nacks: PendingNacks | None) -> None:
+    record = record_of(snapshot, nacks)
+    decoded = decode_record(encode_record(record, packing))
+    # No nacks are no nacks, however precise.
+    assert decoded == (record if nacks else record_of(snapshot))
+
+
+@given(snapshots(), packings, st.none() | properties, maybe_nacks)
+def test_deltas(
+    snapshot: CursorSnapshot,
+    packing: Packing,
+    values: dict[str, int] | None,
+    nacks: PendingNacks | None,
+) -> None:
     growth = CursorGrowth(
         base_version=0,
         version=snapshot.version,
@@ -42,7 +54,7 @@ def test_deltas(snapshot: CursorSnapshot, packing: Packing, values: dict[str, in
         unacked_indexes=snapshot.unacked_indexes,
         properties=values,
     )
-    record = DeltaRecord(1, 2, growth)
+    record = DeltaRecord(1, 2, growth, nacks)
     assert decode_record(encode_record(record, packing)) == record
 
 

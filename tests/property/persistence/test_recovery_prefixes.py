@@ -17,12 +17,19 @@ from ackgate.persistence.limits import PersistLimits
 from ackgate.persistence.planner import plan_delta, plan_snapshot
 from ackgate.persistence.ports import LedgerEntry
 from ackgate.persistence.recovery import StoredState, TailScan
-from tests.property.persistence.states import changes, content, message_ledgers
+from tests.property.persistence.states import (
+    NackModel,
+    changes,
+    content,
+    keys_of,
+    message_ledgers,
+    nacked,
+)
 
 UNLIMITED = PersistLimits(2**40, 2**40)
 CHUNK_BYTES = 200
 
-Step = tuple[list[Callable[[ManagedCursor], object]], bool]
+Step = tuple[list[Callable[[ManagedCursor], object]], dict[Position, int], bool, bool]
 
 
 class Life(NamedTuple):
@@ -36,14 +43,21 @@ class Life(NamedTuple):
 def live(steps: list[Step], packing: Packing) -> Life:
     """Let a cursor live, and write a record after every step, as the store does."""
     cursor = ManagedCursor(message_ledgers(), Position(3, -1))
+    nacks = NackModel()
+    stored: dict[Position, int] = {}
     entries: list[bytes] = []
     states: list[Any] = []
-    for made, wants_snapshot in steps:
+    for made, given_back, wants_snapshot, wants_nacks in steps:
         for change in made:
             change(cursor)
+            nacks.forget_acked(cursor)
+        nacks.add(given_back, cursor)
         growth = None if wants_snapshot else cursor.take_growth()
+        image = nacks.image(2**40) if growth is None or wants_nacks else None
         plan = (
-            plan_snapshot(cursor.take_snapshot(), limits=UNLIMITED, owner_epoch=1, now_ms=0)
+            plan_snapshot(
+                cursor.take_snapshot(), limits=UNLIMITED, owner_epoch=1, now_ms=0, nacks=image
+            )
             if growth is None
             else plan_delta(
                 growth,
@@ -51,19 +65,27 @@ def live(steps: list[Step], packing: Packing) -> Life:
                 limits=UNLIMITED,
                 owner_epoch=1,
                 now_ms=0,
+                nacks=image,
             )
         )
         assert plan is not None
+        # An image is all there is; without one it is what was stored, less what is acked since.
+        kept = stored if image is None else nacks.keys
+        stored = {p: key for p, key in kept.items() if not cursor.is_acked(p)}
         pieces = cut(encode_record(plan.record, packing), plan.record.stamp, CHUNK_BYTES)
         before = states[-1] if states else None
         entries += pieces
-        states += [before] * (len(pieces) - 1) + [content(cursor.snapshot())]
+        states += [before] * (len(pieces) - 1) + [(content(cursor.snapshot()), stored)]
     return Life(entries, states)
 
 
 def recovered(entries: list[bytes]) -> Any:
     state, _ = recovered_with_notes(entries)
-    return None if state is None else content(state.record.snapshot)
+    return None if state is None else state_of(state)
+
+
+def state_of(state: StoredState) -> Any:
+    return content(state.record.snapshot), keys_of(state.record.nacks)
 
 
 def recovered_with_notes(entries: list[bytes]) -> tuple[StoredState | None, tuple[str, ...]]:
@@ -75,7 +97,12 @@ def recovered_with_notes(entries: list[bytes]) -> tuple[StoredState | None, tupl
 lives = st.builds(
     live,
     st.lists(
-        st.tuples(st.lists(changes, max_size=4), st.integers(0, 5).map(lambda n: n == 0)),
+        st.tuples(
+            st.lists(changes, max_size=4),
+            nacked | st.just({}),
+            st.integers(0, 5).map(lambda n: n == 0),
+            st.booleans(),
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -99,7 +126,7 @@ def test_a_tail_with_any_byte_cut_or_flipped_recovers_what_was_durable_before(li
         flipped[index] ^= 1 << (index % 8)
         for damaged in (tail[:index], bytes(flipped)):
             state, notes = recovered_with_notes([*before, damaged])
-            assert (None if state is None else content(state.record.snapshot)) == expected
+            assert (None if state is None else state_of(state)) == expected
             assert notes, "what is skipped is reported"
 
 
@@ -121,4 +148,4 @@ def test_the_recovered_cursor_is_the_cursor(life: Life) -> None:
     cursor, report = ManagedCursor.from_snapshot(message_ledgers(), state.record.snapshot)
     cursor.check()
     assert report.is_clean
-    assert content(cursor.snapshot()) == life.states[-1]
+    assert content(cursor.snapshot()) == life.states[-1][0]

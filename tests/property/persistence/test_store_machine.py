@@ -5,6 +5,8 @@ The model is a diary: the state of the cursor at every version it has had. Whate
 - a receipt that was answered with success is covered by what a crash now would leave;
 - what a crash now would leave is exactly a state of the diary (its lower part where a cap cuts);
 - every receipt is answered once, and never two writes are under way;
+- of the entries that are held back it leaves what was held back at some time, the newest image that
+  counts as durable or a later one, less what was acked since;
 - once everything works again, everything becomes durable by itself, and no ledger is left over.
 
 "Now" is after every turn of the event loop: what is stored is read as a tool would read it offline.
@@ -23,13 +25,22 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.pending_nacks import PendingNacks
+from ackgate.cursor.position import Position
 from ackgate.cursor.snapshot import CursorSnapshot
 from ackgate.errors import LedgerWriteError, NotEnoughBookiesError, StorageError
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.offline import read_cursor
 from ackgate.testing.virtual_time import VirtualTimeLoop
-from tests.property.persistence.states import changes, content, message_ledgers
+from tests.property.persistence.states import (
+    NackModel,
+    changes,
+    content,
+    keys_of,
+    message_ledgers,
+    nacked,
+)
 from tests.unit.persistence.scripted_ledgers import ScriptedLedgers
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down
 
@@ -69,6 +80,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.promised = version
         self.diary = {v: state for v, state in diary.items() if v < version}
         self.diary[version] = content(store.cursor.snapshot())
+        self.nacks = NackModel()
+        self.nacks.keys = keys_of(store.recovered_nacks)
+        store.keep_nacks(self.nacks)
+        self.nack_diary = {0: dict(self.nacks.keys)}
+        self.acked_since: set[Position] = set()
 
     def teardown(self) -> None:
         try:
@@ -84,6 +100,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ what clients do
 
+    @rule(given_back=nacked, seconds=st.sampled_from([0.0, 0.0015, 0.01]))
+    def nack(self, given_back: dict[Position, int], seconds: float) -> None:
+        async def nack() -> None:
+            self.nacks.add(given_back, self.store.cursor)
+            self.nack_diary[self.nacks.version] = dict(self.nacks.keys)
+            self.store.notify()
+            await self._let_pass(seconds)
+
+        self.run(nack())
+
     @rule(
         made=st.lists(changes, min_size=1, max_size=3),
         seconds=st.sampled_from([0.0, 0.0, 0.0015, 0.01]),
@@ -96,6 +122,8 @@ class StoreMachine(RuleBasedStateMachine):
         for each in made:
             each(cursor)
             self.diary[cursor.version] = content(cursor.snapshot())
+            self.acked_since |= {p for p in self.nacks.keys if cursor.is_acked(p)}
+            self.nacks.forget_acked(cursor)
             self.store.notify()
         heard = Heard()
         self.receipts.append((cursor.version, heard))
@@ -217,6 +245,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert store.report.dropped is not None
         assert store.report.dropped.is_clean
         self._check_content(store.cursor.snapshot())
+        self._check_nacks(store.recovered_nacks, self._durable_nacks)
         self._take_over(store, self.diary)
 
     # ------------------------------------------------------------------------ promises
@@ -232,6 +261,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert not self.store.statistics().is_on_fallback
         assert self.store.failing_since_ms is None
         assert self.store.is_idle
+        self.run(self._check_now())
+        assert keys_of(self.newest_nacks) == self.nacks.keys
         assert all(len(heard.errors) == 1 for _, heard in self.receipts)
         self._collect()
         self.receipts = []
@@ -256,6 +287,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._collect()
         assert len(self.world.ledgers.held) <= 1, "two writes at once"
         statistics = self.store.statistics()
+        nacks_since = self._durable_nacks
         assert statistics.persisted_version <= self.store.cursor.version
         view = await read_cursor(
             PATH,
@@ -266,9 +298,23 @@ class StoreMachine(RuleBasedStateMachine):
         assert view.snapshot.version >= self.promised, "a receipt was untrue"
         assert view.snapshot.version >= statistics.persisted_version
         self._check_content(view.snapshot)
+        self.newest_nacks = view.nacks
+        self._check_nacks(view.nacks, nacks_since)
 
     def _check_content(self, snapshot: CursorSnapshot) -> None:
         assert content(snapshot) == self.diary[snapshot.version]
+
+    @property
+    def _durable_nacks(self) -> int:
+        return self.store._persister.nacks._durable_version
+
+    def _check_nacks(self, nacks: PendingNacks, since: int) -> None:
+        found = keys_of(nacks)
+        assert any(
+            found.items() <= keys.items() and keys.keys() - self.acked_since <= found.keys()
+            for version, keys in self.nack_diary.items()
+            if version >= since
+        ), (found, self.nack_diary)
 
     def _collect(self) -> None:
         for version, heard in self.receipts:

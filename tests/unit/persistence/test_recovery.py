@@ -10,7 +10,7 @@ from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
 from ackgate.errors import UnknownFormatError
 from ackgate.persistence import envelope
 from ackgate.persistence.chunks import cut
-from ackgate.persistence.codec import encode_record
+from ackgate.persistence.codec import NEWEST_FORMAT, encode_record
 from ackgate.persistence.envelope import Packing
 from ackgate.persistence.ports import LedgerEntry
 from ackgate.persistence.records import CursorRecord, DeltaRecord, SnapshotRecord
@@ -177,10 +177,10 @@ def test_an_entry_that_no_bookie_gives_is_skipped() -> None:
 
 def test_a_newer_format_fails_instead_of_being_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_of(snap(1))
-    monkeypatch.setattr(envelope, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(envelope, "FORMAT_VERSION", NEWEST_FORMAT + 1)
     newer = entries_of(snap(1), snap(2))[1]
     monkeypatch.undo()
-    with pytest.raises(UnknownFormatError, match=r"entry 1: .*format 2"):
+    with pytest.raises(UnknownFormatError, match=r"entry 1: .*format 3"):
         scanned([*entries, newer])
 
 

@@ -1,0 +1,164 @@
+"""Negatively acknowledged entries that wait for their time, as values to be stored.
+
+Pure. They are state of a subscription beside its acks: whoever holds them back keeps them live, and
+hands over frozen images. An entry is under the key of its time bucket, in ms since 1970::
+
+    key     768 000  ->  ledger 3: {5, 6, 7}      due first
+            768 256  ->  ledger 3: {9}, ledger 8: {0..4}
+            ...                                     due last: what is left out first
+
+What is acked needs no new image: it is dropped when the image is laid over the acks (`unacked`).
+So is what falls due: after a crash its time has come, and it comes at once. To lose an image, or a
+part of one, is safe for the same reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.cursor.position import ENTRY_ID_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyroaring import BitMap
+
+    from ackgate.cursor.message_ledgers import MessageLedgers
+    from ackgate.cursor.position import Position
+
+BITMAP_OVERHEAD_BYTES: Final = 16
+"""What a bitmap takes beside itself: ledger id, its length, and a share of the key."""
+
+
+class NackedLedger(NamedTuple):
+    """Entries of one ledger that are due together."""
+
+    key_ms: int
+    ledger_id: int
+    entry_ids: BitMap
+
+
+@dataclass(frozen=True, slots=True)
+class PendingNacks:
+    """Entries that wait, by their time. Of an entry that is there twice the earlier time counts."""
+
+    buckets: Mapping[int, Mapping[int, BitMap]] = field(default_factory=dict)
+    """Key in ms -> message ledger id -> entry ids; both ascending. Own copies; none is empty."""
+
+    precision_bits: int = 0
+    """The keys were made with so many low bits cleared. For people; nothing is decided by it."""
+
+    @property
+    def entry_count(self) -> int:
+        """How many there are."""
+        return sum(len(entry_ids) for _, _, entry_ids in self)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What they take when they are stored, before compression. Run-optimises them in place."""
+        return sum(_stored_bytes(entry_ids) for _, _, entry_ids in self)
+
+    def __iter__(self) -> Iterator[NackedLedger]:
+        """Earliest first."""
+        for key_ms, ledgers in self.buckets.items():
+            for ledger_id, entry_ids in ledgers.items():
+                yield NackedLedger(key_ms, ledger_id, entry_ids)
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.buckets)
+
+
+NO_NACKS: Final = PendingNacks()
+
+
+@dataclass(frozen=True, slots=True)
+class NackImage:
+    """What there was to be stored at one version."""
+
+    version: int
+    """Number of changes that made an image worth storing."""
+
+    nacks: PendingNacks
+    """As far as it is to be kept."""
+
+    entries_in_memory: int
+    """How many there were in all."""
+
+
+def earliest(parts: Iterable[NackedLedger], bytes_max: int, *, precision_bits: int) -> PendingNacks:
+    """Copies of what is due earliest, as much as fits into so many bytes when stored."""
+    buckets: dict[int, dict[int, BitMap]] = {}
+    room = bytes_max
+    for key_ms, ledger_id, entry_ids in parts:
+        copy = entry_ids.copy()
+        size = _stored_bytes(copy)
+        if size > room:
+            copy = _fitting(copy, room)
+            size = room
+        if copy:
+            buckets.setdefault(key_ms, {})[ledger_id] = copy
+        room -= size
+        if room <= BITMAP_OVERHEAD_BYTES:
+            break
+    return PendingNacks(buckets, precision_bits)
+
+
+def unacked(
+    nacks: PendingNacks, mark_delete: Position, acked: Mapping[int, BitMap]
+) -> PendingNacks:
+    """Those above the mark-delete that are not acked, each once, in copies."""
+    seen: dict[int, BitMap] = {}
+    buckets: dict[int, dict[int, BitMap]] = {}
+    for key_ms, ledger_id, entry_ids in nacks:
+        if ledger_id < mark_delete.ledger_id:
+            continue
+        left = entry_ids.copy()
+        if ledger_id == mark_delete.ledger_id:
+            left.remove_range(0, mark_delete.entry_id + 1)
+        if ledger_id in acked:
+            left -= acked[ledger_id]
+        if ledger_id in seen:
+            left -= seen[ledger_id]
+            seen[ledger_id] |= left
+        else:
+            seen[ledger_id] = left.copy()
+        if left:
+            buckets.setdefault(key_ms, {})[ledger_id] = left
+    return PendingNacks(buckets, nacks.precision_bits)
+
+
+def existing(nacks: PendingNacks, ledgers: MessageLedgers) -> PendingNacks:
+    """Those of entries that exist, in copies."""
+    buckets: dict[int, dict[int, BitMap]] = {}
+    for key_ms, ledger_id, entry_ids in nacks:
+        left = entry_ids.copy()
+        left.remove_range(ledgers.entry_count(ledger_id) or 0, ENTRY_ID_MAX + 1)
+        if left:
+            buckets.setdefault(key_ms, {})[ledger_id] = left
+    return PendingNacks(buckets, nacks.precision_bits)
+
+
+def _stored_bytes(entry_ids: BitMap) -> int:
+    entry_ids.run_optimize()
+    return BITMAP_OVERHEAD_BYTES + len(entry_ids.serialize())
+
+
+def _fitting(entry_ids: BitMap, bytes_max: int) -> BitMap:
+    """The lowest members, as many as fit."""
+    fits, too_many = 0, len(entry_ids)
+    while too_many - fits > 1:
+        count = (fits + too_many) // 2
+        if _stored_bytes(_lowest(entry_ids, count)) <= bytes_max:
+            fits = count
+        else:
+            too_many = count
+    return _lowest(entry_ids, fits)
+
+
+def _lowest(entry_ids: BitMap, count: int) -> BitMap:
+    lowest = entry_ids.copy()
+    if count < len(lowest):
+        lowest.remove_range(entry_ids[count], ENTRY_ID_MAX + 1)
+    return lowest
