@@ -1,0 +1,76 @@
+"""How a bucket tracker cuts, stores, merges and loads. Pure; `config.delayed` has Pulsar's names.
+
+Everything that the tracker does more than once, or keeps more than one of, has its bound here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSettings:
+    """Defaults are Pulsar's where Pulsar has the setting."""
+
+    # -- sealing
+
+    entries_min: int = 50_000
+    """``delayedDeliveryMinIndexCountPerBucket``: with so many, seal at the next change of ledger."""
+
+    entries_max: int = 200_000
+    """With so many, seal within a ledger, too. Bounds the mutable bucket's memory."""
+
+    age_max_ms: int = 600_000
+    """Seal what has waited in memory for so long, if it is a tenth of `entries_min`. 0: never."""
+
+    segment_span_ms: int = 300_000
+    """A segment spans no more: ``delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds``."""
+
+    segment_entries_max: int = 5_000
+    """A segment has no more: ``delayedDeliveryMaxIndexesPerBucketSnapshotSegment``. -1: any."""
+
+    creates_max: int = 2
+    """Snapshots written at a time; others wait. Bounds the memory of what is being written."""
+
+    # -- merging
+
+    buckets_max: int = -1
+    """``delayedDeliveryMaxNumBuckets``: with more than so many, neighbours are merged. -1: never."""
+
+    merge_width: int = 4
+    """So many neighbours are merged at once, at the most."""
+
+    merge_entries_max: int = 400_000
+    """A merge that would hold more is not made: bounds its memory (some 100 bytes an entry) and the
+    time that it takes in one piece. With buckets that large, `buckets_max` is exceeded."""
+
+    # -- loading
+
+    load_entries_min: int = 256
+    """Segments smaller than this are fetched together with the next ones."""
+
+    load_lead_ms: int = 10_000
+    """Segments are fetched so long before their first entry is due."""
+
+    load_rest_percent: int = 20
+    """And not before so little is left of those fetched last."""
+
+    loaded_entries_max: int = 500_000
+    """With so many in memory, only what is due before all of them is fetched. Bounds the memory
+    when consumers are slow."""
+
+    # -- recovering
+
+    metadata_loads_max: int = 4
+    """Snapshots whose metadata is read at a time."""
+
+    # -- failing
+
+    attempts_max: int = 4
+    """Attempts of a create, a load or a delete in a row (Pulsar: 1 + ``MaxRetryTimes``)."""
+
+    retry_ms: int = 500
+    """Before the second attempt; doubled for each further one, with a jitter of up to a quarter."""
+
+    retry_ms_max: int = 60_000
+    """After the last attempt, and the longest wait at all."""

@@ -1,0 +1,165 @@
+"""From the mutable bucket to a stored one. Pure.
+
+While its snapshot is written and registered, a bucket's entries are in memory and are delivered
+when due. A create that fails is tried again, and after the last attempt again now and then: nothing
+is lost by that but memory (`BucketStatistics.buckets_failing`). What was delivered or discarded
+between two attempts is left out of the next one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.dispatcher.trackers.bucket_plans import CreateSnapshot, Stored
+from ackgate.dispatcher.trackers.bucket_statistics import OperationType
+from ackgate.dispatcher.trackers.mutable_bucket import span_of
+from ackgate.dispatcher.trackers.sealed_bucket import BucketState, SealedBucket
+from ackgate.dispatcher.trackers.segments import cut, groups_of, metadata_of, segments_of
+
+if TYPE_CHECKING:
+    from ackgate.dispatcher.trackers.bucket_plans import Outcome, SnapshotSegment
+    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+    from ackgate.dispatcher.trackers.holdings import Holdings
+    from ackgate.dispatcher.trackers.keys import DelayKeys
+    from ackgate.dispatcher.trackers.plan_book import PlanBook
+    from ackgate.dispatcher.trackers.segments import SegmentGroups
+    from ackgate.dispatcher.trackers.snapshot_keeper import SnapshotKeeper
+
+
+class Drafted(NamedTuple):
+    """A snapshot to be written: what the plan says, and how it will be loaded."""
+
+    columns: SnapshotSegment
+    segments: tuple[SnapshotSegment, ...]
+    plan: CreateSnapshot
+    groups: SegmentGroups
+
+
+def draft(columns: SnapshotSegment, settings: BucketSettings) -> Drafted:
+    """Cut sorted columns, at least one row, into a snapshot. The plan has no number yet."""
+    bounds = cut(
+        columns,
+        span_ms=settings.segment_span_ms,
+        entries_max=settings.segment_entries_max,
+    )
+    segments = segments_of(columns, bounds)
+    metadata = metadata_of(columns, bounds)
+    first, last = span_of(columns)
+    groups = groups_of(
+        [segment.first_key_ms for segment in metadata],
+        [segment.entry_count for segment in metadata],
+        entries_min=settings.load_entries_min,
+    )
+    return Drafted(columns, segments, CreateSnapshot(0, first, last, segments, metadata), groups)
+
+
+class Storing:
+    """Buckets on their way into storage."""
+
+    __slots__ = ("_book", "_holdings", "_keeper", "_keys", "_queue", "_registering", "_writing")
+
+    def __init__(
+        self, holdings: Holdings, book: PlanBook, keeper: SnapshotKeeper, keys: DelayKeys
+    ) -> None:
+        self._holdings = holdings
+        self._book = book
+        self._keeper = keeper
+        self._keys = keys
+        self._queue: deque[SealedBucket] = deque()
+        self._registering: list[SealedBucket] = []
+        self._writing = 0
+
+    def store(self, bucket: SealedBucket) -> None:
+        """A bucket was sealed."""
+        self._queue.append(bucket)
+
+    def advance(self, now_ms: int) -> list[SealedBucket]:
+        """Ask for what is to be written now. Returns buckets that are stored from now on."""
+        while self._queue and self._writing < self._book.settings.creates_max:
+            bucket = self._queue.popleft()
+            if bucket.state is BucketState.WAITING:
+                self._write(bucket, now_ms)
+        stored = [bucket for bucket in self._registering if self._is_registered(bucket)]
+        for bucket in stored:
+            self._settle(bucket, now_ms)
+        self._registering = [
+            bucket for bucket in self._registering if bucket.state is BucketState.REGISTERING
+        ]
+        return stored
+
+    def _is_registered(self, bucket: SealedBucket) -> bool:
+        return (
+            bucket.state is BucketState.REGISTERING
+            and bucket.snapshot_id is not None
+            and self._keeper.names(bucket.snapshot_id)
+        )
+
+    def _write(self, bucket: SealedBucket, now_ms: int) -> None:
+        columns = self._holdings.memory_of(bucket)
+        if not columns.keys_ms.size:
+            bucket.move_to(BucketState.GONE)
+            self._holdings.drop(bucket)
+            return
+        drafted = draft(columns, self._book.settings)
+        bucket.move_to(BucketState.STORING)
+        bucket.first, bucket.last = drafted.plan.first, drafted.plan.last
+        self._writing += 1
+        self._book.ask(
+            lambda number: drafted.plan._replace(plan=number),
+            partial(self._on_written, bucket, drafted.groups, drafted.columns),
+            now_ms,
+            OperationType.CREATE,
+        )
+
+    def _on_written(
+        self,
+        bucket: SealedBucket,
+        groups: SegmentGroups,
+        columns: SnapshotSegment,
+        outcome: Outcome,
+        now_ms: int,
+    ) -> None:
+        self._writing -= 1
+        if isinstance(outcome, Stored):
+            if bucket.state is not BucketState.STORING:
+                self._keeper.give_up(outcome.snapshot_id)
+                return
+            bucket.attempts = 0
+            bucket.snapshot_id = outcome.snapshot_id
+            bucket.bytes_stored = outcome.bytes_stored
+            bucket.stored_columns = columns
+            bucket.move_to(BucketState.REGISTERING)
+            self._holdings.set_groups(bucket, groups, 0)
+            self._registering.append(bucket)
+            self._keeper.keep(bucket.record)
+        elif bucket.state is BucketState.STORING:
+            bucket.attempts += 1
+            bucket.move_to(BucketState.WAITING)
+            self._book.retries.schedule(bucket.attempts, now_ms, partial(self._retry, bucket))
+
+    def _retry(self, bucket: SealedBucket, _now_ms: int) -> None:
+        if bucket.state is BucketState.WAITING:
+            self._queue.append(bucket)
+
+    def _settle(self, bucket: SealedBucket, now_ms: int) -> None:
+        """It is registered: what is not due soon leaves memory."""
+        groups, columns = bucket.groups, bucket.stored_columns
+        assert groups is not None
+        assert columns is not None
+        near_ms = self._keys.cutoff(now_ms + self._book.settings.load_lead_ms)
+        kept = int(groups.first_keys_ms.searchsorted(near_ms, "right"))
+        bucket.move_to(BucketState.STORED)
+        bucket.stored_columns = None
+        bucket.next_group = kept
+        if kept < len(groups):
+            row = int(groups.entry_counts[:kept].sum(dtype="int64"))
+            first = columns.keys_ms[row], columns.ledger_ids[row], columns.entry_ids[row]
+            self._holdings.unload_from(bucket, (int(first[0]), int(first[1]), int(first[2])))
+        bucket.group_entries = bucket.memory_entries
+
+    def clear(self) -> None:
+        """All buckets are gone."""
+        self._queue.clear()
+        self._registering.clear()
