@@ -26,6 +26,7 @@ from pyroaring import BitMap
 from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
 from ackgate.cursor.position import Position
 from ackgate.errors import CallerError, OwnershipError
+from ackgate.persistence.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -210,16 +211,12 @@ class CancelledMessages:
     async def _until_durable(self) -> None:
         store = self._store
         assert store is not None
+        version = store.cursor.version
+        await store.flush()  # after failures the next attempt of its own may be far off
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def settle(error: BaseException | None) -> None:
-            if not durable.done():
-                if error is None:
-                    durable.set_result(None)
-                else:
-                    durable.set_exception(error)
-
-        store.when_durable(store.cursor.version, settle)
+        store.when_durable(
+            version, lambda error: fail(durable, error) if error is not None else resolve(durable)
+        )
         await durable
         outcome = store.outcome
         if outcome is not None and outcome.entries_dropped:
