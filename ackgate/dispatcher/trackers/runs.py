@@ -115,19 +115,3 @@ def expanded(runs: Runs) -> tuple[IntArray, IntArray, IntArray]:
     shifts = np.repeat(starts - (ends - lengths), lengths)
     entry_ids = np.arange(int(ends[-1]), dtype=np.int64) + shifts
     return np.repeat(keys, lengths), np.repeat(ledger_ids, lengths), entry_ids
-
-
-def split_at(runs: Runs, entries: int) -> tuple[Runs, Runs]:
-    """The first so many entries, and the rest; a run is cut if it must be."""
-    ends = np.cumsum(runs.stops - runs.starts)
-    row = int(np.searchsorted(ends, entries))
-    if row >= ends.size:
-        return runs, no_runs()
-    beyond = int(ends[row]) - entries
-    head, rest = runs.rows(slice(0, row + 1)), runs.rows(slice(row + (beyond == 0), None))
-    if beyond:
-        cut = int(runs.stops[row]) - beyond
-        head, rest = Runs(*map(np.copy, head)), Runs(*map(np.copy, rest))
-        head.stops[-1] = cut
-        rest.starts[0] = cut
-    return head, rest

@@ -1,0 +1,192 @@
+"""Sorted runs, packed: two bytes a run where a heap of triples takes twenty-four.
+
+Pure. Immutable but for how far it was taken. A position is one number here, ``slot << bits | entry``,
+the slot being the ledger's place among those that occur; runs are cut into blocks that share a key,
+and within a block only the distances are kept::
+
+    block   key, first position                12 rows: 8 + 8 + 4 bytes
+    row     distance to the row before         1, 2, 4 or 8 bytes, whatever is least in all
+            length less one                    none if all runs are of one entry
+
+Distances that are too wide for the width chosen are kept apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ackgate.dispatcher.trackers.runs import Runs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    IntArray = NDArray[np.int64]
+
+BLOCK_ROWS: Final = 4_096
+"""No block has more rows: so much is unpacked at once, at least."""
+
+WIDE_BYTES: Final = 12
+"""A value kept apart, with its place."""
+
+PART_BYTES: Final = 2_500
+"""Objects round the arrays. Measured."""
+
+
+class NarrowArray:
+    """Numbers of 0 and above, most of them small."""
+
+    __slots__ = ("_narrow", "_wide", "_wide_at")
+
+    def __init__(self, values: IntArray) -> None:
+        dtype, limit = _width(values)
+        is_wide = values > limit
+        self._wide_at: NDArray[np.uint32] = np.flatnonzero(is_wide).astype(np.uint32)
+        self._wide: IntArray = values[self._wide_at]
+        self._narrow: NDArray[Any] = values.astype(dtype)
+
+    def slice(self, start: int, stop: int) -> IntArray:
+        """Some of them, as they were."""
+        values = self._narrow[start:stop].astype(np.int64)
+        if self._wide.size:
+            first, last = np.searchsorted(self._wide_at, (start, stop))
+            values[self._wide_at[first:last].astype(np.int64) - start] = self._wide[first:last]
+        return values
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of the arrays."""
+        return self._narrow.nbytes + self._wide.nbytes + self._wide_at.nbytes
+
+
+def _width(values: IntArray) -> tuple[type[np.integer[Any]], int]:
+    """The type that takes the least room, and its largest value."""
+    best: tuple[int, type[np.integer[Any]], int] = (8 * values.size, np.int64, 2**63 - 1)
+    highest = int(values.max()) if values.size else 0
+    for dtype, limit in ((np.uint8, 2**8 - 1), (np.uint16, 2**16 - 1), (np.uint32, 2**32 - 1)):
+        wide = int(np.count_nonzero(values > limit)) if highest > limit else 0
+        room = values.size * np.dtype(dtype).itemsize + wide * WIDE_BYTES
+        if room < best[0]:
+            best = (room, dtype, limit)
+        if not wide:
+            break
+    return best[1], best[2]
+
+
+class PackedRuns:
+    """Sorted runs that are taken from the front, block by block."""
+
+    __slots__ = (
+        "_at",
+        "_block_at",
+        "_block_heads",
+        "_block_keys",
+        "_distances",
+        "_entry_bits",
+        "_ledger_ids",
+        "_lengths",
+        "byte_count",
+        "head",
+        "row_count",
+    )
+
+    byte_count: Final[int]
+
+    row_count: Final[int]
+    """Runs that were packed, taken or not."""
+
+    head: tuple[int, int, int]
+    """(key, ledger, start) of the first run that was not taken. Without one: meaningless."""
+
+    def __init__(self, runs: Runs) -> None:
+        """Pack sorted runs; at least one."""
+        self._ledger_ids, slots = _slots(runs.ledger_ids)
+        self._entry_bits = max(1, int(runs.starts.max()).bit_length())
+        codes = (slots << self._entry_bits) + runs.starts
+        is_head = np.zeros(codes.size, dtype=np.bool_)
+        is_head[::BLOCK_ROWS] = True
+        is_head[1:] |= runs.keys[1:] != runs.keys[:-1]
+        heads = np.flatnonzero(is_head)
+        self._block_at: NDArray[np.uint32] = np.append(heads, codes.size).astype(np.uint32)
+        self._block_keys = runs.keys[heads]
+        self._block_heads = codes[heads]
+        distances = np.diff(codes, prepend=0)
+        distances[heads] = 0
+        self._distances = NarrowArray(distances)
+        lengths = runs.stops - runs.starts - 1
+        self._lengths = NarrowArray(lengths) if lengths.any() else None
+        arrays = (self._block_at, self._block_keys, self._block_heads, self._ledger_ids)
+        packed = self._distances.byte_count + (self._lengths.byte_count if self._lengths else 0)
+        self.byte_count = PART_BYTES + packed + sum(array.nbytes for array in arrays)
+        self.row_count = codes.size
+        self._at = 0
+        self._set_head()
+
+    def _set_head(self) -> None:
+        if self._at < self._block_keys.size:
+            code = int(self._block_heads[self._at])
+            ledger_id = int(self._ledger_ids[code >> self._entry_bits])
+            entry_id = code & ((1 << self._entry_bits) - 1)
+            self.head = (int(self._block_keys[self._at]), ledger_id, entry_id)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether nothing is left."""
+        return self._at == self._block_keys.size
+
+    def next_blocks(self, cutoff: int, rows_min: int) -> tuple[Runs, IntArray]:
+        """The first runs of the next blocks with keys up to `cutoff`, and the sizes of the blocks.
+
+        So many that they have `rows_min` rows, if there are. The stops of the runs are 0.
+        """
+        stop = int(np.searchsorted(self._block_keys, cutoff, side="right"))
+        rows = int(self._block_at[self._at]) + rows_min
+        stop = min(stop, int(np.searchsorted(self._block_at, np.uint32(min(rows, 2**32 - 1)))))
+        codes = self._block_heads[self._at : stop]
+        heads = Runs(
+            self._block_keys[self._at : stop],
+            self._ledger_ids[codes >> self._entry_bits],
+            codes & ((1 << self._entry_bits) - 1),
+            np.zeros(codes.size, dtype=np.int64),
+        )
+        block_at = self._block_at[self._at : stop + 1].astype(np.int64)
+        return heads, block_at[1:] - block_at[:-1]
+
+    def take(self, blocks: int) -> Runs:
+        """Unpack the next so many blocks; they are taken."""
+        runs = self._unpacked(self._at, self._at + blocks)
+        self._at += blocks
+        self._set_head()
+        return runs
+
+    def left(self) -> Runs:
+        """What was not taken. For tests."""
+        return self._unpacked(self._at, self._block_keys.size)
+
+    def _unpacked(self, start: int, stop: int) -> Runs:
+        block_at = self._block_at[start : stop + 1].astype(np.int64)
+        sizes = np.diff(block_at)
+        first_row, stop_row = int(block_at[0]), int(block_at[-1])
+        codes = np.cumsum(self._distances.slice(first_row, stop_row))
+        begins = block_at[:-1] - first_row
+        codes += np.repeat(self._block_heads[start:stop] - codes[begins], sizes)
+        starts = codes & ((1 << self._entry_bits) - 1)
+        stops = starts + 1
+        if self._lengths is not None:
+            stops += self._lengths.slice(first_row, stop_row)
+        ledger_ids = self._ledger_ids[codes >> self._entry_bits]
+        return Runs(np.repeat(self._block_keys[start:stop], sizes), ledger_ids, starts, stops)
+
+
+def _slots(ledger_ids: IntArray) -> tuple[IntArray, IntArray]:
+    """The ledgers that occur, ascending, and for each row the place of its ledger there."""
+    lowest, highest = int(ledger_ids.min()), int(ledger_ids.max())
+    if highest - lowest > 4 * ledger_ids.size + 64:
+        table, slots = np.unique(ledger_ids, return_inverse=True)
+        return table, slots.astype(np.int64)
+    offsets = ledger_ids - lowest
+    occurs = np.zeros(highest - lowest + 1, dtype=np.int64)
+    occurs[offsets] = 1
+    table = np.flatnonzero(occurs) + lowest
+    return table, (np.cumsum(occurs) - 1)[offsets]
