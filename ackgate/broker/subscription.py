@@ -348,6 +348,25 @@ class Subscription:
             self._is_busy = False
             self.ask_round()
 
+    async def clear_delayed(self) -> None:
+        """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
+
+        Consumers are sent away first, and come back by themselves. No entry is lost by this.
+        """
+        self._check_idle()
+        self._is_busy = True
+        try:
+            self.disconnect_consumers()
+            await self._dispatch_loop.settle()
+            self.held.clear_delayed()
+            if self.dispatcher is not None:
+                self.dispatcher.reset()
+            self.cursor.rewind()
+            self.held.rewound()
+        finally:
+            self._is_busy = False
+            self.ask_round()
+
     async def reset_to_time(self, publish_time_ms: int) -> None:
         """Seek to the first entry published at or after this time."""
         await self.reset(await self.topic.ledger.reads.first_published_at(publish_time_ms))

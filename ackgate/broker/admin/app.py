@@ -18,6 +18,7 @@ from ackgate.broker.admin import (
     brokers,
     bundles,
     cursor_moves,
+    delayed,
     lookup,
     metrics,
     namespace_policies,
@@ -70,6 +71,7 @@ ROUTER: Final = Router(
         *stats.ROUTES,
         *subscriptions.ROUTES,
         *cursor_moves.ROUTES,
+        *delayed.ROUTES,
         *topic_policies.ROUTES,
     )
 )

@@ -249,6 +249,11 @@ class HeldEntries:
         """The dispatcher has forgotten all; the cursor reads again whatever is not held."""
         self._ahead.clear()
 
+    def clear_delayed(self) -> None:
+        """Forget the delayed entries alone: the cursor is to read them again."""
+        if self.tracker is not None:
+            self.tracker.clear()
+
     def clear(self) -> None:
         """Hold nothing any more. What was held is lost unless it is acked or read again."""
         for source in self._sources:

@@ -402,3 +402,24 @@ async def test_held_and_acked_entries_are_passed_over_whether_read_through_or_no
     await at(6000)
     assert len(third.names) == 66
     world.check()
+
+
+@in_virtual_time
+async def test_a_cleared_index_is_built_again_by_reading() -> None:
+    world = await started()
+    client = await world.consumer()
+    await world.publish("late", delay_ms=500)
+    await world.publish("now")
+    await world.publish("later", delay_ms=900)
+    assert client.names == ["now"]
+    client.ack("now")
+    subscription = world.subscription()
+    assert subscription.held.statistics().delayed_entries == 2
+    await subscription.clear_delayed()
+    assert not subscription.consumers
+    assert subscription.held.statistics().delayed_entries == 0
+    again = await world.consumer()
+    assert subscription.held.statistics().delayed_entries == 2
+    await at(2_000)
+    assert again.got == [(500, "late"), (900, "later")]
+    world.check()

@@ -1,0 +1,156 @@
+"""Delayed messages: what is held, cancelling by position, clearing a subscription's index.
+
+Edge. These paths are ours: Pulsar has no cancel, and PIP-195's ``clear-delayed-bucket-snapshots``
+was never built. All of them concern one topic or partition; positions say nothing of partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.admin.call import DONE, json_reply
+from ackgate.broker.admin.refusals import RefusedError
+from ackgate.broker.admin.router import Route
+from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
+from ackgate.broker.stats.json_form import to_json
+from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.delayed.cancel import PositionOutcome
+    from ackgate.broker.topic import Topic
+
+_SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
+    CancelOutcome.UNKNOWN_POSITION: 404,
+    CancelOutcome.NOT_DELAYED: 412,
+    CancelOutcome.DUE: 409,
+    CancelOutcome.DELIVERED: 409,
+}
+"""What is no success, where one position is asked for."""
+
+
+async def get_delayed(call: Call) -> Reply:
+    """What each subscription holds back, and how many messages are cancelled."""
+    await _refuse_partitioned(call)
+    topic = await call.topic()
+    return json_reply(
+        {
+            "topic": str(topic.name),
+            "cancelled": topic.cancelled.count,
+            "subscriptions": {
+                name: to_json(subscription.held.statistics())
+                for name, subscription in topic.subscriptions.items()
+                if subscription.is_durable
+            },
+        }
+    )
+
+
+async def cancel_one(call: Call) -> Reply:
+    """Cancel one message; what is no success is refused."""
+    position = Position(call.integer("ledgerId"), call.integer("entryId"))
+    await _refuse_partitioned(call)
+    topic = await call.topic()
+    [told] = await topic.cancelled.cancel([_checked(position)])
+    if told.outcome in _SINGLE_STATUS:
+        raise RefusedError(_SINGLE_STATUS[told.outcome], _why(topic, told))
+    return json_reply(_told(told))
+
+
+async def cancel_many(call: Call) -> Reply:
+    """Cancel those in the body, ``{"positions": ["12:0", ...]}``; for each its outcome."""
+    positions = _positions(call.json())
+    await _refuse_partitioned(call)
+    outcomes = await (await call.topic()).cancelled.cancel(positions)
+    return json_reply(
+        {
+            "cancelled": sum(told.outcome is CancelOutcome.CANCELLED for told in outcomes),
+            "outcomes": [_told(told) for told in outcomes],
+        }
+    )
+
+
+async def clear_index(call: Call) -> Reply:
+    """Drop a subscription's index of delayed messages with its snapshots; reading rebuilds it."""
+    await _refuse_partitioned(call)
+    await (await call.subscription()).clear_delayed()
+    return DONE
+
+
+async def _refuse_partitioned(call: Call) -> None:
+    if await call.partitions():
+        raise RefusedError(
+            405, f"{call.topic_name} is a partitioned topic: a position is one of a partition"
+        )
+
+
+def _positions(body: object) -> list[Position]:
+    texts = body.get("positions") if isinstance(body, dict) else None
+    if not isinstance(texts, list):
+        raise RefusedError(400, 'expected {"positions": ["ledger:entry", ...]}')
+    if len(texts) > POSITIONS_MAX:
+        raise RefusedError(400, f"{len(texts)} positions, at most {POSITIONS_MAX} are possible")
+    return [_position(text) for text in texts]
+
+
+def _position(text: object) -> Position:
+    ledger_id, separator, entry_id = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not separator or not all(
+        part.isascii() and part.isdigit() and len(part) <= 19 for part in (ledger_id, entry_id)
+    ):
+        raise RefusedError(400, f"{_short(text)} is not a position: ledger:entry is expected")
+    return _checked(Position(int(ledger_id), int(entry_id)))
+
+
+def _checked(position: Position) -> Position:
+    if position.ledger_id > LEDGER_ID_MAX or position.entry_id > ENTRY_ID_MAX:
+        raise RefusedError(400, f"{position} is not a position: no ledger or entry has such an id")
+    return position
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+def _told(told: PositionOutcome) -> dict[str, Any]:
+    """Nothing that is not known is told."""
+    known: dict[str, Any] = {"position": str(told.position), "outcome": told.outcome.value}
+    if told.deliver_at is not None:
+        known["deliverAt"] = told.deliver_at
+    if told.subscriptions:
+        known["subscriptions"] = {
+            name: {"outcome": found.outcome.value}
+            | ({} if found.consumer is None else {"consumer": found.consumer})
+            for name, found in told.subscriptions.items()
+        }
+    return known
+
+
+def _why(topic: Topic, told: PositionOutcome) -> str:
+    position = f"{told.position} of {topic.name}"
+    match told.outcome:
+        case CancelOutcome.UNKNOWN_POSITION:
+            return f"there is no message {position}"
+        case CancelOutcome.NOT_DELAYED:
+            return f"message {position} was published without a delivery time"
+        case _:
+            who = ", ".join(
+                f"{name}: {found.outcome.value}"
+                + (f" to {found.consumer}" if found.consumer is not None else "")
+                for name, found in told.subscriptions.items()
+            )
+            due = "is due" if told.outcome is CancelOutcome.DUE else "was delivered"
+            return f"message {position} {due}" + (f" ({who})" if who else "")
+
+
+_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+ROUTES: Final = (
+    Route("GET", f"{_TOPIC}/delayed", get_delayed),
+    Route("DELETE", f"{_TOPIC}/delayed/{{ledgerId}}/{{entryId}}", cancel_one),
+    Route("POST", f"{_TOPIC}/delayed/cancel", cancel_many),
+    Route("DELETE", f"{_TOPIC}/subscription/{{subscription}}/delayedBucketSnapshots", clear_index),
+)
