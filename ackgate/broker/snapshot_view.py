@@ -49,6 +49,8 @@ def snapshot_json(ledger_id: int, entry: LedgerEntry) -> dict[str, Any]:
 
 def _metadata_fields(metadata: SnapshotMetadata) -> dict[str, Any]:
     fields: dict[str, Any] = {
+        "part": metadata.part_number,
+        "parts": metadata.part_count,
         "first": str(metadata.first),
         "last": str(metadata.last),
         "segments": len(metadata.segments),
@@ -71,6 +73,8 @@ def snapshot_row(told: dict[str, Any]) -> tuple[str, ...]:
             number = str(told["segment"])
         case "metadata":
             number = f"{told['first']}..{told['last']}, {told['segments']} segments"
+            if told["parts"] > 1:
+                number += f" (part {told['part'] + 1} of {told['parts']})"
         case kind:
             return (entry_id, kind, told["error"], "", "", "", size)
     due = (

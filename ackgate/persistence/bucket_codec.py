@@ -32,7 +32,7 @@ from ackgate.persistence.envelope import Packing, seal, unseal
 from ackgate.persistence.records import RecordKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -49,9 +49,11 @@ _CHUNK_OVERHEAD_BYTES: Final = 64
 
 
 def encode_metadata(metadata: SnapshotMetadata, *, snapshot_id: int, packing: Packing) -> bytes:
-    """Record 0. Its bitmaps are run-optimised in place. Raises `CallerError` for what cannot be."""
+    """A part of the metadata. Its bitmaps are run-optimised in place."""
     fields = {
         "snapshot_id": snapshot_id,
+        "part_number": metadata.part_number,
+        "part_count": metadata.part_count,
         "first_ledger_id": metadata.first.ledger_id,
         "first_entry_id": metadata.first.entry_id,
         "last_ledger_id": metadata.last.ledger_id,
@@ -75,7 +77,7 @@ def encode_metadata(metadata: SnapshotMetadata, *, snapshot_id: int, packing: Pa
 def encode_segment(
     columns: SegmentColumns, *, snapshot_id: int, segment_number: int, packing: Packing
 ) -> bytes:
-    """Record `segment_number` + 1. Raises `CallerError` for columns that are none."""
+    """A segment. Raises `CallerError` for columns that are none."""
     _check_columns(columns)
     keys, ledger_ids, entry_ids = columns
     order = np.lexsort((entry_ids, ledger_ids))
@@ -161,11 +163,18 @@ def _position_fields(positions: Mapping[int, BitMap]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------ decoding
 
 
-def decode_metadata(envelope: bytes, *, snapshot_id: int) -> SnapshotMetadata | SnapshotChunk:
-    """Record 0, or the first chunk of it. Raises `CorruptRecordError`, `UnknownFormatError`."""
+def decode_metadata(
+    envelope: bytes, *, snapshot_id: int, part_number: int
+) -> SnapshotMetadata | SnapshotChunk:
+    """A part of the metadata, or a chunk of it. Raises `CorruptRecordError`, `UnknownFormatError`."""
     fields = _fields(envelope, RecordKind.DELAYED_METADATA, _METADATA, snapshot_id)
     if isinstance(fields, SnapshotChunk):
         return fields
+    if not fields["part_number"] == part_number < fields["part_count"]:
+        raise CorruptRecordError(
+            f"part {fields['part_number']} of {fields['part_count']} of the metadata lies where "
+            f"part {part_number} must"
+        )
     try:
         return _metadata(fields)
     except (ValueError, IndexError) as error:  # PositionError, and pyroaring's complaints
@@ -175,7 +184,7 @@ def decode_metadata(envelope: bytes, *, snapshot_id: int) -> SnapshotMetadata | 
 def decode_segment(
     envelope: bytes, *, snapshot_id: int, segment_number: int
 ) -> SegmentColumns | SnapshotChunk:
-    """Record `segment_number` + 1, or a chunk of it. Raises as `decode_metadata`."""
+    """A segment, or a chunk of it. Raises as `decode_metadata`."""
     fields = _fields(envelope, RecordKind.DELAYED_SEGMENT, _SEGMENT, snapshot_id)
     if isinstance(fields, SnapshotChunk):
         return fields
@@ -194,25 +203,17 @@ def decode_entry(
 ) -> SnapshotMetadata | NumberedSegment | SnapshotChunk:
     """Whatever one entry of a snapshot ledger holds. Raises as `decode_metadata`."""
     kind, body = unseal(envelope)
+    if kind == RecordKind.DELAYED_METADATA:
+        part = _METADATA.decode(body)["part_number"]
+        return decode_metadata(envelope, snapshot_id=snapshot_id, part_number=part)
     if kind != RecordKind.DELAYED_SEGMENT:
-        return decode_metadata(envelope, snapshot_id=snapshot_id)
+        chunk = _fields(envelope, RecordKind.DELAYED_SEGMENT, _SEGMENT, snapshot_id)
+        assert isinstance(chunk, SnapshotChunk)
+        return chunk
     number = _SEGMENT.decode(body)["segment_number"]
     columns = decode_segment(envelope, snapshot_id=snapshot_id, segment_number=number)
     assert isinstance(columns, SegmentColumns)
     return NumberedSegment(number, columns)
-
-
-def join_snapshot(chunks: Sequence[SnapshotChunk | object], *, record_number: int) -> bytes:
-    """The record of these chunks, which were read one behind the other.
-
-    Raises `CorruptRecordError` unless they are all chunks of this record, and in order.
-    """
-    for index, chunk in enumerate(chunks):
-        if not isinstance(chunk, SnapshotChunk) or chunk[:3] != (record_number, index, len(chunks)):
-            raise CorruptRecordError(
-                f"chunk {index} of {len(chunks)} of record {record_number} is missing"
-            )
-    return b"".join(chunk.piece for chunk in chunks if isinstance(chunk, SnapshotChunk))
 
 
 def _fields(
@@ -248,7 +249,8 @@ def _metadata(fields: Mapping[str, Any]) -> SnapshotMetadata:
     ledger_entries = tuple(segment["ledger_entries"] for segment in fields["segments"])
     if ledger_entries and min(ledger_entries) < 1:
         raise CorruptRecordError("a segment takes no ledger entry")
-    return SnapshotMetadata(first, last, segments, ledger_entries)
+    part, parts = fields["part_number"], fields["part_count"]
+    return SnapshotMetadata(part, parts, first, last, segments, ledger_entries)
 
 
 def _summary(fields: Mapping[str, Any]) -> SegmentSummary:

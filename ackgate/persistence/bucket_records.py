@@ -8,7 +8,8 @@ Pure values. A snapshot is a ledger of its own, written once and never changed::
                    +----------+ +----------+ +----------+ +----------+
                                  10:00-10:05  10:05-10:10  10:11-10:14   by time of delivery
 
-A record that is larger than one entry may be takes several, one chunk each.
+Metadata of very many segments comes in parts, a record each, so that nothing takes long. A record
+that is larger than one entry may be takes several, one chunk each.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ class SegmentSummary(NamedTuple):
 
 
 class SnapshotMetadata(NamedTuple):
-    """What a snapshot holds."""
+    """What a snapshot holds, or one part of it."""
 
+    part_number: int
+    part_count: int
     first: Position
     """The lowest position that its entries may have."""
     last: Position
@@ -67,7 +70,7 @@ class SnapshotChunk(NamedTuple):
     """A piece of a record that did not fit into one ledger entry."""
 
     record_number: int
-    """0 is the metadata, n the segment n - 1."""
+    """From 0: the parts of the metadata, then the segments."""
     chunk_index: int
     chunk_count: int
     piece: bytes

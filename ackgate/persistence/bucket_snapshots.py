@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -29,7 +30,6 @@ from ackgate.persistence.bucket_codec import (
     decode_segment,
     encode_metadata,
     encode_segment,
-    join_snapshot,
 )
 from ackgate.persistence.bucket_records import (
     SegmentColumns,
@@ -41,16 +41,16 @@ from ackgate.persistence.bucket_registry import snapshot_ids
 from ackgate.persistence.cursor_ledger import ledger_options, ledger_password
 from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.limits import packing
-from ackgate.persistence.ports import LedgerEntry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.position import Position
     from ackgate.persistence.bucket_records import SegmentSummary
     from ackgate.persistence.ports import (
         LedgerClient,
+        LedgerEntry,
         LedgerOptions,
         LedgerReader,
         LedgerWriter,
@@ -73,6 +73,12 @@ DELAYED_RANGE_KEY: Final = "ackgate/delayed-bucket"
 TURN_ENTRIES: Final = 20_000
 """Delayed entries that are encoded or decoded before others get their turn on the loop."""
 
+SEGMENT_ENTRIES: Final = 400
+"""What a segment costs besides its entries, in entries."""
+
+PART_SEGMENTS: Final = 500
+"""Segments whose metadata makes one record."""
+
 APPEND_BYTES: Final = 1024 * 1024
 """Aim of one append."""
 
@@ -91,20 +97,17 @@ class _Layout(NamedTuple):
     """Where the segments of a snapshot lie."""
 
     metadata_entries: int
+    part_count: int
     segment_count: int
     ledger_entries: tuple[int, ...]
     """Of each segment; empty when each takes one."""
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
-        """Ledger entries, both included, of the segments first..stop-1."""
+        """The ledger entries of segments first..stop-1, the second one excluded."""
         if not self.ledger_entries:
-            return self.metadata_entries + first, self.metadata_entries + stop - 1
+            return self.metadata_entries + first, self.metadata_entries + stop
         start = self.metadata_entries + sum(self.ledger_entries[:first])
-        return start, start + sum(self.ledger_entries[first:stop]) - 1
-
-    def entries_of(self, number: int) -> int:
-        """Ledger entries that a segment takes."""
-        return self.ledger_entries[number] if self.ledger_entries else 1
+        return start, start + sum(self.ledger_entries[first:stop])
 
 
 class BucketSnapshots:
@@ -164,6 +167,7 @@ class BucketSnapshots:
         if len(segments) != len(summaries):
             raise CallerError(f"{len(segments)} segments have {len(summaries)} summaries")
         snapshot_id, packed = writer.ledger_id, packing(self._settings)
+        parts = max(1, -(-len(segments) // PART_SEGMENTS))
         turn = _Turn()
         bodies: list[list[bytes]] = []
         for number, (columns, summary) in enumerate(zip(segments, summaries, strict=True)):
@@ -171,14 +175,21 @@ class BucketSnapshots:
                 columns, snapshot_id=snapshot_id, segment_number=number, packing=packed
             )
             check_summary(columns, summary)
-            bodies.append(self._cut(encoded, snapshot_id, number + 1))
+            bodies.append(self._cut(encoded, snapshot_id, parts + number))
             await turn.spend(columns.keys_ms.size)
-        metadata = SnapshotMetadata(first, last, tuple(summaries), tuple(map(len, bodies)))
-        encoded = encode_metadata(metadata, snapshot_id=snapshot_id, packing=packed)
-        head = self._cut(encoded, snapshot_id, 0)
-        payloads = list(chain(head, *bodies))
+        sizes = tuple(map(len, bodies))
+        heads: list[list[bytes]] = []
+        for part in range(parts):
+            mine = slice(part * PART_SEGMENTS, (part + 1) * PART_SEGMENTS)
+            metadata = SnapshotMetadata(
+                part, parts, first, last, tuple(summaries[mine]), sizes[mine]
+            )
+            encoded = encode_metadata(metadata, snapshot_id=snapshot_id, packing=packed)
+            heads.append(self._cut(encoded, snapshot_id, part))
+            await turn.end()
+        payloads = list(chain(*heads, *bodies))
         await _append(writer, payloads)
-        self._remember(snapshot_id, len(head), metadata)
+        self._remember(snapshot_id, sum(map(len, heads)), sizes, parts)
         return StoredSnapshot(snapshot_id, sum(map(len, payloads)))
 
     def _cut(self, encoded: bytes, snapshot_id: int, record_number: int) -> list[bytes]:
@@ -218,16 +229,16 @@ class BucketSnapshots:
             if snapshot_id not in self._layouts:
                 await self._metadata(reader)
             layout = self._layouts[snapshot_id]
+            stop = min(stop, layout.segment_count)
+            records = _Records(reader, *layout.span(first, stop))
             found: list[SegmentColumns] = []
             turn = _Turn()
-            for group in _groups(reader, first, min(stop, layout.segment_count)):
-                payloads = await _read(reader, *layout.span(group.start, group.stop))
-                start = 0
-                for number in group:
-                    end = start + layout.entries_of(number)
-                    found.append(_segment(reader, payloads[start:end], number))
-                    start = end
-                    await turn.spend(found[-1].keys_ms.size)
+            for number in range(first, stop):
+                decode = partial(
+                    decode_segment, snapshot_id=reader.ledger_id, segment_number=number
+                )
+                found.append(await records.next(layout.part_count + number, decode))
+                await turn.spend(found[-1].keys_ms.size)
             return tuple(found)
 
     async def length_bytes(self, snapshot_id: int) -> int:
@@ -244,21 +255,29 @@ class BucketSnapshots:
             await reader.close()
 
     async def _metadata(self, reader: LedgerReader) -> SnapshotMetadata:
-        decode = partial(decode_metadata, snapshot_id=reader.ledger_id)
-        payloads = await _read(reader, 0, 0)
-        head = _decoded(reader, payloads[0], decode)
-        if isinstance(head, SnapshotChunk):
-            payloads = await _read(reader, 0, head.chunk_count - 1)
-            head = _joined(reader, payloads, 0, decode)
-        self._remember(reader.ledger_id, len(payloads), head)
-        return head
+        records = _Records(reader, 0, 1)
+        parts: list[SnapshotMetadata] = []
+        turn = _Turn()
+        while not parts or len(parts) < parts[0].part_count:
+            decode = partial(decode_metadata, snapshot_id=reader.ledger_id, part_number=len(parts))
+            parts.append(await records.next(len(parts), decode))
+            records.stop = records.at + parts[0].part_count - len(parts)
+            await turn.end()
+        whole = parts[0]._replace(
+            part_count=1,
+            segments=tuple(chain.from_iterable(part.segments for part in parts)),
+            ledger_entries=tuple(chain.from_iterable(part.ledger_entries for part in parts)),
+        )
+        self._remember(reader.ledger_id, records.at, whole.ledger_entries, len(parts))
+        return whole
 
-    def _remember(self, snapshot_id: int, head_entries: int, metadata: SnapshotMetadata) -> None:
-        sizes = metadata.ledger_entries
+    def _remember(
+        self, snapshot_id: int, head_entries: int, sizes: tuple[int, ...], parts: int
+    ) -> None:
         if len(self._layouts) >= LAYOUTS_MAX:
             self._layouts.pop(next(iter(self._layouts)))
         self._layouts[snapshot_id] = _Layout(
-            head_entries, len(sizes), () if sum(sizes) == len(sizes) else sizes
+            head_entries, parts, len(sizes), () if sum(sizes) == len(sizes) else sizes
         )
 
     # ----------------------------------------------------------------------- deleting
@@ -333,10 +352,15 @@ class _Turn:
         self._left = TURN_ENTRIES
 
     async def spend(self, entries: int) -> None:
-        self._left -= entries
+        """A segment of so many entries was worked on."""
+        self._left -= entries + SEGMENT_ENTRIES
         if self._left <= 0:
-            self._left = TURN_ENTRIES
-            await asyncio.sleep(0)
+            await self.end()
+
+    async def end(self) -> None:
+        """That was enough."""
+        self._left = TURN_ENTRIES
+        await asyncio.sleep(0)
 
 
 async def _append(writer: LedgerWriter, payloads: Sequence[bytes]) -> None:
@@ -353,58 +377,65 @@ async def _append(writer: LedgerWriter, payloads: Sequence[bytes]) -> None:
         await durable
 
 
-def _groups(reader: LedgerReader, first: int, stop: int) -> Iterator[range]:
-    """The segments in groups that are read at once."""
-    entry_bytes = max(1, reader.length_bytes // max(1, reader.last_add_confirmed + 1))
-    step = max(1, min(READ_ENTRIES_MAX, READ_BYTES // entry_bytes))
-    for start in range(first, stop, step):
-        yield range(start, min(start + step, stop))
+class _Records:
+    """Reads one record behind the other; chunks are put together."""
 
+    def __init__(self, reader: LedgerReader, at: int, stop: int) -> None:
+        """Ledger entries from `at` on, below `stop` as far as is known."""
+        self.at = at
+        self.stop = stop
+        self._reader = reader
+        self._ahead: deque[LedgerEntry] = deque()
 
-async def _read(reader: LedgerReader, first: int, last: int) -> list[LedgerEntry]:
-    if last > reader.last_add_confirmed:
-        raise CorruptRecordError(
-            f"snapshot ledger {reader.ledger_id} ends with entry {reader.last_add_confirmed}: "
-            f"entry {last} is missing"
+    async def next(self, record_number: int, decode: Callable[[bytes], T | SnapshotChunk]) -> T:
+        """The next record, which must be this one. Raises `CorruptRecordError` naming the place."""
+        entry = await self._entry()
+        record = self._decoded(entry, entry.payload, decode)
+        if not isinstance(record, SnapshotChunk):
+            return record
+        pieces = []
+        for index in range(record.chunk_count):
+            chunk = record
+            if index:
+                self.stop = max(self.stop, self.at + record.chunk_count - index)
+                later = await self._entry()
+                chunk = self._decoded(later, later.payload, decode)  # type: ignore[assignment]
+            wanted = (record_number, index, record.chunk_count)
+            if not isinstance(chunk, SnapshotChunk) or chunk[:3] != wanted:
+                raise self._misplaced(
+                    entry, f"chunk {index} of {wanted[2]} of record {record_number} is missing"
+                )
+            pieces.append(chunk.piece)
+        joined = self._decoded(entry, b"".join(pieces), decode)
+        if isinstance(joined, SnapshotChunk):
+            raise self._misplaced(entry, "a chunk lies within a chunk")
+        return joined
+
+    async def _entry(self) -> LedgerEntry:
+        if not self._ahead:
+            self._ahead.extend(await self._read())
+        self.at += 1
+        return self._ahead.popleft()
+
+    async def _read(self) -> list[LedgerEntry]:
+        reader, last = self._reader, self._reader.last_add_confirmed
+        if self.at > last:
+            raise CorruptRecordError(
+                f"snapshot ledger {reader.ledger_id} ends with entry {last}: "
+                f"entry {self.at} is missing"
+            )
+        mean_bytes = max(1, reader.length_bytes // (last + 1))
+        step = max(1, min(READ_ENTRIES_MAX, READ_BYTES // mean_bytes, self.stop - self.at))
+        return await reader.read(self.at, min(self.at + step - 1, last))
+
+    def _decoded(self, entry: LedgerEntry, encoded: bytes, decode: Callable[[bytes], T]) -> T:
+        try:
+            return decode(encoded)
+        except CorruptRecordError as error:
+            place = f"snapshot ledger {self._reader.ledger_id}, entry {entry.entry_id}"
+            raise type(error)(f"{place}: {error}") from error
+
+    def _misplaced(self, entry: LedgerEntry, why: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            f"snapshot ledger {self._reader.ledger_id}, entry {entry.entry_id}: {why}"
         )
-    return await reader.read(first, last)
-
-
-def _segment(reader: LedgerReader, payloads: list[LedgerEntry], number: int) -> SegmentColumns:
-    decode = partial(decode_segment, snapshot_id=reader.ledger_id, segment_number=number)
-    if len(payloads) > 1:
-        return _joined(reader, payloads, number + 1, decode)
-    columns = _decoded(reader, payloads[0], decode)
-    if isinstance(columns, SnapshotChunk):
-        raise _misplaced(reader, payloads[0], "a chunk lies where a whole segment must")
-    return columns
-
-
-def _joined(
-    reader: LedgerReader,
-    payloads: Sequence[LedgerEntry],
-    record_number: int,
-    decode: Callable[[bytes], T | SnapshotChunk],
-) -> T:
-    chunks = [_decoded(reader, payload, decode) for payload in payloads]
-    try:
-        encoded = join_snapshot(chunks, record_number=record_number)
-    except CorruptRecordError as error:
-        raise _misplaced(reader, payloads[0], str(error)) from error
-    record = _decoded(reader, LedgerEntry(payloads[0].entry_id, encoded), decode)
-    if isinstance(record, SnapshotChunk):
-        raise _misplaced(reader, payloads[0], "a chunk lies within a chunk")
-    return record
-
-
-def _decoded(reader: LedgerReader, entry: LedgerEntry, decode: Callable[[bytes], T]) -> T:
-    try:
-        return decode(entry.payload)
-    except CorruptRecordError as error:
-        raise type(error)(
-            f"snapshot ledger {reader.ledger_id}, entry {entry.entry_id}: {error}"
-        ) from error
-
-
-def _misplaced(reader: LedgerReader, entry: LedgerEntry, why: str) -> CorruptRecordError:
-    return CorruptRecordError(f"snapshot ledger {reader.ledger_id}, entry {entry.entry_id}: {why}")

@@ -130,7 +130,7 @@ async def test_a_bucket_without_segments() -> None:
     world = World()
     stored = await world.snapshots.create(Position(1, 0), Position(2, 0), [], [])
     found, _ = await world.again().metadata(stored.snapshot_id)
-    assert found == (Position(1, 0), Position(2, 0), (), ())
+    assert found == (0, 1, Position(1, 0), Position(2, 0), (), ())
     assert await world.snapshots.segments(stored.snapshot_id, 0, 1) == ()
 
 
@@ -147,6 +147,25 @@ async def test_what_is_larger_than_an_entry_is_cut_and_joined() -> None:
         assert [rows_of(columns) for columns in loaded] == [rows_of(s) for s in segments[1:]]
     found, _ = await world.again().metadata(snapshot_id)
     assert list(found.segments) == [summary_of(columns) for columns in segments]
+
+
+async def test_metadata_of_very_many_segments_comes_in_parts() -> None:
+    world = World()
+    first, last, segments = bucket(2_600, segment_entries=2, seed=4)
+    snapshot_id = await world.create(first, last, segments)
+    assert len(world.storage.ledgers[snapshot_id].entries) == 3 + 1_300
+    found, _ = await world.again().metadata(snapshot_id)
+    assert list(found.segments) == [summary_of(columns) for columns in segments]
+    loaded = await world.again().segments(snapshot_id, 1_299, 1_300)
+    assert [rows_of(columns) for columns in loaded] == [rows_of(segments[-1])]
+    for damaged, payload in (
+        (1, world.payload(snapshot_id, 0)),
+        (2, world.payload(snapshot_id, 3)),
+    ):
+        was = world.payload(snapshot_id, damaged)
+        world.damage(snapshot_id, damaged, payload)
+        assert place(snapshot_id, damaged) in (await complaints(world, snapshot_id))[0]
+        world.damage(snapshot_id, damaged, was)
 
 
 async def test_the_largest_times_and_positions() -> None:
@@ -433,6 +452,8 @@ async def test_chunks_that_are_missing_or_mixed_up() -> None:
 def metadata_fields(**changes: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "snapshot_id": 5,
+        "part_number": 0,
+        "part_count": 1,
         "first_ledger_id": 7,
         "first_entry_id": 0,
         "last_ledger_id": 8,
@@ -461,6 +482,8 @@ def of_ledger(ledger_id: int, *entry_ids: int) -> dict[str, Any]:
     ("fields", "why"),
     [
         (metadata_fields(first_ledger_id=-1), "ledger id -1 is not in"),
+        (metadata_fields(part_number=1, part_count=2), "part 1 of 2 .* lies where part 0 must"),
+        (metadata_fields(part_count=0), "part 0 of 0"),
         (metadata_fields(last_entry_id=2**32), "is not in"),
         (metadata_fields(last_entry_id=8), "7:0..8:9 is not within 7:0..8:8"),
         (metadata_fields(first_entry_id=1), "7:0..8:9 is not within 7:1..8:9"),
@@ -497,7 +520,7 @@ def test_metadata_that_cannot_be(fields: dict[str, Any], why: str) -> None:
     body = bucket_codec._METADATA.encode(fields)
     with pytest.raises(CorruptRecordError, match=why):
         bucket_codec.decode_metadata(
-            seal(RecordKind.DELAYED_METADATA, body, Packing()), snapshot_id=5
+            seal(RecordKind.DELAYED_METADATA, body, Packing()), snapshot_id=5, part_number=0
         )
 
 
@@ -549,7 +572,7 @@ def test_a_chunk_that_cannot_be() -> None:
     }
     envelope = seal(RecordKind.DELAYED_CHUNK, bucket_codec._CHUNK.encode(fields), Packing())
     with pytest.raises(CorruptRecordError, match="chunk 2 of 2"):
-        bucket_codec.decode_metadata(envelope, snapshot_id=5)
+        bucket_codec.decode_metadata(envelope, snapshot_id=5, part_number=0)
 
 
 # ------------------------------------------------------------------------------- the format
