@@ -9,7 +9,7 @@ Pure. Every tracked position has one copy, in memory or in one bucket's snapshot
     dead       . . . . . . . x . .        a copy in memory of what is tracked no more
 
 A discarded entry's copy in memory is not looked for: it is noted as *dead* and passed over when it
-comes up, or swept out when half of what is in memory is dead, or when the same position is offered
+comes up, or swept out when half of what is in memory is dead (or all of it), or when the same position is offered
 anew. Copies in snapshots are dead as soon as `unloaded` does not name them.
 
 Invariant (`check`): index = memory without the dead + unloaded of all buckets, all of them disjoint;
@@ -151,6 +151,7 @@ class Holdings:
             take_rows(self.index, rows)
             positions += positions_of(rows)
         self.mutable.note_empty()
+        self._sweep_if_due()
         return positions
 
     def has_tracked_through(self, last_key_ms: int) -> bool:
@@ -225,8 +226,8 @@ class Holdings:
             self.dead.add_many(ledger_id, left)
 
     def _sweep_if_due(self) -> None:
-        dead = self.dead.entry_count
-        if dead >= DEAD_MIN and 2 * dead > self.memory_entries:
+        dead, copies = self.dead.entry_count, self.memory_entries
+        if dead and (dead == copies or (dead >= DEAD_MIN and 2 * dead > copies)):
             self.sweep()
 
     def sweep(self) -> None:

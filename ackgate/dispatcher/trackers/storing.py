@@ -158,6 +158,7 @@ class Storing:
             first = columns.keys_ms[row], columns.ledger_ids[row], columns.entry_ids[row]
             self._holdings.unload_from(bucket, (int(first[0]), int(first[1]), int(first[2])))
         bucket.group_entries = bucket.memory_entries
+        self._holdings.shrunk.add(bucket)
 
     def clear(self) -> None:
         """All buckets are gone."""
