@@ -15,11 +15,14 @@ is asked for; rounds run on the event loop, one at a time, so no wake-up is lost
 from __future__ import annotations
 
 import logging
+import random
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
 from ackgate.broker.delayed.held import HeldEntries
+from ackgate.broker.delayed.nacks import HeldNacks
+from ackgate.broker.delayed.statistics import NackStatistics
 from ackgate.broker.delayed.trackers import make_tracker
 from ackgate.broker.dispatch_loop import DispatchLoop
 from ackgate.broker.dispatchers import (
@@ -68,6 +71,8 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.gate = Gate(gate_settings(topic, None), topic.parts.clock_ms())
         self.held = HeldEntries(partial(make_tracker, self), delay_settings(topic))
+        self.nacks: HeldNacks | None = None
+        """What was given back and is held back. None: a reader's, or there never was a policy."""
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
@@ -88,6 +93,7 @@ class Subscription:
             store.on_outcome(self._on_outcome)
             if store.outcome is not None:
                 self._on_outcome()
+        self._configure_nacks()
         if topic.cancelled.ack_in(cursor) and store is not None:
             store.notify()
         self._observe()
@@ -241,9 +247,46 @@ class Subscription:
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
     ) -> None:
         """A consumer wants these again (None: all that it has not acked)."""
-        if self.dispatcher is not None and not consumer.is_closed:
+        if self.dispatcher is None or consumer.is_closed:
+            return
+        if self.nacks is not None and self.nacks.is_active and self.holds:
+            self._hold_back(self.dispatcher, self.nacks, consumer.key, positions)
+        else:
             self.carry_out(self.dispatcher.redeliver(consumer.key, positions, epoch=epoch))
-            self.ask_round()
+        self.ask_round()
+
+    def _hold_back(
+        self,
+        dispatcher: Dispatcher,
+        nacks: HeldNacks,
+        consumer: int,
+        positions: Sequence[Position] | None,
+    ) -> None:
+        """By the policy `redeliveryBackoff`: not at once, and later each time."""
+        given_back = dispatcher.hold(consumer, positions)
+        if given_back:
+            times_before = [dispatcher.redelivery_count(position) - 1 for position in given_back]
+            now_ms = self.topic.parts.clock_ms()
+            nacks.hold(given_back, times_before, now_ms, random.random)
+            if self.store is not None:
+                self.store.notify()
+
+    def _configure_nacks(self) -> None:
+        """Entries are held back where a policy says so, and where some are held back already."""
+        store, policy = self.store, self.topic.policies.redelivery_backoff()
+        if self.nacks is None and store is not None and (policy or store.recovered_nacks):
+            self.nacks = HeldNacks(store.recovered_nacks)
+            store.keep_nacks(self.nacks)
+            self.held.hold_nacks(self.nacks)
+        if self.nacks is not None:
+            self.nacks.configure(policy)
+
+    def nack_statistics(self) -> NackStatistics:
+        """What is held back after it was given back. O(1)."""
+        if self.nacks is None or self.store is None:
+            return NackStatistics()
+        kept = self.store.statistics()
+        return self.nacks.statistics(persisted=kept.nacks_persisted, dropped=kept.nacks_dropped)
 
     def when_durable(self, done: Callable[[BaseException | None], None]) -> None:
         """Call `done` when all acked so far is durable (at once where receipts mean applied)."""
@@ -261,6 +304,7 @@ class Subscription:
         now_ms = self.topic.parts.clock_ms()
         self.gate.configure(gate_settings(self.topic, self.type), now_ms)
         self.held.configure(delay_settings(self.topic))
+        self._configure_nacks()
         if self.store is not None:
             self.store.configure(self.topic.parts.settings.persistence)
         if self.dispatcher is not None:

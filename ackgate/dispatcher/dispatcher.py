@@ -340,7 +340,7 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+    def hold(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
         """As `redeliver`, but what the consumer gives back is held by somebody else from now on.
 
         It is counted as redelivered and waits nowhere here; `queue_due` brings it back. Returns the

@@ -219,7 +219,7 @@ class KeySharedDispatcher:
 
     # -- what others hold -----------------------------------------------------------------------
 
-    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+    def hold(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
         """The consumer's unacked entries, counted; they wait elsewhere and their keys go on."""
         returned = self._book.take_back(consumer, positions)
         for position in returned:

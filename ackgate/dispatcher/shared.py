@@ -196,7 +196,7 @@ class SharedDispatcher:
 
     # -- what others hold -----------------------------------------------------------------------
 
-    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+    def hold(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
         """The consumer's unacked entries, counted; they wait elsewhere."""
         returned = self._book.take_back(consumer, positions)
         self._redeliveries.increment(returned)

@@ -216,7 +216,7 @@ class SingleActiveDispatcher:
 
     # -- what others hold -----------------------------------------------------------------------
 
-    def hold(self, consumer: int, positions: Sequence[Position]) -> list[Position]:
+    def hold(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
         """Nothing can be held back without breaking the order."""
         del consumer, positions
         return []

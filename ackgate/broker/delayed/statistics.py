@@ -24,3 +24,20 @@ class DelayedStatistics:
     consumers. None: nothing is held."""
     entries_ahead: int = 0
     """Entries that fell due before the read position had come to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NackStatistics:
+    """Entries of one subscription that were given back and wait for their backoff."""
+
+    pending: int = 0
+    """Entries that wait (a batch is one)."""
+    bytes: int = 0
+    """Memory they take."""
+    next_deadline_ms: int | None = None
+    """When the next is due, ms since 1970; in the past if it waits for consumers. None: none waits."""
+    persisted: int = 0
+    """Entries that the newest durable image, or the recovered one, has."""
+    dropped: int = 0
+    """Entries that were left out of it, to keep within `pendingNacksMaxBytesToPersist`: after a crash
+    they come again at once."""
