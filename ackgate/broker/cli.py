@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ackgate.broker.delayed_arguments import add_delayed_parser
 from ackgate.broker.storage_arguments import add_bookies_parser, add_ledgers_parser
 from ackgate.errors import AckGateError, OwnershipError
 
@@ -51,6 +52,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from ackgate.broker.ledgers_command import run_ledgers  # noqa: PLC0415
 
         return run_ledgers(arguments)
+    if arguments.command == "delayed":
+        from ackgate.broker.delayed_command import run_delayed  # noqa: PLC0415
+
+        return run_delayed(arguments)
     from ackgate.broker.stats_command import run_stats  # noqa: PLC0415
 
     return run_stats(arguments)
@@ -103,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="ask again every so often (default: 1 s)",
     )
+    add_delayed_parser(commands)
     add_bookies_parser(commands)
     add_ledgers_parser(commands)
     return parser

@@ -69,7 +69,8 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
             subscription=arguments.subscription,
             cells=cells,
         )
-    from ackgate.broker.stats.query import DEFAULT_URL, query_stats  # noqa: PLC0415 - not for files
+    from ackgate.broker.admin_client import DEFAULT_URL  # noqa: PLC0415 - not for files
+    from ackgate.broker.stats.query import query_stats  # noqa: PLC0415
 
     return partial(
         query_stats,

@@ -13,25 +13,19 @@ Edge: HTTP with the standard library. From Python::
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
-from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote
 
+from ackgate.broker.admin_client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient, path_of
 from ackgate.broker.names import TopicName
 from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.broker.stats.json_form import from_json
 from ackgate.broker.stats.ledger_acks import AckPicture
 from ackgate.broker.stats.values import SubscriptionStats
-from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from ackgate.errors import CorruptRecordError
 
 T = TypeVar("T")
-
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
-TIMEOUT_SECONDS: Final = 10.0
-ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def query_stats(
@@ -47,17 +41,15 @@ def query_stats(
     `cells`: into how many slices a ledger's picture is cut. Raises `CallerError` (no such topic or
     subscription, a bad name), `StorageError` (no answer), `CorruptRecordError` (a strange one).
     """
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise CallerError(f"not the address of an admin interface: {url!r}")
-    broker = _Broker(url.rstrip("/"), timeout_seconds)
+    broker = AdminClient(url, timeout_seconds)
     topic_name = TopicName.parse(topic).require_persistent()
-    count = _told(broker.get(_path(topic_name), "partitions"), "partitions", int)
+    count = _told(broker.get(path_of(topic_name), "partitions"), "partitions", int)
     parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
     answers: list[SubscriptionAnswer] = []
     for part in parts:
         wanted = [subscription] if subscription is not None else []
         if subscription is None:
-            wanted = [str(name) for name in broker.get(_path(part), "subscriptions")]
+            wanted = [str(name) for name in broker.get(path_of(part), "subscriptions")]
         answers += [_subscription(broker, part, name, cells) for name in wanted]
     return StatsAnswer(
         topic=str(topic_name),
@@ -68,49 +60,11 @@ def query_stats(
     )
 
 
-class _Broker:
-    """The admin interface of one broker."""
-
-    def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._url = url
-        self._timeout_seconds = timeout_seconds
-
-    def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON
-        """What a GET below ``/admin/v2`` answers."""
-        url = "/".join((self._url, "admin/v2", *path))
-        request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
-        try:
-            with urllib.request.urlopen(  # noqa: S310
-                request, timeout=self._timeout_seconds
-            ) as response:
-                body = response.read(ANSWER_BYTES_MAX + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _refusal(error) from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise StorageError(f"no answer from {self._url}: {reason}") from error
-        if len(body) > ANSWER_BYTES_MAX:
-            raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
-        try:
-            return json.loads(body)
-        except ValueError as error:
-            raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from error
-
-
-def _refusal(error: urllib.error.HTTPError) -> CallerError | StorageError:
-    try:
-        reason = str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"])
-    except (ValueError, KeyError, TypeError, OSError):
-        reason = f"{error.url} answers {error.code} {error.reason}"
-    return CallerError(reason) if error.code < 500 else StorageError(reason)
-
-
 def _subscription(
-    broker: _Broker, topic: TopicName, subscription: str, cells: int
+    broker: AdminClient, topic: TopicName, subscription: str, cells: int
 ) -> SubscriptionAnswer:
     told = broker.get(
-        _path(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
+        path_of(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
     )
     stats = from_json(SubscriptionStats, _told(told, "stats", dict))
     return SubscriptionAnswer(
@@ -129,8 +83,3 @@ def _told(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
     if not isinstance(member, kind):
         raise CorruptRecordError(f"the broker's answer has no {key}")
     return member
-
-
-def _path(name: TopicName) -> str:
-    parts = (name.tenant, name.namespace, name.local_name)
-    return "/".join(("persistent", *(quote(part, safe="") for part in parts)))
