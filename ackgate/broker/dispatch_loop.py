@@ -243,6 +243,7 @@ class DispatchLoop:
     def _arm_timer(self) -> None:
         """Wake up for the next deadline: the dispatcher's, the gate's, that of what is held."""
         subscription = self._subscription
+        subscription.tracking.pump()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackgate.broker.audit import BrokerAudit
+from ackgate.broker.delayed.storage_lanes import StorageLanes
 from ackgate.broker.lease import Lease
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class BrokerParts:
     """Let go of a topic that somebody else owns now."""
     lease: Lease = field(init=False)
     audit: BrokerAudit = field(init=False)
+    delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
     _producer_names: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import logging
 import random
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
 from ackgate.broker.delayed.held import HeldEntries
+from ackgate.broker.delayed.lost_entries import LostEntries
 from ackgate.broker.delayed.nacks import HeldNacks
 from ackgate.broker.delayed.statistics import NackStatistics
-from ackgate.broker.delayed.trackers import make_tracker
+from ackgate.broker.delayed.trackers import TrackerHome
 from ackgate.broker.dispatch_loop import DispatchLoop
 from ackgate.broker.dispatchers import (
     HOLDING_TYPES,
@@ -42,6 +42,7 @@ from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
+from ackgate.persistence.paths import cursor_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +71,16 @@ class Subscription:
         self.consumers: dict[int, Consumer] = {}
         self.dispatcher: Dispatcher | None = None
         self.gate = Gate(gate_settings(topic, None), topic.parts.clock_ms())
-        self.held = HeldEntries(partial(make_tracker, self), delay_settings(topic))
+        self.lost = LostEntries(self)
+        self.tracking = TrackerHome(
+            topic.parts,
+            cursor_path(topic.path, name),
+            cursor,
+            store,
+            on_change=self.ask_round,
+            on_lost=self.lost.add,
+        )
+        self.held = HeldEntries(self.tracking.make, delay_settings(topic))
         self.nacks: HeldNacks | None = None
         """What was given back and is held back. None: a reader's, or there never was a policy."""
         self.messages_out = 0
@@ -97,6 +107,8 @@ class Subscription:
         if topic.cancelled.ack_in(cursor) and store is not None:
             store.notify()
         self._observe()
+        if self.tracking.remembers and topic.delayed_delivery.is_active:
+            self.held.start()
 
     @classmethod
     def for_reader(cls, topic: Topic, name: str, first_read: Position) -> Subscription:
@@ -218,6 +230,7 @@ class Subscription:
             self.store.notify()
         if self.topic.ledger.is_terminated:
             self.tell_end_if_reached()
+        self.tracking.pump()
         self.ask_round()
 
     def ack_elsewhere(self, positions: Sequence[Position]) -> int:
@@ -474,7 +487,9 @@ class Subscription:
         """Deliver no more and persist what is dirty. Consumers are sent away by the topic."""
         self._is_closed = True
         self._dispatch_loop.stop()
+        self.lost.stop()
         await self._dispatch_loop.settle()
+        await self.tracking.close()
         if self.store is not None:
             await self.store.close()
 
@@ -482,14 +497,18 @@ class Subscription:
         """Deliver no more, and write no more: somebody else may own the topic."""
         self._is_closed = True
         self._dispatch_loop.stop()
+        self.lost.stop()
+        self.tracking.abandon()
         if self.store is not None:
             self.store.abandon(error)
 
     async def delete(self) -> None:
         """Remove the subscription for good."""
         self._stop()
+        await self.tracking.close()
         if self.store is not None:
             await self.store.delete()
+            await self.tracking.delete()
         self.topic.remove_subscription(self)
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
@@ -505,6 +524,7 @@ class Subscription:
         self._is_closed = True
         self.disconnect_consumers()
         self._dispatch_loop.stop()
+        self.lost.stop()
 
     def _check_idle(self) -> None:
         if self._is_closed or self._is_busy:

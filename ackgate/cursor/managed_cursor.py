@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike
+    from pyroaring import BitMap
 
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
@@ -189,6 +190,10 @@ class ManagedCursor:
     def is_acked(self, position: Position) -> bool:
         """Whether the whole entry is acked."""
         return self._state.is_acked(position)
+
+    def acked_entries(self, ledger_id: int) -> BitMap | None:
+        """Acked entries of a ledger above mark-delete, to be read only, and only until the next call."""
+        return self._state.ranges.bitmap(ledger_id)
 
     def unacked_mask(self, position: Position) -> int | None:
         """The unacked indexes of a partly acked entry; None when it is not partly acked."""

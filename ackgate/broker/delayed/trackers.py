@@ -1,17 +1,250 @@
-"""Which tracker of delayed entries a subscription gets."""
+"""Which tracker of delayed entries a subscription gets, and that tracker's life.
+
+Edge: where a tracker meets storage. ::
+
+    settings: in memory ------------------------------> time buckets; snapshots left over are deleted
+    settings: buckets --- registry can be read -------> buckets; recovery goes on in the background
+                    `--- it cannot -------------------> time buckets, and the reason in log and stats
+
+A bucket tracker whose storage fails stays what it is: what cannot be stored stays in memory, and its
+statistics say so. The registry is the cursor's node, which was read when the cursor was opened.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING
+from zlib import crc32
 
+from ackgate.broker.delayed.bucket_storage import BucketStorage, delete_snapshots
+from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
+from ackgate.config.delayed import BUCKET_FACTORY
+from ackgate.dispatcher.trackers.bucket_plans import BucketRecord
+from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
 from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
+from ackgate.errors import AckGateError, CorruptRecordError
+from ackgate.persistence.bucket_registry import BUCKET_PREFIX, registered_buckets, snapshot_ids
+from ackgate.persistence.bucket_snapshots import BucketSnapshots
 
 if TYPE_CHECKING:
-    from ackgate.broker.subscription import Subscription
+    from collections.abc import Callable, Mapping
+
+    from pyroaring import BitMap
+
+    from ackgate.broker.parts import BrokerParts
+    from ackgate.config.delayed import DelayedSettings
+    from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
     from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
+    from ackgate.persistence.cursor_store import CursorStore
+
+log = logging.getLogger(__name__)
 
 
-def make_tracker(subscription: Subscription, settings: DelaySettings) -> DelayedTracker:
-    """The tracker of this subscription."""
-    del subscription
-    return TimeBucketTracker(settings)
+class TrackerHome:
+    """One cursor's tracker, with its storage if it has one.
+
+    Call `pump` after telling the tracker anything, `close`, `abandon` or `delete` at the end.
+    """
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        path: str,
+        cursor: ManagedCursor,
+        store: CursorStore | None,
+        *,
+        on_change: Callable[[], None],
+        on_lost: Callable[[Mapping[int, BitMap]], None],
+    ) -> None:
+        """`on_change`: more may be due than before. `on_lost`: read these, and offer them again."""
+        self.status = DelayStatus()
+        self._parts = parts
+        self._path = path
+        self._cursor = cursor
+        self._store = store
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._tracker: BucketTracker | None = None
+        self._storage: BucketStorage | None = None
+        self._cleaning: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+
+    # ------------------------------------------------------------------------- life
+
+    @property
+    def remembers(self) -> bool:
+        """Whether snapshots of an earlier owner are registered: make the tracker at once."""
+        store = self._store
+        return store is not None and any(
+            key.startswith(BUCKET_PREFIX) for key in store.internal_properties
+        )
+
+    def make(self, delays: DelaySettings) -> DelayedTracker:
+        """The tracker that the settings ask for, or the next best."""
+        settings = self._parts.settings.delayed
+        if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
+            self._tell(TrackerStep.TIME_BUCKETS)
+            if self.remembers:
+                self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+            return TimeBucketTracker(delays)
+        if self._store is None:
+            self._degrade(f"{self._path} is not durable")
+            return TimeBucketTracker(delays)
+        try:
+            records = registered_buckets(self._store.internal_properties)
+        except CorruptRecordError as error:
+            self._degrade(f"its registry cannot be read: {error}")
+            return TimeBucketTracker(delays)
+        return self._make_buckets(
+            self._store, delays, settings, [BucketRecord(*bucket) for bucket in records]
+        )
+
+    def _make_buckets(
+        self,
+        store: CursorStore,
+        delays: DelaySettings,
+        settings: DelayedSettings,
+        records: list[BucketRecord],
+    ) -> BucketTracker:
+        parts, cursor = self._parts, self._cursor
+        tracker = BucketTracker(delays, bucket_settings(settings), seed=crc32(self._path.encode()))
+        self._tracker = tracker
+        self._storage = BucketStorage(
+            tracker,
+            self._snapshots(),
+            store,
+            parts.delayed_lanes,
+            clock_ms=parts.clock_ms,
+            on_answer=self._on_answer,
+        )
+        self._tell(TrackerStep.BUCKETS)
+        if records:
+            tracker.recover(records, parts.clock_ms(), cursor.acked_entries)
+            tracker.forget_through(cursor.mark_delete)
+        self.pump()
+        return tracker
+
+    def pump(self) -> None:
+        """Do the tracker's own work that is due, and begin what it asks for. Cheap."""
+        tracker, storage = self._tracker, self._storage
+        if tracker is None or storage is None:
+            return
+        now_ms = self._parts.clock_ms()
+        deadline_ms = tracker.next_deadline_ms
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            tracker.pop_due(now_ms, 0)
+        storage.pump()
+        lost = tracker.take_lost()
+        if lost:
+            self._on_lost(lost)
+
+    def _on_answer(self) -> None:
+        """The tracker has heard of something."""
+        self.pump()
+        self._look_again()
+        self._on_change()
+
+    def _look_again(self) -> None:
+        """Rounds of a dispatcher come by only while there are consumers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        retry_ms = None if self._tracker is None else self._tracker.next_retry_ms
+        if retry_ms is not None and not self._is_over:
+            wait_ms = max(retry_ms - self._parts.clock_ms(), 0)
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self.pump()
+        self._look_again()
+
+    async def close(self) -> None:
+        """Begin nothing new, and end what was begun, within some seconds."""
+        self._end()
+        if self._cleaning is not None:
+            await asyncio.wait([self._cleaning])
+        if self._storage is not None:
+            await self._storage.close()
+
+    def abandon(self) -> None:
+        """Write nothing any more, at once: somebody else may own the cursor."""
+        self._end()
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        if self._storage is not None:
+            self._storage.abandon()
+
+    async def delete(self) -> None:
+        """Delete all snapshots, whether they were ever looked at or not: the cursor's node is gone.
+
+        After `close`.
+        """
+        if self._storage is not None:
+            await self._storage.delete_all()
+        elif self._store is not None:
+            ids = snapshot_ids(self._store.internal_properties)
+            await delete_snapshots(self._snapshots(), ids)
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ------------------------------------------------------------------- the rest
+
+    def statistics(self) -> BucketStatistics | None:
+        """Of a bucket tracker; None without one."""
+        return None if self._tracker is None else self._tracker.statistics()
+
+    def _snapshots(self) -> BucketSnapshots:
+        parts = self._parts
+        return BucketSnapshots(parts.ledger_client, self._path, parts.settings.persistence)
+
+    async def _clean(self) -> None:
+        """Snapshots of an earlier setting are of no more use: out of the registry, and deleted."""
+        store = self._store
+        assert store is not None
+        ids = snapshot_ids(store.internal_properties)
+        try:
+            await store.change_internal_properties(_without_buckets)
+        except AckGateError as error:
+            log.warning("%s: snapshots of delayed messages are left over: %s", self._path, error)
+            return
+        log.info("%s: %d snapshots of delayed messages are deleted", self._path, len(ids))
+        await delete_snapshots(self._snapshots(), ids)
+
+    def _tell(self, step: TrackerStep) -> None:
+        self.status = DelayStatus(step, step, "", self._parts.clock_ms())
+
+    def _degrade(self, why: str) -> None:
+        log.warning("%s: delayed messages are tracked in memory only: %s", self._path, why)
+        self.status = DelayStatus(
+            TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, why, self._parts.clock_ms()
+        )
+
+
+def bucket_settings(settings: DelayedSettings) -> BucketSettings:
+    """What a bucket tracker is to do, of the settings."""
+    return BucketSettings(
+        entries_min=settings.delayed_delivery_min_index_count_per_bucket,
+        entries_max=max(
+            settings.delayed_delivery_max_index_count_per_bucket,
+            settings.delayed_delivery_min_index_count_per_bucket,
+        ),
+        age_max_ms=settings.delayed_delivery_max_bucket_age_seconds * 1000,
+        segment_span_ms=(
+            settings.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds * 1000
+        ),
+        segment_entries_max=settings.delayed_delivery_max_indexes_per_bucket_snapshot_segment,
+        buckets_max=settings.delayed_delivery_max_num_buckets,
+    )
+
+
+def _without_buckets(properties: Mapping[str, str]) -> dict[str, str]:
+    return {k: value for k, value in properties.items() if not k.startswith(BUCKET_PREFIX)}

@@ -271,6 +271,11 @@ class BucketTracker:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
+    def next_retry_ms(self) -> int | None:
+        """When what failed is to be tried again; None: nothing waits for that."""
+        return self._book.retries.next_deadline_ms
+
+    @property
     def _age_deadline_ms(self) -> int | None:
         """When the mutable bucket will be sealed for its age."""
         mutable, settings = self._holdings.mutable, self._settings
