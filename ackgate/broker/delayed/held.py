@@ -96,6 +96,7 @@ class HeldEntries:
         self._make_tracker = make_tracker
         self._settings = settings
         self._sources: list[HeldSource] = []
+        self._entries_offered = 0
         self._ahead = TrackedPositions()
         self._read_through: Position | None = None
         """How far normal reads have come at most, since there is a tracker."""
@@ -186,6 +187,7 @@ class HeldEntries:
     def _less_delayed(self, entries: list[Entry], now_ms: int) -> list[Entry]:
         """Those that the tracker does not want."""
         delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
+        self._entries_offered += len(delayed)
         tracker = self.start()
         held: set[Position] = set()
         for ledger_id, group in groupby(delayed, _LEDGER_ID):
@@ -278,6 +280,7 @@ class HeldEntries:
             held_nacks=0 if nacks is None else nacks.entry_count,
             held_nack_bytes=0 if nacks is None else nacks.byte_estimate,
             next_deadline_ms=self.next_deadline_ms,
+            entries_offered=self._entries_offered,
             entries_ahead=self._ahead.entry_count,
         )
 
