@@ -59,6 +59,7 @@ class Loading:
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next load is to be asked for; None: nothing depends on time alone."""
+        self._wake()
         self._drop_stale()
         if not self._heap or self._is_full:
             return None
@@ -95,11 +96,14 @@ class Loading:
     def _wake(self) -> None:
         """Of those that wait for use of what they have, some may have been used."""
         touched = self._holdings.runs.touched
-        if self._resting and touched:
-            for bucket in [bucket for bucket in self._resting if bucket in touched]:
-                if self._is_used(bucket):
-                    self._resting.remove(bucket)
-                    self.offer(bucket)
+        if not touched:
+            return
+        # Whatever was taken may have made room.
+        self._is_full = False
+        for bucket in [bucket for bucket in self._resting if bucket in touched]:
+            if self._is_used(bucket):
+                self._resting.remove(bucket)
+                self.offer(bucket)
         touched.clear()
 
     def _is_used(self, bucket: SealedBucket) -> bool:
