@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
 
 import pulsar
 import pytest
 
+from ackgate.broker.admin_client import AdminClient
 from ackgate.broker.names import TopicName
 from ackgate.broker.server import BrokerServer
 from ackgate.broker.stats.query import query_stats
@@ -44,6 +46,8 @@ def raw(broker: BrokerServer, method: str, path: str) -> tuple[int, str]:
         ("GET", "/lastMessageId"),
         ("PUT", "/unload"),
         ("POST", "/subscription/s/skip_all"),
+        ("GET", "/delayed"),
+        ("DELETE", "/subscription/s/delayedBucketSnapshots"),
         ("POST", "/terminate"),
         ("DELETE", "/subscription/s"),
         ("DELETE", "?force=true"),
@@ -63,6 +67,19 @@ def test_the_owner_of_a_topic_is_where_calls_are_sent(
     parts = urlsplit(location)
     there = f"{parts.path}?{parts.query}" if parts.query else parts.path
     assert raw(owner, method, there)[0] < 300
+
+
+def test_a_cancel_is_sent_on_with_its_body(cluster: MemoryCluster, connect: Connect) -> None:
+    client = connect(cluster.brokers[0].service_url)
+    sent = client.create_producer("waits").send(b"x", deliver_after=timedelta(hours=1))
+    owner = cluster.owner("waits")
+    assert owner is not None
+    position = f"{sent.ledger_id()}:{sent.entry_id()}"
+    for broker, outcome in ((cluster.other(owner), "cancelled"), (owner, "alreadyCancelled")):
+        told = AdminClient(broker.web_url).ask(
+            "POST", f"{N}/waits/delayed/cancel", body={"positions": [position]}
+        )
+        assert [each["outcome"] for each in told["outcomes"]] == [outcome]
 
 
 def test_of_two_brokers_one_makes_a_topic_wherever_that_is_asked(cluster: MemoryCluster) -> None:
