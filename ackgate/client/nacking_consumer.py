@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from functools import partial
@@ -44,7 +45,6 @@ from ackgate.dispatcher.trackers.nack_settings import NackSettings
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
@@ -63,6 +63,9 @@ LEDGERS_KNOWN_MAX: Final = 100_000
 
 AnyMessage: TypeAlias = "pulsar.Message | pulsar.MessageId"
 """Either, wrapped or as the C++ client gives them."""
+
+_CHUNKED: Final = re.compile(r"\((?P<ledger_id>\d+),(?P<entry_id>\d+),.*\);\(.*\)")
+"""How the id of a chunked message is printed: that of its first piece, and of its last."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -188,7 +191,7 @@ class NackingConsumer:
             if home is None:
                 home = self._meet(ledger_id, message)
             arrival = self._topic(home).arrived(
-                Position(ledger_id, message_id.entry_id()), message_id.batch_index()
+                Position(ledger_id, message_id.entry_id()), message_id.batch_index(), message_id
             )
         if arrival is Arrival.ACK_AGAIN:
             self._real.acknowledge(message)
@@ -234,7 +237,9 @@ class NackingConsumer:
         self._real.acknowledge(message)
         seen = self._seen(message)
         with self._changed:
-            self._topic(seen.home).acked(seen.position, seen.batch_index)
+            copy = self._topic(seen.home).acked(seen.position, seen.batch_index)
+        if copy is not None:
+            self._real.acknowledge(copy)
 
     def acknowledge_cumulative(self, message: AnyMessage) -> None:
         """As the real one. Nacks that wait, of this message and those before it, are void."""
@@ -259,9 +264,12 @@ class NackingConsumer:
         self._real.unsubscribe()
 
     def close(self) -> None:
-        """Close the real consumer: the broker gives what is unacked to others, nacked or not."""
-        self._stop()
-        self._real.close()
+        """Close the real consumer: the broker gives what is unacked to others, nacked or not.
+
+        A second close does nothing.
+        """
+        if self._stop():
+            self._real.close()
 
     def __enter__(self) -> Self:
         return self
@@ -306,7 +314,8 @@ class NackingConsumer:
             due: list[pulsar.MessageId] = []
             for home, topic in self._topics.items():
                 popped = topic.pop_due(now_ms + HANDOVER_LEAD_MS, HANDOVER_ENTRIES_MAX)
-                due += [_message_id(home, each) for each in popped]
+                for redelivery in popped:
+                    due += _message_ids(home, redelivery)
             if due:
                 return due
             deadline = self._next_deadline_ms()
@@ -333,13 +342,15 @@ class NackingConsumer:
         deadlines = [topic.next_deadline_ms for topic in self._topics.values()]
         return min((each for each in deadlines if each is not None), default=None)
 
-    def _stop(self) -> None:
+    def _stop(self) -> bool:
+        """Returns whether it went on until now."""
         with self._changed:
-            self._is_closed = True
+            was_closed, self._is_closed = self._is_closed, True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._forget_all()
+        return not was_closed
 
     def _forget_all(self) -> None:
         with self._changed:
@@ -376,13 +387,28 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _message_id(home: _Home, redelivery: Redelivery) -> pulsar.MessageId:
-    """What the real client asks for an entry with."""
-    if redelivery.original is not None:
-        return redelivery.original
-    message_id = pulsar._pulsar.MessageId(home.partition, *redelivery.position, NO_BATCH)
-    message_id.topic_name(home.topic)
-    return message_id
+def _message_ids(home: _Home, redelivery: Redelivery) -> list[pulsar.MessageId]:
+    """What the real client asks for an entry with.
+
+    Of a chunked message it would ask for the last piece alone, drop that as a stray when it comes,
+    and so never give the message again (seen with 3.13). So each piece is asked for.
+    """
+    position, original = redelivery
+    pieces = _CHUNKED.fullmatch(str(original))
+    if pieces is None:
+        entry_ids = range(position.entry_id, position.entry_id + 1)
+    elif int(pieces["ledger_id"]) == position.ledger_id:
+        entry_ids = range(int(pieces["entry_id"]), position.entry_id + 1)
+    else:
+        return [original]  # how many entries the first ledger has is not known here
+    message_ids = []
+    for entry_id in entry_ids:
+        message_id = pulsar._pulsar.MessageId(
+            home.partition, position.ledger_id, entry_id, NO_BATCH
+        )
+        message_id.topic_name(home.topic)
+        message_ids.append(message_id)
+    return message_ids
 
 
 def _can_be_made(seen: _Seen) -> bool:

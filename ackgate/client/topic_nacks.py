@@ -52,7 +52,7 @@ class Arrival(enum.Enum):
 class _Batch:
     """The messages of an entry, as masks."""
 
-    __slots__ = ("acked", "asked_at_ms", "in_hand", "once", "wanted")
+    __slots__ = ("acked", "asked_at_ms", "copies", "in_hand", "once", "wanted")
 
     def __init__(self) -> None:
         self.asked_at_ms = -ANSWER_MS
@@ -63,6 +63,9 @@ class _Batch:
         """Asked for."""
         self.once = 0
         """To be kept back when they come the next time."""
+        self.copies: dict[int, object] = {}
+        """Index -> message id of the copy that was kept back last. Without batch index acks the real
+        client tells the broker once all messages of *one* delivery are acked: the latest one's."""
 
 
 class Redelivery(NamedTuple):
@@ -87,7 +90,7 @@ class TopicNacks:
 
     # -- what happens
 
-    def arrived(self, position: Position, index: int) -> Arrival:
+    def arrived(self, position: Position, index: int, message_id: object = None) -> Arrival:
         """A message came."""
         waiting = self._tracker.indexes(position)
         if index == NO_BATCH:
@@ -102,7 +105,11 @@ class TopicNacks:
         batch = self._batches.setdefault(position, _Batch())
         if batch.once & bit and not batch.wanted & bit:
             batch.once &= ~bit
-            return Arrival.ACK_AGAIN if batch.acked & bit else Arrival.KEEP_BACK
+            if batch.acked & bit:
+                return Arrival.ACK_AGAIN
+            batch.copies[index] = message_id
+            return Arrival.KEEP_BACK
+        batch.copies.pop(index, None)
         batch.wanted &= ~bit
         batch.once &= ~bit
         batch.acked &= ~bit
@@ -134,19 +141,25 @@ class TopicNacks:
             self._originals[position] = original
         self._leaves_hand(position, indexes)
 
-    def acked(self, position: Position, index: int) -> None:
-        """The application acked a message: its nack is void."""
+    def acked(self, position: Position, index: int) -> object:
+        """The application acked a message: its nack is void.
+
+        Returns the id of a later copy of it that is to be acked, too; None: there is none.
+        """
         if index == NO_BATCH:
             self._tracker.discard(position)
             self._originals.pop(position, None)
             self._batches.pop(position, None)
-            return
+            return None
         bit = 1 << index
         self._tracker.discard_indexes(position, bit)
         batch = self._batches.get(position)
-        if batch is not None:
-            batch.acked |= bit
-            self._leaves_hand(position, bit)
+        if batch is None:
+            return None
+        copy = batch.copies.pop(index, None)
+        batch.acked |= bit
+        self._leaves_hand(position, bit)
+        return copy
 
     def acked_through(self, position: Position, index: int) -> None:
         """The application acked everything up to this message."""
