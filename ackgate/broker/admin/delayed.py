@@ -12,7 +12,7 @@ from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
-from ackgate.broker.stats.json_form import to_json
+from ackgate.broker.stats.json_form import fields_json, to_json
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.call import Call, Reply
     from ackgate.broker.delayed.cancel import PositionOutcome
+    from ackgate.broker.subscription import Subscription
     from ackgate.broker.topic import Topic
 
 _SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
@@ -40,12 +41,24 @@ async def get_delayed(call: Call) -> Reply:
             "topic": str(topic.name),
             "cancelled": topic.cancelled.count,
             "subscriptions": {
-                name: to_json(subscription.held.statistics())
+                name: to_json(subscription.held.statistics()) | _tracking_json(subscription)
                 for name, subscription in topic.subscriptions.items()
                 if subscription.is_durable
             },
         }
     )
+
+
+def _tracking_json(subscription: Subscription) -> dict[str, Any]:
+    """Which tracker it has and why, and what a bucket tracker tells of its buckets."""
+    told: dict[str, Any] = {"tracking": to_json(subscription.tracking.status), "buckets": None}
+    buckets = subscription.tracking.statistics()
+    if buckets is not None:
+        operations = {
+            kind.value: to_json(counted._asdict()) for kind, counted in buckets.operations.items()
+        }
+        told["buckets"] = fields_json(buckets, without={"operations"}) | {"operations": operations}
+    return told
 
 
 async def cancel_one(call: Call) -> Reply:

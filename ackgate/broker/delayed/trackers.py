@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from ackgate.broker.delayed.bucket_storage import BucketStorage, delete_snapshots
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
+
+LOAD_LEAD_TICKS: Final = 10
+LOAD_LEAD_MS_MIN: Final = 2_000
+"""Segments are fetched so many ticks before they are due, and so long at least."""
 
 
 class TrackerHome:
@@ -243,6 +247,9 @@ def bucket_settings(settings: DelayedSettings) -> BucketSettings:
         ),
         segment_entries_max=settings.delayed_delivery_max_indexes_per_bucket_snapshot_segment,
         buckets_max=settings.delayed_delivery_max_num_buckets,
+        load_lead_ms=max(
+            LOAD_LEAD_TICKS * settings.delayed_delivery_tick_time_millis, LOAD_LEAD_MS_MIN
+        ),
     )
 
 
