@@ -77,6 +77,7 @@ class BucketTracker:
         "_merging",
         "_now_ms",
         "_recovering",
+        "_seal_from",
         "_settings",
         "_storing",
     )
@@ -99,6 +100,7 @@ class BucketTracker:
         self._loading = Loading(self._holdings, self._book, self._keys, self._lose)
         self._merging = Merging(self._holdings, self._book, self._keeper, self._lose)
         self._recovering = Recovering(self._holdings, self._book, self._lose)
+        self._seal_from = min(self._settings.entries_min, self._settings.entries_max)
         self._now_ms = 0
         self._buckets_lost = 0
         self._entries_lost = 0
@@ -163,9 +165,8 @@ class BucketTracker:
             if self._holdings.discard(ledger_id, entry_id):
                 self._advance(now_ms)
             return False
-        if position in self._holdings.index:
-            return True
-        self._make_room(ledger_id, now_ms)
+        if self._holdings.mutable.memory_entries >= self._seal_from:
+            self._make_room(ledger_id, now_ms)
         self._holdings.accept(self._keys.key(time), position, now_ms)
         return True
 
@@ -222,9 +223,9 @@ class BucketTracker:
         """Seal the mutable bucket if an entry of this ledger is not to be put in it."""
         mutable = self._holdings.mutable
         entries = mutable.memory_entries
-        if entries < self._settings.entries_min and entries < self._settings.entries_max:
-            return
-        if entries >= self._settings.entries_max or ledger_id > mutable.highest_ledger_id:
+        if entries >= self._settings.entries_max or (
+            entries >= self._settings.entries_min and ledger_id > mutable.highest_ledger_id
+        ):
             self._seal()
             self._advance(now_ms)
 

@@ -9,8 +9,8 @@ Pure. Every tracked position has one copy, in memory or in one bucket's snapshot
     dead       . . . . . . . x . .        a copy in memory of what is tracked no more
 
 A discarded entry's copy in memory is not looked for: it is noted as *dead* and passed over when it
-comes up, or swept out when half of what is in memory is dead (or all of it), or when the same position is offered
-anew. Copies in snapshots are dead as soon as `unloaded` does not name them.
+comes up, or swept out when half of what is in memory is dead (or all of it), or when the same
+position is offered anew. Copies in snapshots are dead as soon as `unloaded` does not name them.
 
 Invariant (`check`): index = memory without the dead + unloaded of all buckets, all of them disjoint;
 no position is in memory twice.
@@ -266,11 +266,12 @@ class Holdings:
     # -- adding ---------------------------------------------------------------------------------
 
     def accept(self, key_ms: int, position: Position, now_ms: int) -> None:
-        """Track a new entry: into the mutable bucket."""
+        """Track an entry, if it is not yet: into the mutable bucket."""
         ledger_id, entry_id = position
+        if not self.index.add(ledger_id, entry_id):
+            return
         if self.dead.entry_count and position in self.dead:
             self.sweep()
-        self.index.add(ledger_id, entry_id)
         self.mutable.add(key_ms, ledger_id, entry_id, now_ms)
 
     def accept_many(
