@@ -1,0 +1,361 @@
+"""The bucket tracker at size: memory, restart, and whether merges hold anything up.
+
+``python -m bench --only bench_buckets`` (or ``python -m bench.bench_buckets --entries N``)
+
+Snapshots go to files in a temporary directory, written and read for every plan, so that nothing of
+them stays in this process but what the tracker itself keeps. Every part runs in a fresh process;
+memory is its resident set, interpreter and libraries included.
+
+size      N delayed messages in ledgers of 50,000, each to be delivered at a random time within the
+          next 30 days; whatever falls due meanwhile is delivered
+restart   a new tracker over the same snapshots: how long until it dispatches, and until it knows all
+merging   in real time: messages fall due every millisecond while buckets are merged without end
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ackgate.dispatcher.trackers.bucket_plans import (
+    BucketRecord,
+    ChangeRegistry,
+    CreateSnapshot,
+    DeleteSnapshot,
+    Done,
+    LoadMetadata,
+    LoadSegments,
+    MetadataLoaded,
+    Outcome,
+    Plan,
+    SegmentsLoaded,
+    SnapshotSegment,
+    Stored,
+)
+from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
+from ackgate.dispatcher.trackers.delayed import DelaySettings
+from ackgate.dispatcher.trackers.segments import metadata_of
+
+ENTRIES = 100_000_000
+LEDGER_ENTRIES = 50_000
+START_MS = 1_800_000_000_000
+DAYS_30_MS = 30 * 86_400_000
+PUBLISH_MS = 3_600_000
+"""All are published within an hour."""
+
+
+def run(*, smoke: bool) -> dict[str, Any]:
+    entries = 400_000 if smoke else ENTRIES
+    with tempfile.TemporaryDirectory() as directory:
+        return {
+            "size": in_child("size", directory, entries),
+            "restart": in_child("restart", directory, entries),
+            "merging": in_child("merging", directory, 3 if smoke else 30),
+        }
+
+
+def in_child(part: str, directory: str, number: int) -> dict[str, Any]:
+    """Run one part in a fresh process; what it prints is its figures."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.bench_buckets", "--part", part, directory, str(number)],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+# -- a storage of files --------------------------------------------------------------------------
+
+
+class Files:
+    """Carries out plans at once. A snapshot is a file: bounds, then three columns."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        self.registry: dict[int, BucketRecord] = {}
+        self.last_id = 0
+        self.bytes_written = 0
+        self.loads = 0
+
+    def pump(self, tracker: BucketTracker, clock: Any) -> float:
+        """Carry out what is asked for, and what is asked for then. Seconds in the tracker."""
+        spent = 0.0
+        while plans := tracker.take_plans():
+            for plan in plans:
+                outcome = self.carry_out(plan)
+                began = time.perf_counter()
+                tracker.answer(plan.plan, outcome, clock())
+                spent = max(spent, time.perf_counter() - began)
+                del outcome
+        return spent
+
+    def carry_out(self, plan: Plan) -> Outcome:
+        match plan:
+            case CreateSnapshot():
+                return self.create(plan)
+            case ChangeRegistry(_, add, remove):
+                for snapshot_id in remove:
+                    self.registry.pop(snapshot_id, None)
+                self.registry.update({record.snapshot_id: record for record in add})
+                return Done()
+            case LoadMetadata(_, snapshot_id):
+                bounds, columns = self.read(snapshot_id)
+                return MetadataLoaded(metadata_of(columns, bounds.tolist()), 0)
+            case LoadSegments(_, snapshot_id, first, stop):
+                self.loads += 1
+                bounds, columns = self.read(snapshot_id, first, stop)
+                cuts = (bounds - bounds[0]).tolist()
+                return SegmentsLoaded(
+                    tuple(
+                        SnapshotSegment(*(column[a:b] for column in columns))
+                        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+                    )
+                )
+            case DeleteSnapshot(_, snapshot_id):
+                self.path(snapshot_id).unlink(missing_ok=True)
+                return Done()
+
+    def path(self, snapshot_id: int) -> Path:
+        return self.directory / f"{snapshot_id}.snapshot"
+
+    def create(self, plan: CreateSnapshot) -> Stored:
+        self.last_id += 1
+        sizes = [segment.keys_ms.size for segment in plan.segments]
+        with self.path(self.last_id).open("wb") as file:
+            np.array([len(sizes), sum(sizes)], np.int64).tofile(file)
+            np.cumsum([0, *sizes]).astype(np.int64).tofile(file)
+            for column in zip(*plan.segments, strict=True):
+                np.concatenate(column).tofile(file)
+            size = file.tell()
+        self.bytes_written += size
+        return Stored(self.last_id, size)
+
+    def read(
+        self, snapshot_id: int, first: int = 0, stop: int | None = None
+    ) -> tuple[np.ndarray, SnapshotSegment]:
+        path = self.path(snapshot_id)
+        segments, rows = np.fromfile(path, np.int64, 2).tolist()
+        stop = segments if stop is None else stop
+        bounds = np.fromfile(path, np.int64, stop - first + 1, offset=16 + 8 * first)
+        columns_at = 16 + 8 * (segments + 1)
+        low, high = bounds[0].item(), bounds[-1].item()
+        return bounds, SnapshotSegment(
+            *(
+                np.fromfile(path, np.int64, high - low, offset=columns_at + 8 * (n * rows + low))
+                for n in range(3)
+            )
+        )
+
+
+# -- the parts -----------------------------------------------------------------------------------
+
+
+def times_of(ledger_id: int, entries: int, total: int) -> np.ndarray:
+    """When the entries of a ledger are to be delivered."""
+    published = START_MS + PUBLISH_MS * ledger_id * LEDGER_ENTRIES // total
+    chance = np.random.default_rng(ledger_id)
+    return published + chance.integers(1_000, DAYS_30_MS, entries)
+
+
+def measure_size(directory: str, entries: int) -> dict[str, Any]:
+    files = Files(directory)
+    at_start = resident_mb()
+    tracker = BucketTracker(DelaySettings(), BucketSettings(), seed=1)
+    began = time.perf_counter()
+    in_tracker = longest = 0.0
+    popped = 0
+    ledgers = -(-entries // LEDGER_ENTRIES)
+    for ledger_id in range(ledgers):
+        count = min(LEDGER_ENTRIES, entries - ledger_id * LEDGER_ENTRIES)
+        times = times_of(ledger_id, count, entries)
+        now_ms = START_MS + PUBLISH_MS * ledger_id * LEDGER_ENTRIES // entries
+        before = time.perf_counter()
+        tracker.add_many(ledger_id, np.arange(count), times, now_ms)
+        while due := tracker.pop_due(now_ms, 10_000):
+            popped += len(due)
+        spent = time.perf_counter() - before
+        in_tracker += spent
+        longest = max(longest, spent, files.pump(tracker, lambda now_ms=now_ms: now_ms))
+    full = resident_mb()
+    seconds = time.perf_counter() - began
+    statistics = tracker.statistics()
+    # Go on for an hour: loads, pops, and nothing comes in.
+    pops = 0
+    hour = time.perf_counter()
+    end_ms = START_MS + 2 * PUBLISH_MS
+    now_ms = START_MS + PUBLISH_MS
+    late_ms = 0
+    while now_ms < end_ms:
+        deadline = tracker.next_deadline_ms
+        now_ms = max(now_ms + 500, deadline or 0)
+        while due := tracker.pop_due(now_ms, 10_000):
+            pops += len(due)
+        files.pump(tracker, lambda now_ms=now_ms: now_ms)
+        late_ms = max(late_ms, 0 if deadline is None else now_ms - deadline)
+    hour = time.perf_counter() - hour
+    after = resident_mb()
+    with (Path(directory) / "registry").open("wb") as file:
+        pickle.dump((files.registry, tracker.entry_count), file)
+    return {
+        "delayed messages": tracker.entry_count + pops,
+        "resident MB, before anything": at_start,
+        "resident MB, all tracked": full,
+        "resident MB, an hour later": after,
+        "resident MB, at most": peak_mb(),
+        "of it the tracker's, by its estimate": round(statistics.byte_estimate / 1e6, 1),
+        "buckets": statistics.buckets,
+        "entries in memory": statistics.loaded_entries,
+        "snapshots on disk, MB": round(files.bytes_written / 1e6),
+        "seconds to take them in": round(seconds, 1),
+        "add_many, seal and pop, ns an entry": round(in_tracker / entries * 1e9),
+        "longest single call, ms": round(longest * 1e3),
+        "popped in that hour": pops,
+        "loads in it": files.loads,
+        "us a popped entry, loads included": round(hour / max(pops, 1) * 1e6, 1),
+    }
+
+
+def measure_restart(directory: str, entries: int) -> dict[str, Any]:
+    files = Files(directory)
+    with (Path(directory) / "registry").open("rb") as file:
+        files.registry, tracked = pickle.load(file)
+    now_ms = START_MS + 2 * PUBLISH_MS
+    gc.collect()
+    began = time.perf_counter()
+    tracker = BucketTracker(DelaySettings(), BucketSettings(), seed=2)
+    tracker.recover(files.registry.values(), now_ms)
+    ledgers = -(-entries // LEDGER_ENTRIES)
+    count = min(LEDGER_ENTRIES, entries)
+    taken = tracker.add_many(ledgers, np.arange(1_000), times_of(0, count, entries)[:1_000], now_ms)
+    tracker.pop_due(now_ms, 1_000)
+    ready = time.perf_counter() - began
+    in_tracker = longest = 0.0
+    while tracker.is_recovering:
+        for plan in tracker.take_plans():
+            outcome = files.carry_out(plan)
+            before = time.perf_counter()
+            tracker.answer(plan.plan, outcome, now_ms)
+            tracker.pop_due(now_ms, 1_000)
+            longest = max(longest, time.perf_counter() - before)
+            in_tracker += time.perf_counter() - before
+            del outcome
+    known = time.perf_counter() - began
+    tracker.take_plans()
+    return {
+        "buckets": len(files.registry),
+        "ready to dispatch, ms": round(ready * 1e3, 1),
+        "entries taken meanwhile": int(taken.sum()),
+        "index complete, s": round(known, 1),
+        "of it in the tracker, s": round(in_tracker, 1),
+        "longest single call, ms": round(longest * 1e3, 1),
+        "entries": tracker.entry_count,
+        "as many as before": tracked <= tracker.entry_count + 100_000,
+        "resident MB, at most": peak_mb(),
+    }
+
+
+def measure_merging(directory: str, seconds: int) -> dict[str, Any]:
+    """In real time. Storage answers at once, in turn with the dispatching."""
+    files = Files(directory)
+    delays = DelaySettings(tick_ms=1_000, is_strict=True)
+    settings = BucketSettings(buckets_max=2, entries_min=40_000, entries_max=40_000)
+    tracker = BucketTracker(delays, settings, seed=3)
+    began = time.perf_counter()
+
+    def clock() -> int:
+        return START_MS + int((time.perf_counter() - began) * 1e3)
+
+    chance = np.random.default_rng(1)
+    times: dict[int, np.ndarray] = {}
+    late: list[int] = []
+    longest = 0.0
+    ledger_id = 0
+    waiting: list[Plan] = []
+    published = 0.0
+    while time.perf_counter() - began < seconds:
+        # 5,000 entries every 100 ms; every fifth is due within seconds, the others in 30 days.
+        if time.perf_counter() - began >= published:
+            published += 0.1
+            at = chance.integers(5_000, DAYS_30_MS, 5_000) + clock()
+            at[::5] = clock() + chance.integers(1_000, 8_000, 1_000)
+            times[ledger_id] = at
+            tracker.add_many(ledger_id, np.arange(at.size), at, clock())
+            ledger_id += 1
+        before = time.perf_counter()
+        now_ms = clock()
+        for position in tracker.pop_due(now_ms, 1_000):
+            late.append(now_ms - int(times[position.ledger_id][position.entry_id]))
+        longest = max(longest, time.perf_counter() - before)
+        waiting += tracker.take_plans()
+        if waiting:
+            plan = waiting.pop(0)
+            outcome = files.carry_out(plan)
+            before = time.perf_counter()
+            tracker.answer(plan.plan, outcome, clock())
+            longest = max(longest, time.perf_counter() - before)
+        else:
+            time.sleep(0.001)
+    operations = {
+        operation.value: counted for operation, counted in tracker.statistics().operations.items()
+    }
+    return {
+        "seconds": seconds,
+        "messages taken in": ledger_id * 5_000,
+        "merges": operations["merge"].succeeded,
+        "delivered": len(late),
+        "late at most, ms (key width 512, tick 1,000)": max(late, default=0),
+        "late, median, ms": int(np.median(late)) if late else 0,
+        "early": sum(value < 0 for value in late),
+        "longest single call, ms": round(longest * 1e3),
+        "resident MB, at most": peak_mb(),
+    }
+
+
+def resident_mb() -> float:
+    gc.collect()
+    return memory_mb("VmRSS:")
+
+
+def peak_mb() -> float:
+    return memory_mb("VmHWM:")
+
+
+def memory_mb(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return round(int(line.split()[1]) / 1024, 1)
+    raise RuntimeError(f"no {name} in /proc/self/status")
+
+
+PARTS = {"size": measure_size, "restart": measure_restart, "merging": measure_merging}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=ENTRIES)
+    parser.add_argument("--part", nargs=3, metavar=("PART", "DIRECTORY", "NUMBER"))
+    arguments = parser.parse_args()
+    if arguments.part:
+        part, directory, number = arguments.part
+        print(json.dumps(PARTS[part](directory, int(number))))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        for part in ("size", "restart"):
+            print(part, json.dumps(in_child(part, directory, arguments.entries), indent=2))
+        print("merging", json.dumps(in_child("merging", directory, 30), indent=2))
+
+
+if __name__ == "__main__":
+    main()
