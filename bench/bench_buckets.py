@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ class Files:
         return spent
 
     def carry_out(self, plan: Plan) -> Outcome:
+        """Do it now."""
         match plan:
             case CreateSnapshot():
                 return self.create(plan)
@@ -120,7 +122,7 @@ class Files:
                 return SegmentsLoaded(
                     tuple(
                         SnapshotSegment(*(column[a:b] for column in columns))
-                        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+                        for a, b in pairwise(cuts)
                     )
                 )
             case DeleteSnapshot(_, snapshot_id):
@@ -128,9 +130,11 @@ class Files:
                 return Done()
 
     def path(self, snapshot_id: int) -> Path:
+        """Where a snapshot lies."""
         return self.directory / f"{snapshot_id}.snapshot"
 
     def create(self, plan: CreateSnapshot) -> Stored:
+        """Write one."""
         self.last_id += 1
         sizes = [segment.keys_ms.size for segment in plan.segments]
         with self.path(self.last_id).open("wb") as file:
@@ -145,6 +149,7 @@ class Files:
     def read(
         self, snapshot_id: int, first: int = 0, stop: int | None = None
     ) -> tuple[np.ndarray, SnapshotSegment]:
+        """Some segments: where each starts, and where the last one stops; their rows."""
         path = self.path(snapshot_id)
         segments, rows = np.fromfile(path, np.int64, 2).tolist()
         stop = segments if stop is None else stop
@@ -295,9 +300,9 @@ def measure_merging(directory: str, seconds: int) -> dict[str, Any]:
             ledger_id += 1
         before = time.perf_counter()
         now_ms = clock()
-        for position in tracker.pop_due(now_ms, 1_000):
-            late.append(now_ms - int(times[position.ledger_id][position.entry_id]))
+        due = tracker.pop_due(now_ms, 1_000)
         longest = max(longest, time.perf_counter() - before)
+        late += [now_ms - int(times[at.ledger_id][at.entry_id]) for at in due]
         waiting += tracker.take_plans()
         if waiting:
             plan = waiting.pop(0)
