@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.stats.answer import answer_json
 from ackgate.broker.stats.hole_picture import ASCII, BLOCKS
 from ackgate.broker.stats.ledger_acks import CELLS_MAX
-from ackgate.broker.stats.view import Look, render
+from ackgate.broker.stats.look import Look
+from ackgate.broker.stats.view import render
 from ackgate.errors import CallerError, ConfigurationError, StorageError
 
 if TYPE_CHECKING:

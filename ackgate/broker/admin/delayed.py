@@ -12,7 +12,8 @@ from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
-from ackgate.broker.stats.json_form import fields_json, to_json
+from ackgate.broker.stats.delayed import delayed_state
+from ackgate.broker.stats.json_form import fields_json
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def get_delayed(call: Call) -> Reply:
             "topic": str(topic.name),
             "cancelled": topic.cancelled.count,
             "subscriptions": {
-                name: to_json(subscription.held.statistics()) | _tracking_json(subscription)
+                name: _told_of(subscription)
                 for name, subscription in topic.subscriptions.items()
                 if subscription.is_durable
             },
@@ -49,16 +50,10 @@ async def get_delayed(call: Call) -> Reply:
     )
 
 
-def _tracking_json(subscription: Subscription) -> dict[str, Any]:
-    """Which tracker it has and why, and what a bucket tracker tells of its buckets."""
-    told: dict[str, Any] = {"tracking": to_json(subscription.tracking.status), "buckets": None}
-    buckets = subscription.tracking.statistics()
-    if buckets is not None:
-        operations = {
-            kind.value: to_json(counted._asdict()) for kind, counted in buckets.operations.items()
-        }
-        told["buckets"] = fields_json(buckets, without={"operations"}) | {"operations": operations}
-    return told
+def _told_of(subscription: Subscription) -> dict[str, Any]:
+    """What it holds, what it holds back of nacks, which tracker it has and why, its buckets."""
+    state = delayed_state(subscription)
+    return {**fields_json(state.held), **fields_json(state, without={"held"})}
 
 
 async def cancel_one(call: Call) -> Reply:

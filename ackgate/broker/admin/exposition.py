@@ -1,11 +1,12 @@
 """Samples gathered by metric and written as Prometheus reads them: text format 0.0.4.
 
 Pure. All samples of a metric stand together under its type, whatever order they came in. A name
-that ends in ``_total`` is a counter, any other a gauge.
+that ends in ``_total`` is a counter, any other a gauge, unless something else is said of it.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +18,11 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class Exposition:
     """The samples of one answer."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        """`labels`: given to every sample."""
+    def __init__(
+        self, labels: Mapping[str, str], kinds: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`labels`: given to every sample. `kinds`: what metrics are whose names mislead."""
+        self._kinds = kinds
         self._labels = dict(labels)
         self._lines: dict[str, list[str]] = {}
 
@@ -29,7 +33,8 @@ class Exposition:
     def pieces(self) -> Iterator[bytes]:
         """The text, a piece for each metric."""
         for metric, samples in self._lines.items():
-            kind = "counter" if metric.endswith("_total") else "gauge"
+            usual = "counter" if metric.endswith("_total") else "gauge"
+            kind = self._kinds.get(metric, usual)
             yield "\n".join((f"# TYPE {metric} {kind}", *samples, "")).encode(errors="replace")
 
 

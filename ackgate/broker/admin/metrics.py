@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.call import Reply
+from ackgate.broker.admin.delayed_metrics import KINDS, subscription_metrics, topic_metrics
 from ackgate.broker.admin.exposition import Exposition
 from ackgate.broker.admin.router import Route
 from ackgate.broker.stats.take import topic_stats
@@ -32,7 +33,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 async def get_metrics(call: Call) -> Reply:
     """Everything. Others get their turn after every topic and every metric."""
     broker = call.broker
-    exposition = Exposition({"cluster": broker.parts.settings.broker.cluster_name})
+    exposition = Exposition({"cluster": broker.parts.settings.broker.cluster_name}, KINDS)
     total = _Total()
     for topic in broker.registry:
         stats = topic_stats(topic, broker.sampler, owner="")
@@ -133,6 +134,7 @@ def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
     add("pulsar_storage_backlog_size", stats.backlog_size)
     backlog = sum(subscription.msg_backlog for subscription in stats.subscriptions.values())
     add("pulsar_msg_backlog", backlog)
+    topic_metrics(labelled, stats)
     for name, subscription in stats.subscriptions.items():
         _subscription(labelled.labelled(subscription=name), subscription)
         if subscription.ack_state.store is not None:
@@ -167,6 +169,7 @@ def _subscription(labelled: Labelled, stats: SubscriptionStats) -> None:
         f"{prefix}_last_mark_delete_advanced_timestamp",
         stats.last_mark_delete_advanced_timestamp,
     )
+    subscription_metrics(labelled, stats)
     _gate(labelled, stats.ack_state)
 
 

@@ -33,7 +33,6 @@ _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
     "abortedTxnCount": 0,
     "committedTxnCount": 0,
     "replication": {},
-    "delayedMessageIndexSizeInBytes": 0,
     "compaction": {
         "lastCompactionRemovedEventCount": 0,
         "lastCompactionSucceedTimestamp": 0,
@@ -43,8 +42,6 @@ _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
 }
 
 _NOT_HAD_BY_SUBSCRIPTIONS: Final[Mapping[str, Any]] = {
-    "msgDelayed": 0,
-    "delayedMessageIndexSizeInBytes": 0,
     "isReplicated": False,
     "replicated": False,
     "consumersAfterMarkDeletePosition": {},

@@ -1,8 +1,8 @@
 """Frozen statistics as JSON and back: one rule instead of a function per class.
 
-Pure. A dataclass is an object whose keys are its fields in Pulsar's camelCase; a `Position` is
-``"ledger:entry"`` as Pulsar prints it; an enum is its value. `from_json` is told the class and
-checks what it reads, because it comes from a socket.
+Pure. A dataclass or a named tuple is an object whose keys are its fields in Pulsar's camelCase;
+a `Position` is ``"ledger:entry"`` as Pulsar prints it; an enum is its value. `from_json` is told the
+class and checks what it reads, because it comes from a socket.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def to_json(value: Any) -> Any:  # noqa: ANN401 - any of the classes of this pac
             return str(value)
         case Mapping():
             return {str(to_json(key)): to_json(member) for key, member in value.items()}
+        case tuple() if _is_named_tuple(type(value)):
+            names = _annotations(type(value))
+            return {key_of(n): to_json(member) for n, member in zip(names, value, strict=True)}
         case list() | tuple():
             return [to_json(member) for member in value]
         case _:
@@ -68,7 +71,7 @@ def from_json(kind: type[T], value: Any) -> T:  # noqa: ANN401 - what a JSON par
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:  # noqa: ANN401 - annotations and JSON
-    if isinstance(kind, type) and is_dataclass(kind):
+    if isinstance(kind, type) and (is_dataclass(kind) or _is_named_tuple(kind)):
         if not isinstance(value, dict):
             raise CorruptRecordError(f"{place} is not an object")
         read = {
@@ -76,6 +79,9 @@ def _read(kind: Any, value: Any, place: str) -> Any:  # noqa: ANN401 - annotatio
             for name, annotation in _annotations(kind).items()
         }
         return kind(**read)
+    if kind is Position:
+        ledger_id, _, entry_id = _a(str, value, place).partition(":")
+        return Position(int(ledger_id), int(entry_id))
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:  # X | None is the only union here
         return None if value is None else _read(arguments[0], value, place)
@@ -86,9 +92,6 @@ def _read(kind: Any, value: Any, place: str) -> Any:  # noqa: ANN401 - annotatio
             _key(arguments[0], key): _read(arguments[1], member, f"{place}.{key}")
             for key, member in _a(dict, value, place).items()
         }
-    if kind is Position:
-        ledger_id, _, entry_id = _a(str, value, place).partition(":")
-        return Position(int(ledger_id), int(entry_id))
     if issubclass(kind, enum.Enum):
         return kind(value)
     if kind is float:
@@ -100,22 +103,32 @@ def _read(kind: Any, value: Any, place: str) -> Any:  # noqa: ANN401 - annotatio
 def _annotations(kind: type) -> Mapping[str, Any]:
     """The fields' types, also those that their modules import for type checkers only."""
     known = typing.get_type_hints(kind, localns=_named_types())
+    if _is_named_tuple(kind):
+        return known
     return {field.name: known[field.name] for field in fields(kind)}
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind is not Position
 
 
 @functools.cache
 def _named_types() -> dict[str, Any]:
     from ackgate.broker.stats.ack_state import AckState  # noqa: PLC0415 - for readers only
+    from ackgate.broker.stats.delayed import DelayedState  # noqa: PLC0415
     from ackgate.cursor.recovered import RecoveredStateReport  # noqa: PLC0415
     from ackgate.cursor.stats import CursorStats  # noqa: PLC0415
     from ackgate.dispatcher.gate import GateStatistics  # noqa: PLC0415
+    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics  # noqa: PLC0415
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport  # noqa: PLC0415
     from ackgate.persistence.store_stats import CursorStoreStats  # noqa: PLC0415
 
     types_named = (
         AckState,
+        BucketStatistics,
         CursorStats,
         CursorStoreStats,
+        DelayedState,
         GateStatistics,
         Mapping,
         PersistOutcome,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_OF_ONE_CURSOR = {"ackState", "ownerBroker", "deduplicationStatus"}
+_OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
 """Keys that say nothing of several partitions together."""
 
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats.ack_state import of_subscription
+from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.sampler import (
     consumer_numbers,
     producer_numbers,
@@ -104,6 +105,11 @@ def topic_stats(
         non_contiguous_deleted_messages_ranges_serialized_size=sum(
             stats.non_contiguous_deleted_messages_ranges_serialized_size for stats in told
         ),
+        delayed_message_index_size_in_bytes=sum(
+            stats.delayed_message_index_size_in_bytes for stats in told
+        ),
+        delayed_messages_cancelled=topic.cancelled.count,
+        delayed_messages_refused=topic.delays_refused,
         owner_broker=owner,
         publishers=tuple(_publisher_stats(producer, sampler) for producer in topic.producers),
         subscriptions=subscriptions,
@@ -129,6 +135,7 @@ def subscription_stats(
     active = known.active_consumer if known else None
     policy = dispatcher.policy if isinstance(dispatcher, KeySharedDispatcher) else None
     store = subscription.store
+    delayed = delayed_state(subscription)
     return SubscriptionStats(
         type=TYPE_NAMES[subscription.type],
         is_durable=subscription.is_durable,
@@ -140,7 +147,9 @@ def subscription_stats(
         msg_out_counter=subscription.messages_out,
         bytes_out_counter=subscription.bytes_out,
         msg_backlog=cursor.backlog_entries,
-        msg_backlog_no_delayed=cursor.backlog_entries,
+        msg_backlog_no_delayed=max(0, cursor.backlog_entries - delayed.held.delayed_entries),
+        msg_delayed=delayed.held.delayed_entries,
+        delayed_message_index_size_in_bytes=delayed.held.delayed_bytes,
         backlog_size=_backlog_bytes(subscription.topic, cursor.mark_delete),
         earliest_msg_publish_time_in_backlog=earliest_ms,
         unacked_messages=known.unacked_messages if known else 0,
@@ -165,6 +174,7 @@ def subscription_stats(
         subscription_properties=dict(store.cursor_properties) if store is not None else {},
         consumers=consumers,
         ack_state=of_subscription(subscription, sampler.headrooms(subscription)),
+        delayed=delayed,
     )
 
 

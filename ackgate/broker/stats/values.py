@@ -2,7 +2,7 @@
 
 Pure, frozen. Fields carry Pulsar's names in snake case (``msgBacklog`` is `msg_backlog`), and mean
 what they mean there; rates are per second over the last minute, times ``*_timestamp`` are ms since
-1970 with 0 for never. `ack_state` is ours.
+1970 with 0 for never. `ack_state` and `delayed` are ours.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.delayed import DelayedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ class SubscriptionStats:
     msg_backlog: int
     """Entries not acked, as Pulsar counts it."""
     msg_backlog_no_delayed: int
+    """Of these, the ones that do not wait for their delivery time."""
+    msg_delayed: int
+    """Entries that do."""
+    delayed_message_index_size_in_bytes: int
+    """Memory of their index."""
     backlog_size: int
     """Bytes from the mark-delete on."""
     earliest_msg_publish_time_in_backlog: int
@@ -101,6 +107,7 @@ class SubscriptionStats:
     subscription_properties: Mapping[str, str]
     consumers: tuple[ConsumerStats, ...]
     ack_state: AckState
+    delayed: DelayedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,11 @@ class TopicStats:
     deduplication_status: str
     non_contiguous_deleted_messages_ranges: int
     non_contiguous_deleted_messages_ranges_serialized_size: int
+    delayed_message_index_size_in_bytes: int
+    delayed_messages_cancelled: int
+    """Messages that were cancelled and are still stored; acked for every subscription. Ours."""
+    delayed_messages_refused: int
+    """Publishes that were to wait longer than is allowed, since the topic was loaded. Ours."""
     owner_broker: str
     publishers: tuple[PublisherStats, ...]
     subscriptions: Mapping[str, SubscriptionStats]

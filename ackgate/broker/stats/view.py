@@ -5,9 +5,11 @@ Pure: text in, text out; the terminal's width and whether it shows colours are t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats.hole_picture import BLOCKS, hole_picture
+from ackgate.broker.stats.delayed_view import delayed_lines, waits_for
+from ackgate.broker.stats.hole_picture import hole_picture
+from ackgate.broker.stats.look import LABEL_COLUMNS, Look, count, span
 from ackgate.cursor.position import LATEST
 
 if TYPE_CHECKING:
@@ -15,57 +17,13 @@ if TYPE_CHECKING:
 
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
-    from ackgate.broker.stats.hole_picture import Glyphs
     from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
     from ackgate.cursor.recovered import RecoveredStateReport
     from ackgate.dispatcher.gate import GateStatistics
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
 
-LABEL_COLUMNS: Final = 14
-FIGURES_COLUMNS: Final = 44
-"""Room for the words behind a picture."""
-
-CELLS_MIN: Final = 16
 CONSUMERS_MAX: Final = 20
 """Consumers of one subscription that are listed."""
-
-_SECONDS_OF: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-
-
-class Look(NamedTuple):
-    """How to show it."""
-
-    columns: int = 100
-    has_colours: bool = False
-    glyphs: Glyphs = BLOCKS
-
-    @property
-    def cells(self) -> int:
-        """Cells of a ledger's picture."""
-        return max(CELLS_MIN, self.columns - LABEL_COLUMNS - FIGURES_COLUMNS)
-
-    def bold(self, text: str) -> str:
-        """What it is about."""
-        return self._in("1", text)
-
-    def dim(self, text: str) -> str:
-        """What is of less interest."""
-        return self._in("2", text)
-
-    def good(self, text: str) -> str:
-        """All is well."""
-        return self._in("32", text)
-
-    def bad(self, text: str) -> str:
-        """Something wants attention."""
-        return self._in("31;1", text)
-
-    def warning(self, text: str) -> str:
-        """Something may want attention."""
-        return self._in("33", text)
-
-    def _in(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.has_colours and text else text
 
 
 def render(answer: StatsAnswer, look: Look) -> str:
@@ -90,6 +48,11 @@ def _subscription(answer: StatsAnswer, told: SubscriptionAnswer, look: Look) -> 
     state = told.ack_state
     if told.stats is not None:
         yield _line("delivery", _delivery(told.stats, look))
+        reasons = waits_for(told.stats, answer.taken_ms)
+        if reasons:
+            yield _line("waits", look.warning("; ".join(reasons)))
+        for label, text in delayed_lines(told.stats.delayed, answer.taken_ms, look):
+            yield _line(label, text)
     if state.gate is not None:
         yield _line("gate", _gate(state.gate, answer.taken_ms, look))
     yield _line("ack state", _acked(told))
@@ -132,8 +95,7 @@ def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
     if gate.is_open:
         return look.good("open") + limits
     reasons = ", ".join(
-        f"{reason.value} for {_span(now_ms - since_ms)}"
-        for reason, since_ms in gate.reasons.items()
+        f"{reason.value} for {span(now_ms - since_ms)}" for reason, since_ms in gate.reasons.items()
     )
     return look.bad("SHUT") + f" ({reasons})" + limits
 
@@ -141,9 +103,9 @@ def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
 def _acked(told: SubscriptionAnswer) -> str:
     cursor = told.ack_state.cursor
     reading = "" if told.stats is None else f", reading at {cursor.read_position}"
-    partly = f", {_count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
+    partly = f", {count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
     return (
-        f"{_count(cursor.range_count, 'range')}, {_count(cursor.hole_count, 'hole')}, "
+        f"{count(cursor.range_count, 'range')}, {count(cursor.hole_count, 'hole')}, "
         f"{cursor.acked_count:,} acked above mark-delete {cursor.mark_delete}{reading}"
         + (partly if cursor.partly_acked_count else "")
     )
@@ -153,29 +115,25 @@ def _durable(told: SubscriptionAnswer, now_ms: int, look: Look) -> str:
     state = told.ack_state
     if state.recovery is None:
         return look.dim("nothing: a reader's state is not kept")
-    ranges = f"{_count(state.ranges_persisted, 'range')} of {state.ranges_live:,}"
+    ranges = f"{count(state.ranges_persisted, 'range')} of {state.ranges_live:,}"
     dropped = state.entries_dropped
     again = (
-        look.bad(
-            f"{_count(dropped, 'acked entry', 'acked entries')} would come again after a crash"
-        )
+        look.bad(f"{count(dropped, 'acked entry', 'acked entries')} would come again after a crash")
         if dropped
         else look.good("complete")
     )
     store = state.store
     if store is None:
         written = (
-            "" if told.written_ms is None else f", written {_span(now_ms - told.written_ms)} ago"
+            "" if told.written_ms is None else f", written {span(now_ms - told.written_ms)} ago"
         )
         return f"{ranges}, {again}{written}"
     waiting = (
-        f", {_count(store.dirty_versions, 'change')} not written yet"
-        if store.dirty_versions
-        else ""
+        f", {count(store.dirty_versions, 'change')} not written yet" if store.dirty_versions else ""
     )
     trouble = ""
     if store.failing_since_ms is not None:
-        failing = f"nothing can be written for {_span(now_ms - store.failing_since_ms)}"
+        failing = f"nothing can be written for {span(now_ms - store.failing_since_ms)}"
         trouble = "  " + look.bad(f"{failing}: {store.last_failure}")
     elif store.is_on_fallback:
         trouble = "  " + look.warning("on the metadata store: the ledger cannot be written")
@@ -186,7 +144,7 @@ def _last_write(outcome: PersistOutcome, now_ms: int, look: Look) -> str:
     kind = "delta" if outcome.is_delta else "snapshot"
     cut = "  " + look.bad("cut by the size guard") if outcome.size_guard_hit else ""
     return (
-        f"{_span(now_ms - outcome.at_ms)} ago: {kind}, {outcome.bytes_written:,} bytes to the "
+        f"{span(now_ms - outcome.at_ms)} ago: {kind}, {outcome.bytes_written:,} bytes to the "
         f"{outcome.where.value} in {outcome.duration_ms:,.1f} ms{cut}"
     )
 
@@ -195,11 +153,11 @@ def _recovery(report: RecoveryReport, look: Look) -> str:
     if report.source.value == "new":
         return look.dim("nothing: it was made then")
     told = (
-        f"from {report.source.value}: {_count(report.ranges, 'range')} above {report.mark_delete}, "
-        f"version {report.version:,}, {_count(report.records_applied, 'record')}"
+        f"from {report.source.value}: {count(report.ranges, 'range')} above {report.mark_delete}, "
+        f"version {report.version:,}, {count(report.records_applied, 'record')}"
     )
     if report.torn_records:
-        told += "  " + look.warning(f"{_count(len(report.torn_records), 'record')} torn")
+        told += "  " + look.warning(f"{count(len(report.torn_records), 'record')} torn")
     if report.lost is not None:
         told += "  " + look.bad(f"lost: {report.lost}")
     if report.dropped is not None and not report.dropped.is_clean:
@@ -210,7 +168,7 @@ def _recovery(report: RecoveryReport, look: Look) -> str:
 def _misfits(dropped: RecoveredStateReport) -> str:
     """What of the stored state concerns entries that are not there, or not as it was."""
     lost = dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers
-    told = [f"{_count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
+    told = [f"{count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
     if dropped.unknown_ledger_ids:
         told.append(f"ledgers {', '.join(map(str, dropped.unknown_ledger_ids))} are lost or empty")
     if dropped.mark_delete_was is not None:
@@ -218,7 +176,7 @@ def _misfits(dropped: RecoveredStateReport) -> str:
     if dropped.entries_below_mark_delete:
         told.append(f"{dropped.entries_below_mark_delete:,} acks below mark-delete")
     if dropped.batch_sets_dropped:
-        told.append(f"{_count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
+        told.append(f"{count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
     return "did not fit: " + "; ".join(told)
 
 
@@ -230,12 +188,12 @@ def _forecast(state: AckState, look: Look) -> str:
         seconds = forecast.gate_shuts_in_seconds
         if seconds is None:
             return look.dim("the gate stays open at the rate of the last minute")
-        return f"the gate shuts in {_span(seconds * 1000)}" if seconds else "the gate is shut"
+        return f"the gate shuts in {span(seconds * 1000)}" if seconds else "the gate is shut"
     seconds = forecast.limit_reached_in_seconds
     if seconds is None:
         return look.dim("the limit is not reached at the rate of the last minute")
     return look.warning(
-        f"more ranges than are kept in {_span(seconds * 1000)}"
+        f"more ranges than are kept in {span(seconds * 1000)}"
         if seconds
         else "more ranges than are kept"
     )
@@ -278,24 +236,11 @@ def _picture(told: SubscriptionAnswer, look: Look) -> Iterator[str]:
         passed, behind = hole_picture(acks, cursor.mark_delete, read_position, look.glyphs)
         drawn = look.dim(passed.text) + look.good(behind.text)
         padding = " " * (look.cells - len(acks.cells))
-        figures = f"{acks.acked:,} of {acks.entries:,} acked, {_count(acks.ranges, 'range')}"
+        figures = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
         yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
     if told.picture.ledgers_omitted:
-        yield _line("", look.dim(f"and {_count(told.picture.ledgers_omitted, 'later ledger')}"))
+        yield _line("", look.dim(f"and {count(told.picture.ledgers_omitted, 'later ledger')}"))
 
 
 def _line(label: str, text: str) -> str:
     return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _span(milliseconds: float) -> str:
-    """A length of time in its largest unit."""
-    seconds = max(0.0, milliseconds / 1000)
-    for length, unit in _SECONDS_OF:
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:,.1f} s"

@@ -19,7 +19,13 @@ NOT_MEASURED = {
 }
 """Keys of Pulsar that we leave out."""
 
-OURS = {"ackState", "isBlockedOnAckStatePersistent"}
+OURS = {
+    "ackState",
+    "delayed",
+    "delayedMessagesCancelled",
+    "delayedMessagesRefused",
+    "isBlockedOnAckStatePersistent",
+}
 """Keys that Pulsar does not have."""
 
 ONLY_SOME_KEYS = {"GET /admin/v2/namespaces/story/ns"}

@@ -25,3 +25,10 @@ def test_labels_are_escaped() -> None:
     exposition = Exposition({})
     exposition.labelled(name='a"b\\c\nd').add("m", 0)
     assert text(exposition).splitlines()[1] == r'm{name="a\"b\\c\nd"} 0'
+
+
+def test_a_name_that_misleads_is_corrected() -> None:
+    exposition = Exposition({}, {"m_total": "gauge", "m_count": "counter"})
+    exposition.labelled().add("m_total", 1)
+    exposition.labelled().add("m_count", 1)
+    assert text(exposition).splitlines()[::2] == ["# TYPE m_total gauge", "# TYPE m_count counter"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from textwrap import dedent
+from typing import Any
 
+from ackgate.broker.delayed.statistics import DelayedStatistics, NackStatistics
+from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
 from ackgate.broker.stats.ack_state import AckState, Forecast
 from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer, answer_json
+from ackgate.broker.stats.delayed import DelayedState
 from ackgate.broker.stats.hole_picture import ASCII
+from ackgate.broker.stats.json_form import from_json, to_json
 from ackgate.broker.stats.ledger_acks import FULL, AckPicture, LedgerAcks
 from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
 from ackgate.broker.stats.view import Look, render
@@ -15,6 +21,11 @@ from ackgate.cursor.position import Position
 from ackgate.cursor.recovered import RecoveredStateReport
 from ackgate.cursor.stats import CursorStats
 from ackgate.dispatcher.gate import Gate, GateSettings
+from ackgate.dispatcher.trackers.bucket_statistics import (
+    BucketStatistics,
+    OperationStatistics,
+    OperationType,
+)
 from ackgate.persistence.outcome import (
     PersistOutcome,
     PersistWhere,
@@ -147,6 +158,8 @@ def live_answer() -> StatsAnswer:
         bytes_out_counter=10_000,
         msg_backlog=1_234_567,
         msg_backlog_no_delayed=1_234_567,
+        msg_delayed=0,
+        delayed_message_index_size_in_bytes=0,
         backlog_size=1,
         earliest_msg_publish_time_in_backlog=0,
         unacked_messages=15,
@@ -167,6 +180,7 @@ def live_answer() -> StatsAnswer:
         subscription_properties={},
         consumers=(CONSUMER,),
         ack_state=state,
+        delayed=DelayedState(),
     )
     told = SubscriptionAnswer(TOPIC, "billing", state, PICTURE, stats, None)
     return StatsAnswer(TOPIC, "http://127.0.0.1:8080", True, NOW_MS, (told,))
@@ -209,6 +223,97 @@ def test_a_subscription_whose_gate_is_shut() -> None:
           ledger 5    __=#  :,                15 of 40 acked, 3 ranges
                       and 2 later ledgers"""
     )
+
+
+BUCKETS = BucketStatistics(
+    entries=1_000_000,
+    byte_estimate=5_000,
+    buckets=4,
+    buckets_unread=1,
+    buckets_storing=0,
+    buckets_failing=1,
+    buckets_blocked=0,
+    buckets_merging=0,
+    loaded_entries=20_000,
+    mutable_entries=300,
+    snapshot_bytes=12_345_678,
+    snapshots_to_delete=0,
+    deletes_given_up=0,
+    buckets_lost=0,
+    entries_lost=0,
+    registry_failures=0,
+    degraded=("a bucket could not be stored: no bookies",),
+    operations={
+        OperationType.CREATE: OperationStatistics(3, 1, (4, 0, 0, 0, 0, 0, 0, 0), 55),
+    },
+)
+
+WAITING = DelayedState(
+    DelayedStatistics("BucketTracker", 1_000_000, 5_000, 12, 640, NOW_MS + 90_000),
+    NackStatistics(12, 640, NOW_MS - 5, 10, 2),
+    DelayStatus(TrackerStep.BUCKETS, TrackerStep.BUCKETS),
+    BUCKETS,
+)
+
+
+def waiting_answer(**changes: Any) -> StatsAnswer:
+    answer = live_answer()
+    [told] = answer.subscriptions
+    assert told.stats is not None
+    stats = replace(told.stats, msg_rate_out=0.0, msg_delayed=1_000_000, delayed=WAITING, **changes)
+    return replace(answer, subscriptions=(replace(told, stats=stats),))
+
+
+def lines_of(answer: StatsAnswer, *labels: str) -> list[str]:
+    lines = render(answer, LOOK).splitlines()
+    return [line.strip() for line in lines if line.strip().startswith(labels)]
+
+
+def test_why_nothing_is_delivered_and_what_is_held() -> None:
+    assert lines_of(waiting_answer(), "waits", "delayed", "nacks") == [
+        (
+            "waits       the gate is shut: only what was given before, or falls due, is sent; "
+            "1,000,000 of 1,234,567 entries are delayed, the next due in 90.0 s; "
+            "12 were given back and are held back, the next is due; 15 messages sent and not acked yet"
+        ),
+        (
+            "delayed     1,000,000 tracked in buckets, 5,000 bytes, next due in 90.0 s, 4 buckets with "
+            "12,345,678 bytes stored, 20,000 loaded, 1 bucket still to be read  "
+            "DEGRADED: a bucket could not be stored: no bookies"
+        ),
+        "nacks       12 held, 640 bytes, next is due, 10 durable  2 would come at once after a crash",
+    ]
+
+
+def test_no_consumer_and_no_room_are_reasons_too() -> None:
+    [waits] = lines_of(waiting_answer(consumers=()), "waits")
+    assert waits.startswith("waits       no consumer; the gate")
+    full = replace(CONSUMER, available_permits=0)
+    [waits] = lines_of(waiting_answer(consumers=(full,)), "waits")
+    assert waits.startswith("waits       no consumer has room for more; the gate")
+    assert lines_of(waiting_answer(msg_backlog=0), "waits") == []
+
+
+def test_a_tracker_that_is_less_than_was_asked_for_says_why() -> None:
+    status = DelayStatus(
+        TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, "its registry cannot be read: torn"
+    )
+    held = DelayedStatistics("TimeBucketTracker", 1, 100, next_deadline_ms=NOW_MS + 500)
+    answer = waiting_answer()
+    [told] = answer.subscriptions
+    assert told.stats is not None
+    stats = replace(told.stats, delayed=DelayedState(held, tracking=status))
+    answer = replace(answer, subscriptions=(replace(told, stats=stats),))
+    assert lines_of(answer, "delayed") == [
+        (
+            "delayed     1 tracked in time buckets, 100 bytes, next due in 0.5 s  "
+            "DEGRADED: its registry cannot be read: torn"
+        )
+    ]
+
+
+def test_held_entries_in_json_and_back() -> None:
+    assert from_json(DelayedState, json.loads(json.dumps(to_json(WAITING)))) == WAITING
 
 
 def test_a_subscription_read_from_files() -> None:
