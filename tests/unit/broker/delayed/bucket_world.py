@@ -56,15 +56,22 @@ def now_ms() -> int:
 class StorageWorld:
     """What outlives a broker, and one broker's clients of it."""
 
-    def __init__(self, *rules: Rule, plan: FaultPlan | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *rules: Rule,
+        plan: FaultPlan | None = None,
+        ledgers: int = 20,
+        ledger_entries: int = 1_000,
+        **settings: Any,
+    ) -> None:
         self.settings = PersistenceSettings(**settings)
         self.storage = MemoryLedgers()
         self.tree = MemoryTree()
         self.messages = MessageLedgers()
-        for ledger_id in range(7, 27):
+        for ledger_id in range(7, 7 + ledgers):
             self.messages.open_ledger(ledger_id)
-            self.messages.close_ledger(ledger_id, 1_000)
-        self.messages.open_ledger(27)
+            self.messages.close_ledger(ledger_id, ledger_entries)
+        self.messages.open_ledger(7 + ledgers)
         self.epoch = 0
         self.connect(plan or FaultPlan(rules))
 
