@@ -42,13 +42,16 @@ def key_bits(tick_ms: int) -> int:
 class DelayKeys:
     """Rounds and compares for one tracker. Mode and width are fixed; the tick may be changed."""
 
-    __slots__ = ("_ahead_ms", "_low_bits", "bits", "is_strict", "lead_ms")
+    __slots__ = ("_low_bits", "ahead_ms", "bits", "is_strict", "lead_ms")
 
     bits: Final[int]
     """Keys are multiples of ``2**bits`` ms (but for `TIME_MAX`)."""
 
     is_strict: Final[bool]
     """Never early."""
+
+    ahead_ms: int
+    """Times that are no further ahead are not tracked."""
 
     lead_ms: int
     """A key is due so long before it has come (in not strict mode; may be below 0)."""
@@ -64,7 +67,7 @@ class DelayKeys:
         """Another tick: the width stays. Raises `CallerError` below 1 ms."""
         if tick_ms < 1:
             raise CallerError(f"a tick of {tick_ms} ms is below 1 ms")
-        self._ahead_ms = 0 if self.is_strict else tick_ms
+        self.ahead_ms = 0 if self.is_strict else tick_ms
         self.lead_ms = 0 if self.is_strict else tick_ms - self._low_bits
 
     @property
@@ -76,7 +79,7 @@ class DelayKeys:
 
     def refused_through(self, now_ms: int) -> int:
         """Times up to this one are not tracked: "deliver now"."""
-        return now_ms + self._ahead_ms
+        return now_ms + self.ahead_ms
 
     def key(self, deliver_at_ms: int) -> int:
         """The key of a time in 0..`TIME_MAX`."""

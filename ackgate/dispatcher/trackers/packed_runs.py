@@ -4,16 +4,16 @@ Pure. Immutable but for how far it was taken. A position is one number here, ``s
 the slot being the ledger's place among those that occur; runs are cut into blocks that share a key,
 and within a block only the distances are kept::
 
-    block   key, first position                12 rows: 8 + 8 + 4 bytes
-    row     distance to the row before         1, 2, 4 or 8 bytes, whatever is least in all
-            length less one                    none if all runs are of one entry
+    block   key, first position                20 bytes
+    row     distance to the row before         0, 1, 2, 4 or 8 bytes, whatever is least in all
+            length less one                    the same: 0 if nearly all runs are of one entry
 
-Distances that are too wide for the width chosen are kept apart.
+What is too wide for the width chosen is kept apart.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -34,8 +34,12 @@ PART_BYTES: Final = 2_500
 """Objects round the arrays. Measured."""
 
 
+Head: TypeAlias = tuple[int, int, int]
+"""(key, ledger, start) of a run."""
+
+
 class NarrowArray:
-    """Numbers of 0 and above, most of them small."""
+    """Numbers of 0 and above, most of them small; if most of them are 0, only the others."""
 
     __slots__ = ("_narrow", "_wide", "_wide_at")
 
@@ -44,11 +48,14 @@ class NarrowArray:
         is_wide = values > limit
         self._wide_at: NDArray[np.uint32] = np.flatnonzero(is_wide).astype(np.uint32)
         self._wide: IntArray = values[self._wide_at]
-        self._narrow: NDArray[Any] = values.astype(dtype)
+        self._narrow: NDArray[Any] | None = None if dtype is None else values.astype(dtype)
 
     def slice(self, start: int, stop: int) -> IntArray:
         """Some of them, as they were."""
-        values = self._narrow[start:stop].astype(np.int64)
+        if self._narrow is None:
+            values = np.zeros(stop - start, dtype=np.int64)
+        else:
+            values = self._narrow[start:stop].astype(np.int64)
         if self._wide.size:
             first, last = np.searchsorted(self._wide_at, (start, stop))
             values[self._wide_at[first:last].astype(np.int64) - start] = self._wide[first:last]
@@ -57,14 +64,17 @@ class NarrowArray:
     @property
     def byte_count(self) -> int:
         """Bytes of the arrays."""
-        return self._narrow.nbytes + self._wide.nbytes + self._wide_at.nbytes
+        narrow = 0 if self._narrow is None else self._narrow.nbytes
+        return narrow + self._wide.nbytes + self._wide_at.nbytes
 
 
-def _width(values: IntArray) -> tuple[type[np.integer[Any]], int]:
-    """The type that takes the least room, and its largest value."""
-    best: tuple[int, type[np.integer[Any]], int] = (8 * values.size, np.int64, 2**63 - 1)
+def _width(values: IntArray) -> tuple[type[np.integer[Any]] | None, int]:
+    """The type that takes the least room (None: nothing but what is not 0), its largest value."""
+    best: tuple[int, type[np.integer[Any]] | None, int]
+    best = (WIDE_BYTES * int(np.count_nonzero(values)), None, 0)
     highest = int(values.max()) if values.size else 0
-    for dtype, limit in ((np.uint8, 2**8 - 1), (np.uint16, 2**16 - 1), (np.uint32, 2**32 - 1)):
+    for dtype in (np.uint8, np.uint16, np.uint32, np.int64):
+        limit = int(np.iinfo(dtype).max)
         wide = int(np.count_nonzero(values > limit)) if highest > limit else 0
         room = values.size * np.dtype(dtype).itemsize + wide * WIDE_BYTES
         if room < best[0]:
@@ -96,8 +106,8 @@ class PackedRuns:
     row_count: Final[int]
     """Runs that were packed, taken or not."""
 
-    head: tuple[int, int, int]
-    """(key, ledger, start) of the first run that was not taken. Without one: meaningless."""
+    head: Head
+    """The first run that was not taken. Without one: meaningless."""
 
     def __init__(self, runs: Runs) -> None:
         """Pack sorted runs; at least one."""
@@ -114,10 +124,9 @@ class PackedRuns:
         distances = np.diff(codes, prepend=0)
         distances[heads] = 0
         self._distances = NarrowArray(distances)
-        lengths = runs.stops - runs.starts - 1
-        self._lengths = NarrowArray(lengths) if lengths.any() else None
+        self._lengths = NarrowArray(runs.stops - runs.starts - 1)
         arrays = (self._block_at, self._block_keys, self._block_heads, self._ledger_ids)
-        packed = self._distances.byte_count + (self._lengths.byte_count if self._lengths else 0)
+        packed = self._distances.byte_count + self._lengths.byte_count
         self.byte_count = PART_BYTES + packed + sum(array.nbytes for array in arrays)
         self.row_count = codes.size
         self._at = 0
@@ -125,10 +134,24 @@ class PackedRuns:
 
     def _set_head(self) -> None:
         if self._at < self._block_keys.size:
-            code = int(self._block_heads[self._at])
-            ledger_id = int(self._ledger_ids[code >> self._entry_bits])
-            entry_id = code & ((1 << self._entry_bits) - 1)
-            self.head = (int(self._block_keys[self._at]), ledger_id, entry_id)
+            self.head = self.head_after(0)
+
+    def head_after(self, blocks: int) -> Head:
+        """The first run behind the next so many blocks."""
+        code = int(self._block_heads[self._at + blocks])
+        ledger_id = int(self._ledger_ids[code >> self._entry_bits])
+        entry_id = code & ((1 << self._entry_bits) - 1)
+        return int(self._block_keys[self._at + blocks]), ledger_id, entry_id
+
+    @property
+    def blocks_left(self) -> int:
+        """Blocks that were not taken."""
+        return self._block_keys.size - self._at
+
+    @property
+    def rows_left(self) -> int:
+        """Runs that were not taken."""
+        return self.row_count - int(self._block_at[self._at])
 
     @property
     def is_taken(self) -> bool:
@@ -172,9 +195,7 @@ class PackedRuns:
         begins = block_at[:-1] - first_row
         codes += np.repeat(self._block_heads[start:stop] - codes[begins], sizes)
         starts = codes & ((1 << self._entry_bits) - 1)
-        stops = starts + 1
-        if self._lengths is not None:
-            stops += self._lengths.slice(first_row, stop_row)
+        stops = starts + 1 + self._lengths.slice(first_row, stop_row)
         ledger_ids = self._ledger_ids[codes >> self._entry_bits]
         return Runs(np.repeat(self._block_keys[start:stop], sizes), ledger_ids, starts, stops)
 

@@ -8,7 +8,7 @@ is put off until there are many::
                            | sorted, packed
                            v
                          recent     packed parts that overlap
-                           | all merged, once they are an eighth of all
+                           | all merged, once they are a quarter of the base
                            v
                          base       packed parts, one behind the other
       take <-- front <-----'        what is unpacked and comes next
@@ -20,6 +20,7 @@ through the same door, a piece at a time, so it needs little memory beside.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -27,10 +28,21 @@ import numpy as np
 
 from ackgate.dispatcher.trackers.keys import TIME_MAX
 from ackgate.dispatcher.trackers.packed_runs import PackedRuns
-from ackgate.dispatcher.trackers.runs import Runs, coalesced, joined, no_runs, ordered, single
+from ackgate.dispatcher.trackers.runs import (
+    Runs,
+    coalesced,
+    joined,
+    no_runs,
+    ordered,
+    rows_before,
+    single,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ackgate.dispatcher.trackers.packed_runs import Head
+    from ackgate.dispatcher.trackers.runs import IntArray
 
 FRESH_ROWS_MAX: Final = 4_096
 """With so many rows what is fresh is packed."""
@@ -41,13 +53,13 @@ BULK_ROWS_MIN: Final = 8_192
 RECENT_ROWS_MIN: Final = 65_536
 """With fewer rows than this in recent parts nothing is merged."""
 
-RECENT_SHARE: Final = 8
+RECENT_SHARE: Final = 4
 """Nor before they are this part of the base."""
 
 PIECE_ROWS_MIN: Final = 16_384
 """So many rows are unpacked at once, if there are."""
 
-PIECE_ROWS_MAX: Final = 131_072
+PIECE_ROWS_MAX: Final = 65_536
 """And a part of the base has no more than about twice this."""
 
 ALL: Final = 2**62
@@ -83,7 +95,7 @@ class RunStore:
 
     def __init__(self) -> None:
         self._fresh = array("q")
-        self._base: list[PackedRuns] = []
+        self._base: deque[PackedRuns] = deque()
         self._recent: list[PackedRuns] = []
         self.clear()
 
@@ -94,10 +106,10 @@ class RunStore:
         self._fresh = array("q")
         self._fresh_first_key = TIME_MAX + 1
         self._front = no_runs()
-        self._base = []
+        self._base = deque()
         self._recent = []
         self._base_rows = self._recent_rows = self._packed_bytes = 0
-        self._packed_head: tuple[int, int, int] | None = None
+        self._packed_head: Head | None = None
 
     @property
     def byte_estimate(self) -> int:
@@ -216,62 +228,48 @@ class RunStore:
 
     def _rows_first(self, cutoff: int) -> int:
         """How many rows of the front come before all else, and are due."""
-        front = self._front
-        if not front.keys.size:
+        keys = self._front.keys
+        if not keys.size or keys[0] > cutoff:
             return 0
-        rows = int(np.searchsorted(front.keys, cutoff, side="right"))
+        rows = int(np.searchsorted(keys, cutoff, side="right"))
         if self._packed_head is None:
             return rows
-        key, ledger_id, start = self._packed_head
-        low = int(np.searchsorted(front.keys, key))
-        high = int(np.searchsorted(front.keys, key, side="right"))
-        ledger_ids = front.ledger_ids[low:high]
-        high = low + int(np.searchsorted(ledger_ids, ledger_id, side="right"))
-        low += int(np.searchsorted(ledger_ids, ledger_id))
-        return min(rows, low + int(np.searchsorted(front.starts[low:high], start)))
+        return min(rows, rows_before(self._front, self._packed_head))
 
     def _unpack(self, cutoff: int, rows_min: int) -> Runs:
-        """The rows of packed parts that come next: about so many, none that others come before.
-
-        Except within the last block of each part: what is unpacked is not all first.
-        """
+        """Rows of packed parts, not sorted: the first so many, and the rest of their blocks."""
         parts = [part for part in self._recent if part.head[0] <= cutoff]
         rows = 0
         for part in self._base:
             if rows >= rows_min or part.head[0] > cutoff:
                 break
             parts.append(part)
-            rows += part.row_count
-        found = [part.next_blocks(cutoff, rows_min) for part in parts]
-        counts = [sizes.size for _, sizes in found]
-        if sum(int(sizes.sum()) for _, sizes in found) > rows_min and len(parts) > 1:
-            heads = joined([runs for runs, _ in found])
-            order = np.lexsort((heads.starts, heads.ledger_ids, heads.keys))
-            sizes = np.concatenate([sizes for _, sizes in found])[order]
-            chosen = order[: int(np.searchsorted(np.cumsum(sizes), rows_min)) + 1]
-            owners = np.repeat(np.arange(len(parts)), counts)[chosen]
-            counts = np.bincount(owners, minlength=len(parts)).tolist()
-        pieces = [part.take(blocks) for part, blocks in zip(parts, counts, strict=True) if blocks]
+            rows += part.rows_left
+        blocks = _first_blocks(parts, cutoff, rows_min)
+        pieces = [part.take(count) for part, count in zip(parts, blocks, strict=True) if count]
         self._drop_taken()
-        return ordered(joined(pieces)) if pieces else no_runs()
+        return joined(pieces)
 
     def _drop_taken(self) -> None:
         """Parts of which nothing is left go; see what is first now."""
-        for parts in (self._base, self._recent):
-            for part in parts:
-                if part.is_taken:
-                    self._packed_bytes -= part.byte_count
-            parts[:] = [part for part in parts if not part.is_taken]
-        self._base_rows = sum([part.row_count for part in self._base])
-        self._recent_rows = sum([part.row_count for part in self._recent])
-        heads = [part.head for part in (*self._base[:1], *self._recent)]
+        gone = [part for part in self._recent if part.is_taken]
+        if gone:
+            self._recent = [part for part in self._recent if not part.is_taken]
+            self._recent_rows -= sum([part.row_count for part in gone])
+        while self._base and self._base[0].is_taken:
+            gone.append(self._base.popleft())
+            self._base_rows -= gone[-1].row_count
+        self._packed_bytes -= sum([part.byte_count for part in gone])
+        heads = [part.head for part in self._recent]
+        if self._base:
+            heads.append(self._base[0].head)
         self._packed_head = min(heads, default=None)
 
     # -- merging
 
     def rewrite(self, kept: Callable[[Runs], Runs] | None) -> None:
         """Merge all into the base, less what is not `kept` (called with sorted pieces, in order)."""
-        base: list[PackedRuns] = []
+        base: deque[PackedRuns] = deque()
         base_bytes = base_rows = entry_count = 0
         for runs in self._pieces(kept):
             base.append(PackedRuns(runs))
@@ -314,7 +312,7 @@ class RunStore:
         assert self._packed_bytes == sum(part.byte_count for part in parts)
         assert not any(part.is_taken for part in parts)
         assert self._packed_head == min((part.head for part in parts), default=None)
-        assert self._base == sorted(self._base, key=lambda part: part.head)
+        assert list(self._base) == sorted(self._base, key=lambda part: part.head)
         for before, after in pairwise(self._base):
             assert _last(before.left()) < after.head
         if self._fresh or self._stop >= 0:
@@ -325,5 +323,37 @@ class RunStore:
             assert self.first_key is None
 
 
-def _last(runs: Runs) -> tuple[int, int, int]:
+def _first_blocks(parts: list[PackedRuns], cutoff: int, rows_min: int) -> list[int]:
+    """How many blocks of each part to unpack: the first ones of all, about so many rows.
+
+    Each part offers according to its size. What it does not offer bounds what is taken of others.
+    """
+    rows_left = sum([part.rows_left for part in parts])
+    offers: list[Runs] = []
+    sizes: list[IntArray] = []
+    bound: Head | None = None
+    for part in parts:
+        share = rows_min * part.rows_left // max(rows_left, 1)
+        heads, rows = part.next_blocks(cutoff, share + share // 4 + 16)
+        offers.append(heads)
+        sizes.append(rows)
+        if rows.size < part.blocks_left:
+            after = part.head_after(rows.size)
+            if after[0] <= cutoff and (bound is None or after < bound):
+                bound = after
+    counts = [rows.size for rows in sizes]
+    if len(parts) < 2:
+        return counts
+    heads = joined(offers)
+    owners = np.repeat(np.arange(len(parts)), counts)
+    order = np.lexsort((heads.starts, heads.ledger_ids, heads.keys))
+    ends = np.cumsum(np.concatenate(sizes)[order])
+    chosen = int(np.searchsorted(ends, rows_min)) + 1
+    if bound is not None:
+        chosen = min(chosen, rows_before(heads.rows(order), bound, is_through=True))
+    taken = np.bincount(owners[order[:chosen]], minlength=len(parts))
+    return [int(count) for count in taken]
+
+
+def _last(runs: Runs) -> Head:
     return int(runs.keys[-1]), int(runs.ledger_ids[-1]), int(runs.starts[-1])

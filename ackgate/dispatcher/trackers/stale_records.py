@@ -22,8 +22,6 @@ from ackgate.dispatcher.trackers.runs import Runs, joined, ordered, single
 from ackgate.dispatcher.trackers.tracked_positions import TrackedPositions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 MOVED_BYTES: Final = 400
@@ -33,49 +31,41 @@ MOVED_BYTES: Final = 400
 class StaleRecords:
     """Positions of which the buckets may hold records that do not count."""
 
-    __slots__ = ("_moved_to", "_positions", "moved")
+    __slots__ = ("_moved_to", "moved", "positions")
+
+    positions: TrackedPositions
+    """All of them. To be read only."""
 
     moved: dict[Position, int]
     """Stale positions that are tracked again, and the key that counts. To be read only."""
 
     def __init__(self) -> None:
-        self._positions = TrackedPositions()
+        self.positions = TrackedPositions()
         self.moved = {}
         self._moved_to: dict[int, set[Position]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._positions.entry_count)
-
-    def __contains__(self, position: Position) -> bool:
-        return position in self._positions
+        return bool(self.positions.entry_count)
 
     @property
     def byte_estimate(self) -> int:
         """Bytes of memory. O(1)."""
-        return self._positions.byte_estimate + MOVED_BYTES * len(self.moved)
-
-    def bitmap(self, ledger_id: int) -> BitMap | None:
-        """The stale positions of one ledger."""
-        return self._positions.bitmap(ledger_id)
-
-    def bitmaps(self) -> Iterable[tuple[int, BitMap]]:
-        """All of them."""
-        return self._positions.bitmaps()
+        return self.positions.byte_estimate + MOVED_BYTES * len(self.moved)
 
     # -- noting
 
     def add(self, position: Position) -> None:
         """It is tracked no more, and buckets may know it."""
-        self._positions.add(*position)
+        self.positions.add(*position)
         self.taken(position)
 
     def add_many(self, ledger_id: int, entries: BitMap) -> None:
         """`add` for entries of one ledger. Takes the bitmap over."""
         if self.moved:
-            stale = self._positions.bitmap(ledger_id)
+            stale = self.positions.bitmap(ledger_id)
             for entry_id in entries & stale if stale is not None else ():
                 self.taken(Position(ledger_id, entry_id))
-        self._positions.add_many(ledger_id, entries)
+        self.positions.add_many(ledger_id, entries)
 
     def move(self, position: Position, key: int) -> None:
         """A stale position is tracked again."""
@@ -93,7 +83,7 @@ class StaleRecords:
 
     def clear(self) -> None:
         """The buckets were rewritten."""
-        self._positions.clear()
+        self.positions.clear()
         self.moved.clear()
         self._moved_to.clear()
 
@@ -115,7 +105,7 @@ class StaleRecords:
         kept: list[Runs] = []
         dropped: list[Runs] = []
         for ledger_id in np.unique(runs.ledger_ids).tolist():
-            stale = self._positions.bitmap(ledger_id)
+            stale = self.positions.bitmap(ledger_id)
             of_ledger = runs.rows(runs.ledger_ids == ledger_id)
             if stale is None:
                 kept.append(of_ledger)
@@ -141,8 +131,8 @@ class StaleRecords:
 
     def check(self) -> None:
         """Assert every invariant."""
-        self._positions.check()
-        assert all(position in self._positions for position in self.moved)
+        self.positions.check()
+        assert all(position in self.positions for position in self.moved)
         moved_to = {(key, position) for position, key in self.moved.items()}
         assert moved_to == {(key, each) for key, all_ in self._moved_to.items() for each in all_}
 

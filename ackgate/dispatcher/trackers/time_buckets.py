@@ -43,12 +43,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from ackgate.dispatcher.trackers.delayed import DelaySettings
+    from ackgate.dispatcher.trackers.runs import IntArray
 
 STALE_ENTRIES_MIN: Final = 65_536
 """With fewer stale entries than this the store is never rewritten."""
 
 MOVED_MAX: Final = 4_096
 """With more positions than this that came again with another time it is rewritten at once."""
+
+LONG_RUN_ENTRIES: Final = 16
+"""Runs that are so long are taken out of the index one by one."""
+
+SCATTERED_ENTRIES: Final = 64
+"""And single entries, if there are not so many of each ledger."""
 
 TRACKER_BYTES: Final = 6_000
 """An empty tracker. Measured."""
@@ -87,7 +94,7 @@ class TimeBucketTracker:
         if not (0 <= entry_id <= ENTRY_ID_MAX and 0 <= ledger_id <= LEDGER_ID_MAX):
             _refuse_position(position)
         keys = self._keys
-        if deliver_at_ms < 0 or deliver_at_ms <= keys.refused_through(now_ms):
+        if deliver_at_ms <= now_ms + keys.ahead_ms or deliver_at_ms < 0:
             self.discard(position)
             self._fixed_delay.refused()
             return False
@@ -95,9 +102,13 @@ class TimeBucketTracker:
             return True
         key = keys.key(deliver_at_ms)
         self._store.add(key, ledger_id, entry_id)
-        if self._stale:
+        if self._stale.positions.entry_count:
             self._added_again(Position(ledger_id, entry_id), key)
-        self._fixed_delay.tracked(deliver_at_ms, self._settings.tick_ms)
+        fixed_delay = self._fixed_delay
+        if deliver_at_ms >= fixed_delay.highest_ms:
+            fixed_delay.highest_ms = deliver_at_ms
+        else:
+            fixed_delay.tracked(deliver_at_ms, self._settings.tick_ms)
         return True
 
     def add_many(
@@ -135,7 +146,7 @@ class TimeBucketTracker:
         keys = self._keys.keys(times)
         self._store.add_runs(found_in(keys, ledger_id, ids))
         self._fixed_delay.tracked_many(times, self._settings.tick_ms)
-        stale = self._stale.bitmap(ledger_id)
+        stale = self._stale.positions.bitmap(ledger_id)
         if stale is not None and stale.intersect(new):
             again = stale & new
             is_again = np.isin(ids, np.frombuffer(again.to_array(), dtype=np.uint32))
@@ -156,7 +167,7 @@ class TimeBucketTracker:
         )
 
     def _added_again(self, position: Position, key: int) -> None:
-        if position in self._stale:
+        if position in self._stale.positions:
             self._stale.move(position, key)
             self._tidy()
 
@@ -235,25 +246,25 @@ class TimeBucketTracker:
                 break
             live = self._stale.live(taken)
             if live.keys.size:
-                self._popped(live)
                 pieces.append(live)
                 missing -= live.entry_count
+                if self._stale:
+                    self._popped_stale(live)
+        runs = joined(pieces) if pieces else no_runs()
+        _, ledger_ids, entry_ids = expanded(runs)
+        if pieces:
+            self._witness = None
+            _untrack(self._index, runs, ledger_ids, entry_ids)
         if not self._index.entry_count:
             self._emptied()
-        _, ledger_ids, entry_ids = expanded(joined(pieces) if pieces else no_runs())
         return ledger_ids, entry_ids
 
-    def _popped(self, runs: Runs) -> None:
-        """They are the caller's from here on."""
-        self._witness = None
-        ledgers = np.unique(runs.ledger_ids).tolist()
-        for ledger_id in ledgers:
-            of_ledger = runs if len(ledgers) == 1 else runs.rows(runs.ledger_ids == ledger_id)
-            gone = self._index.discard_many(ledger_id, _bitmap_of(of_ledger))
-            if self._stale.moved:
-                stale = self._stale.bitmap(ledger_id)
-                for entry_id in gone & stale if stale is not None else ():
-                    self._stale.taken(Position(ledger_id, entry_id))
+    def _popped_stale(self, runs: Runs) -> None:
+        """Other records that there may be of them count no more."""
+        if self._stale.moved:
+            _, ledger_ids, entry_ids = expanded(runs)
+            for position in positions_of(ledger_ids, entry_ids):
+                self._stale.taken(position)
 
     def discard(self, position: Position) -> bool:
         """It was acked or cancelled: forget it. Was it tracked?"""
@@ -312,10 +323,7 @@ class TimeBucketTracker:
     def _kept(self, runs: Runs) -> Runs:
         """For the rewriting, which hands over all there is, piece by piece: each entry once."""
         live = self._stale.live(runs)
-        if self._stale.moved:
-            _, ledger_ids, entry_ids = expanded(live)
-            for position in positions_of(ledger_ids, entry_ids):
-                self._stale.taken(position)
+        self._popped_stale(live)
         return live
 
     # -- the rest
@@ -342,20 +350,35 @@ class TimeBucketTracker:
         }
         assert live == tracked, (live - tracked, tracked - live)
         assert self._store.entry_count == everything.entry_count
-        moved = {each for each in tracked if each in self._stale}
+        moved = {each for each in tracked if each in self._stale.positions}
         assert moved == set(self._stale.moved), (moved, self._stale.moved)
         self._store.check()
 
 
-def _bitmap_of(runs: Runs) -> BitMap:
-    """The entries of runs of one ledger."""
-    lengths = runs.stops - runs.starts
-    if lengths.size * 16 < int(lengths.sum()):
-        entries = BitMap()
-        for start, stop in zip(runs.starts.tolist(), runs.stops.tolist(), strict=True):
-            entries.add_range(start, stop)
-        return entries
-    return pack(expanded(runs)[2])
+def _untrack(
+    index: TrackedPositions, runs: Runs, ledger_ids: IntArray, entry_ids: IntArray
+) -> None:
+    """Take entries out of the index, given as runs and expanded."""
+    if runs.keys.size * LONG_RUN_ENTRIES <= entry_ids.size:
+        by_ledger: dict[int, BitMap] = {}
+        for ledger_id, start, stop in zip(*(c.tolist() for c in runs[1:]), strict=True):
+            if ledger_id not in by_ledger:
+                by_ledger[ledger_id] = BitMap()
+            by_ledger[ledger_id].add_range(start, stop)
+        for ledger_id, entries in by_ledger.items():
+            index.discard_many(ledger_id, entries)
+        return
+    order = np.argsort(ledger_ids, kind="stable")
+    in_order = ledger_ids[order]
+    firsts = np.flatnonzero(np.diff(in_order, prepend=-1))
+    if firsts.size * SCATTERED_ENTRIES > entry_ids.size:
+        for ledger_id, entry_id in zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True):
+            index.discard(ledger_id, entry_id)
+        return
+    for ledger_id, ids in zip(
+        in_order[firsts].tolist(), np.split(entry_ids[order], firsts[1:]), strict=True
+    ):
+        index.discard_many(ledger_id, pack(ids))
 
 
 def _refuse_position(position: Position) -> None:
