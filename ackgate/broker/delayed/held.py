@@ -236,10 +236,18 @@ class HeldEntries:
         """These are acked, as a whole."""
         if self.left_out is None:
             return
-        for position in positions:
+        of_ledger, bitmap = None, None
+        for position in positions:  # nearly none of them is held: who is given it acks it
+            if position[0] != of_ledger:
+                of_ledger = position[0]
+                bitmap = self._left_out(of_ledger)
+            if bitmap is None or position[1] not in bitmap:
+                continue
+            bitmap = None
             for source in self._sources:
                 source.discard(position)
             self._ahead.discard(*position)
+            of_ledger = None
 
     def forget_through(self, mark_delete: Position) -> None:
         """Everything up to this one is acked or trimmed."""

@@ -20,6 +20,8 @@ from ackgate.config.settings import Given, Settings
 from ackgate.cursor.position import Position
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.testing.bare_broker import bare_broker, loop_clock_ms
+from ackgate.testing.faults import FaultPlan
+from ackgate.testing.faulty_ledgers import FaultyLedgerClient
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class DelayedWorld:
 
     def __init__(self, **keys: str) -> None:
         self.keys = {**STRICT, **keys}
+        self.plan = FaultPlan()
         self.tree = MemoryTree()
         self.ledgers = MemoryLedgers()
         self.positions: dict[str, Position] = {}
@@ -101,7 +104,9 @@ class DelayedWorld:
             {key: Given(value, "test") for key, value in self.keys.items()}
         )
         self.registry = bare_broker(
-            MemoryLedgerClient(self.ledgers), MemoryMetadataStore(self.tree), settings=settings
+            FaultyLedgerClient(MemoryLedgerClient(self.ledgers), self.plan),
+            MemoryMetadataStore(self.tree),
+            settings=settings,
         )
         self.topic = await self.registry.topic(NAME, create=True)
         self._producer = None

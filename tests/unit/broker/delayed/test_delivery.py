@@ -8,6 +8,7 @@ from functools import wraps
 import pytest
 
 from ackgate.broker.wire_types import SubscriptionType
+from ackgate.testing.faults import Fault, Rule
 from ackgate.testing.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import DelayedWorld, at
 
@@ -422,4 +423,33 @@ async def test_a_cleared_index_is_built_again_by_reading() -> None:
     assert subscription.held.statistics().delayed_entries == 2
     await at(2_000)
     assert again.got == [(500, "late"), (900, "later")]
+    world.check()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@in_virtual_time
+async def test_a_read_that_fails_loses_nothing(times: int) -> None:
+    world = await started()
+    await world.publish("now")
+    await world.publish(*"abcdefghij", delay_ms=500)
+    world.plan.rules = [Rule(Fault.FAIL, "ledger.read", times=times)]
+    client = await world.consumer()
+    await at(5000)
+    assert sorted(client.names) == sorted(["now", *"abcdefghij"])
+    assert len(world.plan.injected) == times
+    world.check()
+
+
+@in_virtual_time
+async def test_what_falls_due_while_a_slow_read_is_under_way_comes_after_it_and_once() -> None:
+    world = await started()
+    await world.publish("a", "b")
+    await world.publish("late", delay_ms=300)
+    await world.publish("c", "d")
+    client = await world.consumer()
+    await client.port.close()
+    world.plan.rules = [Rule(Fault.DELAY, "ledger.read", times=None, seconds=0.5)]
+    client = await world.consumer()
+    await at(2000)
+    assert sorted(client.names) == ["a", "b", "c", "d", "late"]
     world.check()

@@ -1,0 +1,213 @@
+"""Delayed messages through a subscription in random stories, against a table of what was told.
+
+Consumers come, go, ack, give back and seek; reads are slow or fail; the broker is killed and started
+again. Whatever happens: nothing is given before its time, to two at once, or after its ack; and in
+the end everything has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+import pytest
+
+from ackgate.broker.wire_types import SubscriptionType
+from ackgate.errors import OwnershipError
+from ackgate.testing.bare_broker import loop_clock_ms
+from ackgate.testing.faults import Fault, Rule
+from ackgate.testing.virtual_time import run_in_virtual_time
+from tests.unit.broker.delayed.delivery_world import Client, DelayedWorld, settle
+
+SEEDS: Final = range(4)
+STEPS: Final = 100
+
+BUCKETS: Final = {
+    "delayedDeliveryTrackerFactoryClassName": (
+        "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+    ),
+    "delayedDeliveryMinIndexCountPerBucket": "5",
+    "delayedDeliveryMaxIndexCountPerBucket": "10",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
+    "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "1",
+    "delayedDeliveryMaxNumBuckets": "3",
+}
+
+GATED: Final = {
+    "dispatcherPauseOnAckStatePersistentEnabled": "true",
+    "managedLedgerMaxUnackedRangesToPersist": "3",
+}
+
+
+class Story:
+    """A random story and what is known of it."""
+
+    def __init__(self, seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
+        self.random = Random(seed)
+        self.type = type_
+        self.world = DelayedWorld(
+            managedLedgerMaxEntriesPerLedger="20",
+            managedLedgerMinLedgerRolloverTimeMinutes="0",
+            **keys,
+        )
+        self.clients: list[Client] = []
+        self.due: dict[str, int] = {}
+        self.acked: set[str] = set()
+        self.with_client: dict[str, Client] = {}
+        self.count = 0
+
+    # -- what is heard
+
+    def heard(self) -> None:
+        """Take note of what the clients were given."""
+        for client in self.clients:
+            for ms, name in client.got:
+                assert ms >= self.due[name], f"{name} came at {ms}, {self.due[name]} was its time"
+                assert name not in self.acked, f"{name} came after its ack"
+                other = self.with_client.get(name)
+                assert other is None, f"{name} was given twice"
+                self.with_client[name] = client
+            client.got.clear()
+        self.world.check()
+
+    def of(self, client: Client) -> list[str]:
+        return [name for name, other in self.with_client.items() if other is client]
+
+    # -- what happens
+
+    async def publish(self) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            self.count += 1
+            name = f"m{self.count}"
+            delay_ms = self.random.choice([0, 0, 50, 300, 300, 2_000, 10_000])
+            self.due[name] = loop_clock_ms() + delay_ms
+            await self.world.publish(name, delay_ms=delay_ms, key=f"k{self.random.randint(0, 3)}")
+
+    async def join(self) -> None:
+        if len(self.clients) < 3:
+            permits = self.random.choice([0, 1, 5, 100])
+            name = f"c{self.count}-{len(self.clients)}"
+            self.clients.append(await self.world.consumer(permits, type=self.type, name=name))
+
+    async def leave(self) -> None:
+        if self.clients:
+            client = self.clients.pop(self.random.randrange(len(self.clients)))
+            await client.port.close()
+            self.forget(client)
+
+    def forget(self, client: Client) -> None:
+        for name in self.of(client):
+            del self.with_client[name]
+
+    async def flow(self) -> None:
+        for client in self.clients:
+            client.flow(self.random.choice([1, 3, 20]))
+
+    async def ack(self) -> None:
+        for client in self.clients:
+            names = [name for name in self.of(client) if self.random.random() < 0.5]
+            if names:
+                self.acked.update(names)
+                for name in names:
+                    del self.with_client[name]
+                client.ack(*names)
+
+    async def give_back(self) -> None:
+        for client in self.clients:
+            names = [name for name in self.of(client) if self.random.random() < 0.3]
+            for name in names:
+                del self.with_client[name]
+            if names:
+                client.port.redeliver([self.world.positions[name] for name in names], None)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.random.choice([0.01, 0.1, 1.0, 4.0]))
+
+    async def seek(self) -> None:
+        subscription = self.world.topic.subscriptions.get("s")
+        if subscription is None or self.random.random() < 0.5:
+            return
+        self.clients.clear()
+        self.with_client.clear()
+        kept = self.world.topic.ledger.facts
+        target = kept.next_valid(kept.first_position)
+        await subscription.reset(target)
+        first = subscription.cursor.read_position
+        self.acked = {name for name in self.acked if self.world.positions[name] < first}
+
+    async def ack_elsewhere(self) -> None:
+        subscription = self.world.topic.subscriptions.get("s")
+        unacked = sorted(self.world.positions.keys() - self.acked)
+        if subscription is not None and unacked:
+            names = self.random.sample(unacked, min(2, len(unacked)))
+            self.acked.update(names)
+            for name in names:
+                self.with_client.pop(name, None)
+            subscription.ack_elsewhere([self.world.positions[name] for name in names])
+
+    async def reads(self) -> None:
+        slow = Rule(Fault.DELAY, "ledger.read", times=None, seconds=0.05)
+        bad = Rule(Fault.FAIL, "ledger.read", times=2)
+        self.world.plan.rules = self.random.choice([[], [slow], [bad]])
+
+    async def kill(self) -> None:
+        if self.random.random() < 0.5:
+            return
+        await self.world.topic.flush_cursors()
+        await settle()
+        self.heard()
+        self.world.plan.rules = []
+        self.world.topic.abandon(OwnershipError("killed"))
+        self.clients.clear()
+        self.with_client.clear()
+        await self.world.start()
+        subscription = self.world.topic.subscriptions.get("s")
+        if subscription is not None and self.world.keys.keys() >= GATED.keys():
+            # Acks beyond the limit are in memory only: that is what the gate is about.
+            is_acked = subscription.cursor.is_acked
+            self.acked = {name for name in self.acked if is_acked(self.world.positions[name])}
+
+    # -- all of it
+
+    async def run(self) -> None:
+        await self.world.start()
+        steps = [
+            *[self.publish] * 4, *[self.join] * 3, self.leave, *[self.flow] * 3, *[self.ack] * 3,
+            self.give_back, *[self.wait] * 3, self.seek, self.ack_elsewhere, self.reads, self.kill,
+        ]  # fmt: skip
+        for _ in range(STEPS):
+            step = self.random.choice(steps)
+            await step()
+            await settle()
+            self.heard()
+        await self.end()
+
+    async def end(self) -> None:
+        self.world.plan.rules = []
+        if not self.clients:
+            self.clients.append(await self.world.consumer(0, type=self.type, name="last"))
+        for client in self.clients:
+            client.flow(100_000)
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            await settle()
+            self.heard()
+            for client in self.clients:
+                names = self.of(client)
+                if names:
+                    self.acked.update(names)
+                    self.forget(client)
+                    client.ack(*names)
+        missing = sorted(self.due.keys() - self.acked)
+        assert not missing, f"{missing} never came"
+        subscription = self.world.subscription()
+        assert subscription.cursor.backlog_entries == 0
+        assert subscription.held.entry_count == 0
+
+
+@pytest.mark.parametrize("keys", [{}, GATED, BUCKETS], ids=["plain", "gated", "buckets"])
+@pytest.mark.parametrize("type_", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_story(seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
+    run_in_virtual_time(Story(seed, type_, keys).run())
