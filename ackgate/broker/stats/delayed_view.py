@@ -61,9 +61,7 @@ def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
     deadline = state.held.next_deadline_ms
     if stats.msg_delayed:
         due = "" if deadline is None else f", {_due('the next', deadline, now_ms)}"
-        reasons.append(
-            f"{stats.msg_delayed:,} of {count(stats.msg_backlog, 'entry', 'entries')} are delayed{due}"
-        )
+        reasons.append(f"{stats.msg_delayed:,} of {stats.msg_backlog:,} entries delayed{due}")
     if state.nacks.pending:
         nack_ms = state.nacks.next_deadline_ms
         due = "" if nack_ms is None else f", {_due('the next', nack_ms, now_ms)}"

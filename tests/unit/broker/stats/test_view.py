@@ -273,7 +273,7 @@ def test_why_nothing_is_delivered_and_what_is_held() -> None:
     assert lines_of(waiting_answer(), "waits", "delayed", "nacks") == [
         (
             "waits       the gate is shut: only what was given before, or falls due, is sent; "
-            "1,000,000 of 1,234,567 entries are delayed, the next due in 90.0 s; "
+            "1,000,000 of 1,234,567 entries delayed, the next due in 90.0 s; "
             "12 were given back and are held back, the next is due; 15 messages sent and not acked yet"
         ),
         (
