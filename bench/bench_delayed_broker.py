@@ -1,0 +1,171 @@
+"""A million delayed messages in one topic of a real broker, killed and started again.
+
+    python -m bench.bench_delayed_broker [--messages 1000000] [--trackers buckets memory]
+
+The real client publishes messages that are due in an hour or two, in no order; a Shared subscription
+holds them back. Then the broker gets `kill -9` and is started again on the same directory. Told for
+each kind of tracker:
+
+    ready        from starting the process to its listening
+    message      from listening to the delivery of a message without delay that is published then:
+                 how long dispatch waits for anything
+    index        from listening until all delayed entries are known again
+    offered      delayed entries that were read from the topic for that (0: all came from snapshots)
+    resident     memory of the broker, before the kill and after all of that
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import pulsar
+
+from ackgate.testing.broker_process import BrokerProcess
+
+TOPIC: Final = "persistent://public/default/delayed"
+FACTORIES: Final = {
+    "buckets": "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    "memory": "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
+}
+HOUR_MS: Final = 3_600_000
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--trackers", nargs="+", choices=FACTORIES, default=list(FACTORIES))
+    arguments = parser.parse_args()
+    print(json.dumps({k: measure(k, arguments.messages) for k in arguments.trackers}, indent=2))
+
+
+def run(*, smoke: bool) -> dict[str, Any]:
+    """Figures for a million messages (5,000 in a smoke run)."""
+    return {kind: measure(kind, 5_000 if smoke else 1_000_000) for kind in FACTORIES}
+
+
+def measure(kind: str, count: int) -> dict[str, Any]:
+    """One tracker's figures."""
+    settings = {
+        "delayedDeliveryTrackerFactoryClassName": FACTORIES[kind],
+        "delayedDeliveryFixedDelayDetectionLookahead": 0,
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
+        BrokerProcess(Path(directory) / "data", settings=settings) as broker,
+    ):
+        published = _publish(broker, count)
+        _wait(lambda: _held(broker)["delayedEntries"] >= count, 600)
+        _wait(lambda: _is_settled(_held(broker)), 120)
+        before = _held(broker)
+        resident_before = _resident_bytes(broker)
+        broker.kill()
+        began = time.perf_counter()
+        broker.start()
+        ready = time.perf_counter()
+        client = _client(broker)
+        consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
+        client.create_producer(TOPIC).send(b"now")
+        assert consumer.receive(300_000).data() == b"now"
+        delivered = time.perf_counter()
+        _wait(lambda: _held(broker)["delayedEntries"] >= count, 600)
+        known = time.perf_counter()
+        after = _held(broker)
+        client.close()
+        return {
+            "messages": count,
+            "published_per_s": round(count / published),
+            "ready_s": round(ready - began, 2),
+            "message_s": round(delivered - ready, 3),
+            "index_s": round(known - ready, 3),
+            "offered_after_restart": after["entriesOffered"],
+            "index_bytes_an_entry": round(after["delayedBytes"] / count, 3),
+            "resident_before_mb": round(resident_before / 1e6),
+            "resident_after_mb": round(_resident_bytes(broker) / 1e6),
+            "resident_empty_mb": round(_empty_resident_bytes() / 1e6),
+            **_bucket_figures(before),
+        }
+
+
+def _bucket_figures(held: dict[str, Any]) -> dict[str, Any]:
+    buckets = held["buckets"]
+    if buckets is None:
+        return {}
+    return {
+        "buckets": buckets["buckets"],
+        "loaded_entries": buckets["loadedEntries"],
+        "snapshot_bytes_an_entry": round(
+            buckets["snapshotBytes"] / max(1, held["delayedEntries"] - buckets["loadedEntries"]), 2
+        ),
+    }
+
+
+def _publish(broker: BrokerProcess, count: int) -> float:
+    client = _client(broker)
+    client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(
+        TOPIC, block_if_queue_full=True, max_pending_messages=5_000, batching_enabled=False
+    )
+    rng = random.Random(1)
+    began = time.perf_counter()
+    now_ms = time.time_ns() // 1_000_000
+    for _ in range(count):
+        due_ms = now_ms + HOUR_MS + rng.randrange(HOUR_MS)
+        producer.send_async(b"later", _unconfirmed, deliver_at=due_ms)
+    producer.flush()
+    took = time.perf_counter() - began
+    _wait(lambda: _held(broker)["delayedEntries"] >= count, 600)
+    client.close()
+    return took
+
+
+def _unconfirmed(result: pulsar.Result, _: pulsar.MessageId) -> None:
+    assert result == pulsar.Result.Ok, result
+
+
+def _client(broker: BrokerProcess) -> pulsar.Client:
+    return pulsar.Client(broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def _held(broker: BrokerProcess) -> dict[str, Any]:
+    path = TOPIC.replace("://", "/")
+    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/{path}/delayed") as response:
+        held: dict[str, Any] = json.loads(response.read())["subscriptions"]["s"]
+    return held
+
+
+def _is_settled(held: dict[str, Any]) -> bool:
+    buckets = held["buckets"]
+    return buckets is None or not (buckets["bucketsStoring"] or buckets["snapshotsToDelete"])
+
+
+def _wait(condition: Any, seconds: float) -> None:
+    deadline = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < deadline, "not in time"
+        time.sleep(0.01)
+
+
+def _resident_bytes(broker: BrokerProcess) -> int:
+    assert broker.pid is not None
+    status = Path(f"/proc/{broker.pid}/status").read_text(encoding="utf-8")
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def _empty_resident_bytes() -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
+        BrokerProcess(Path(directory)) as broker,
+    ):
+        return _resident_bytes(broker)
+
+
+if __name__ == "__main__":
+    main()
