@@ -37,6 +37,7 @@ BUCKETS: Final = {
 GATED: Final = {
     "dispatcherPauseOnAckStatePersistentEnabled": "true",
     "managedLedgerMaxUnackedRangesToPersist": "3",
+    "delayedDeliveryFixedDelayDetectionLookahead": "3",
 }
 
 
@@ -51,6 +52,7 @@ class Story:
             managedLedgerMinLedgerRolloverTimeMinutes="0",
             **keys,
         )
+        self.world.cache_bytes = 1 << 20 if seed % 2 else 0
         self.clients: list[Client] = []
         self.due: dict[str, int] = {}
         self.acked: set[str] = set()
@@ -136,6 +138,16 @@ class Story:
         first = subscription.cursor.read_position
         self.acked = {name for name in self.acked if self.world.positions[name] < first}
 
+    async def skip(self) -> None:
+        subscription = self.world.topic.subscriptions.get("s")
+        if subscription is None or self.random.random() < 0.5:
+            return
+        await subscription.skip(self.random.randint(0, 3))
+        for name, position in self.world.positions.items():
+            if subscription.cursor.is_acked(position):
+                self.acked.add(name)
+                self.with_client.pop(name, None)
+
     async def ack_elsewhere(self) -> None:
         subscription = self.world.topic.subscriptions.get("s")
         unacked = sorted(self.world.positions.keys() - self.acked)
@@ -174,7 +186,7 @@ class Story:
         await self.world.start()
         steps = [
             *[self.publish] * 4, *[self.join] * 3, self.leave, *[self.flow] * 3, *[self.ack] * 3,
-            self.give_back, *[self.wait] * 3, self.seek, self.ack_elsewhere, self.reads, self.kill,
+            self.give_back, *[self.wait] * 3, self.seek, self.skip, self.ack_elsewhere, self.reads, self.kill,
         ]  # fmt: skip
         for _ in range(STEPS):
             step = self.random.choice(steps)

@@ -90,6 +90,8 @@ class DelayedWorld:
     def __init__(self, **keys: str) -> None:
         self.keys = {**STRICT, **keys}
         self.plan = FaultPlan()
+        self.cache_bytes = 0
+        """0: every read goes to the ledger."""
         self.tree = MemoryTree()
         self.ledgers = MemoryLedgers()
         self.positions: dict[str, Position] = {}
@@ -109,6 +111,7 @@ class DelayedWorld:
             settings=settings,
         )
         self.topic = await self.registry.topic(NAME, create=True)
+        self.topic.parts.cache.bytes_max = self.cache_bytes
         self._producer = None
 
     async def publish(self, *names: str, delay_ms: int = 0, key: str = "") -> None:

@@ -380,10 +380,15 @@ async def test_a_policy_that_ends_it_lets_new_entries_through_and_keeps_the_held
     assert client.got == [(500, "a")]
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 @in_virtual_time
-async def test_held_and_acked_entries_are_passed_over_whether_read_through_or_not() -> None:
+async def test_held_and_acked_entries_are_passed_over_whether_read_through_or_not(
+    cache_bytes: int,
+) -> None:
     """Short gaps between wanted entries are read, and what is in them is dropped."""
-    world = await started()
+    world = DelayedWorld()
+    world.cache_bytes = cache_bytes
+    await world.start()
     client = await world.consumer()
     for number in range(120):
         is_late = number % 3 == 1 or 40 <= number < 80
