@@ -408,7 +408,8 @@ class Subscription:
     async def clear_delayed(self) -> None:
         """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
 
-        Consumers are sent away first, and come back by themselves. No entry is lost by this.
+        Consumers are sent away first, and come back by themselves. No entry is lost by this. Raises
+        `PersistenceFailedError`: not all of what is stored could be deleted yet.
         """
         self._check_idle()
         self._is_busy = True
@@ -423,6 +424,7 @@ class Subscription:
         finally:
             self._is_busy = False
             self.ask_round()
+        await self.tracking.until_cleared()
 
     async def reset_to_time(self, publish_time_ms: int) -> None:
         """Seek to the first entry published at or after this time."""

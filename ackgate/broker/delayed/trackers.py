@@ -19,6 +19,7 @@ from zlib import crc32
 
 from ackgate.broker.delayed.bucket_storage import BucketStorage, delete_snapshots
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
+from ackgate.broker.errors import PersistenceFailedError
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.dispatcher.trackers.bucket_plans import BucketRecord
 from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
+
+CLEAR_SECONDS_MAX: Final = 30.0
+"""How long clearing waits for the last snapshot to be deleted."""
 
 LOAD_LEAD_TICKS: Final = 10
 LOAD_LEAD_MS_MIN: Final = 2_000
@@ -75,6 +79,7 @@ class TrackerHome:
         self._storage: BucketStorage | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._answered = asyncio.Event()
         self._is_over = False
 
     # ------------------------------------------------------------------------- life
@@ -146,8 +151,32 @@ class TrackerHome:
         if lost:
             self._on_lost(lost)
 
+    async def until_cleared(self) -> None:
+        """After the tracker was cleared: return when nothing of it is stored any more.
+
+        Also where it is another kind of tracker, and buckets are left over. Raises
+        `PersistenceFailedError`: not all of it could be deleted in time, and is deleted later.
+        """
+        self.pump()
+        try:
+            async with asyncio.timeout(CLEAR_SECONDS_MAX):
+                while self._tracker is not None and self._tracker.statistics().snapshots_to_delete:
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            raise PersistenceFailedError(
+                f"{self._path}: the index is cleared; its snapshots are not all deleted yet"
+            ) from None
+        if self._storage is None and self.remembers:
+            if self._cleaning is None or self._cleaning.done():
+                self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+            await asyncio.wait([self._cleaning])
+            if self.remembers:
+                raise PersistenceFailedError(f"{self._path}: snapshots are still registered")
+
     def _on_answer(self) -> None:
         """The tracker has heard of something."""
+        self._answered.set()
         self.pump()
         self._look_again()
         self._on_change()

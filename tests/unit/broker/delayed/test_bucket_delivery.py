@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from ackgate.broker.delayed.tracker_status import TrackerStep
+from ackgate.broker.errors import PersistenceFailedError
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.config.delayed import BUCKET_FACTORY, IN_MEMORY_FACTORY
 from ackgate.errors import OwnershipError
@@ -279,3 +280,44 @@ async def test_a_broker_that_lost_the_topic_writes_no_more() -> None:
     calls = world.plan.calls
     await at(300_000)
     assert world.plan.calls <= calls + 5  # handles that are let go of
+
+
+@virtual
+async def test_clearing_deletes_the_snapshots_and_reading_builds_new_ones() -> None:
+    world = await started()
+    await filled(world)
+    before = snapshots(world)
+    assert len(before) == 2
+    await world.subscription().clear_delayed()
+    assert snapshots(world) == registered(world) == []
+    client = await world.consumer()
+    await settle()
+    await settle()
+    assert len(snapshots(world)) == 2
+    assert not set(snapshots(world)) & set(before)
+    await at(16_000)
+    assert sorted(client.names) == sorted(NAMES)
+    world.check()
+
+
+@virtual
+async def test_clearing_deletes_what_an_earlier_setting_left() -> None:
+    world = await started()
+    await filled(world)
+    await crash(world)
+    world.keys["delayedDeliveryEnabled"] = "false"
+    await world.start()
+    assert len(snapshots(world)) == 2
+    await world.subscription().clear_delayed()
+    assert snapshots(world) == registered(world) == []
+
+
+@virtual
+async def test_what_cannot_be_deleted_in_time_is_told_and_deleted_later() -> None:
+    world = await started()
+    await filled(world)
+    world.plan.rules = [Rule(Fault.DELAY, "ledger.delete", times=2, seconds=45.0)]
+    with pytest.raises(PersistenceFailedError, match="the index is cleared"):
+        await world.subscription().clear_delayed()
+    await asyncio.sleep(600)
+    assert snapshots(world) == registered(world) == []
