@@ -90,6 +90,10 @@ def arrivals(consumer: pulsar.Consumer, count: int) -> dict[bytes, int]:
     return came
 
 
+def delayed(target: Target, topic: str) -> int:
+    return int(target.subscription_stats(topic, "s")["msgDelayed"])
+
+
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
 def test_each_comes_in_its_time_and_none_early(client, topic, kind):
     consumer = client.subscribe(topic, "s", consumer_type=kind)
@@ -155,6 +159,31 @@ def test_a_short_receiver_queue_gets_them_all(client, topic):
     consumer = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=1)
     send_delayed(client.create_producer(topic), numbered(300), 500)
     assert sorted(arrivals(consumer, 300)) == sorted(numbered(300))
+
+
+def test_a_consumer_that_comes_back_finds_them_waiting_once(client, topic, target: Target):
+    producer = client.create_producer(topic)
+    client.subscribe(topic, "s", consumer_type=SHARED).close()
+    producer.send(b"late", deliver_after=after(1500))
+    for _ in range(10):
+        consumer = client.subscribe(topic, "s", consumer_type=SHARED)
+        eventually(lambda: delayed(target, topic) == 1)
+        consumer.close()
+    consumer = client.subscribe(topic, "s", consumer_type=SHARED)
+    assert payloads(receive(consumer, 1)) == [b"late"]
+    nothing_comes(consumer)
+    assert delayed(target, topic) == 0
+
+
+def test_skipping_all_leaves_nothing_delayed(client, topic, target: Target):
+    consumer = client.subscribe(topic, "s", consumer_type=SHARED)
+    send_delayed(client.create_producer(topic), numbered(100), 1000)
+    eventually(lambda: delayed(target, topic) == 100)
+    path = topic.replace("://", "/") + "/subscription/s/skip_all"
+    target.admin("POST", path)
+    eventually(lambda: delayed(target, topic) == 0)
+    assert target.backlog(topic, "s") == 0
+    nothing_comes(consumer, 1200)
 
 
 def test_a_seek_back_gives_what_is_due_at_once_and_holds_the_rest(client, topic):
