@@ -1,0 +1,256 @@
+"""A purgatory: operations that wait until they can be completed, or until their time is up.
+
+Pure. After Kafka's `DelayedOperationPurgatory`. An operation is watched under keys, such as the
+cursor whose acks it waits for; whoever changes what a key stands for says so, and gets the
+operations that are complete now. Those whose deadline comes first are handed out by `advance`. What
+is to be done with either is the caller's, nothing is called back but the question. ::
+
+    try_complete_else_watch(operation, keys, deadline)
+        |  try: complete -> done                  check_and_complete(key) -> completed ones
+        |  watch under all keys                   complete(timer)         -> this one
+        |  try again: complete -> done            advance(now)            -> expired ones
+        v
+    watched: one timer, and its handle in the list of every key
+
+Every operation leaves by exactly one of these ways, once; its timer is gone at that moment and so is
+the operation. Only the handle stays behind in the lists of other keys, eight bytes each. A list is
+shortened when its key is checked; the others by a purge. When a purge is worth it is told by an
+estimate, as in Kafka: **E** counts what was watched, and is set to the number of live timers when a
+purge begins; E less that number is how many operations have been completed since and may still
+stand in lists. A purge begins when that is more than the purge interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from ackgate.dispatcher.timing.ticks import between
+from ackgate.dispatcher.timing.wheel import SLOTS_PER_LEVEL, TIMERS_MAX_PER_ADVANCE, TimingWheel
+from ackgate.errors import CallerError
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+    from ackgate.dispatcher.timing.wheel import Timer
+
+PURGE_INTERVAL: Final = 1_000
+"""Completed operations that a purge waits for, as in Kafka."""
+
+
+class Operation(Protocol):
+    """Something that waits. It must not call the purgatory, nor change anything."""
+
+    def try_complete(self) -> bool:
+        """Whether what it waits for is there."""
+        ...
+
+
+O = TypeVar("O", bound=Operation)
+K = TypeVar("K", bound="Hashable")
+
+
+@dataclass(frozen=True, slots=True)
+class PurgatoryStats:
+    """Counts of one purgatory."""
+
+    size: int
+    """Operations that wait."""
+
+    watched: int
+    """Places in lists: an operation has one under each of its keys, until the list is shortened."""
+
+    estimated_total: int
+    """Operations that may stand in lists: E."""
+
+    completed: int
+    """Completed so far, at the first try too."""
+
+    expired: int
+    """Handed out so far because their deadline came first."""
+
+    purged: int
+    """Places so far that were found to be of operations long gone."""
+
+
+class Purgatory(Generic[K, O]):
+    """Operations that wait, by key and by deadline."""
+
+    __slots__ = (
+        "_completed",
+        "_estimated_total",
+        "_expired",
+        "_purge_interval",
+        "_purged",
+        "_watched",
+        "_watchers",
+        "_wheel",
+    )
+
+    def __init__(
+        self,
+        *,
+        tick_ms: int = 1,
+        slots_per_level: int = SLOTS_PER_LEVEL,
+        start_ms: int = 0,
+        purge_interval: int | None = None,
+    ) -> None:
+        """An empty one. Raises `CallerError`.
+
+        A purge walks all lists, so it pays to wait for as many completed operations as there are
+        live ones. That is the interval if none is given, and `PURGE_INTERVAL` if it is more.
+        """
+        self._wheel: TimingWheel[O] = TimingWheel(
+            tick_ms=tick_ms, slots_per_level=slots_per_level, start_ms=start_ms
+        )
+        self._purge_interval = (
+            None
+            if purge_interval is None
+            else between(purge_interval, 0, 1 << 62, "purge_interval")
+        )
+        self._watchers: dict[K, list[Timer]] = {}
+        self._watched = 0
+        self._estimated_total = 0
+        self._completed = self._expired = self._purged = 0
+
+    def __len__(self) -> int:
+        return self._wheel.size
+
+    @property
+    def stats(self) -> PurgatoryStats:
+        """All counts. O(1)."""
+        return PurgatoryStats(
+            size=self._wheel.size,
+            watched=self._watched,
+            estimated_total=self._estimated_total,
+            completed=self._completed,
+            expired=self._expired,
+            purged=self._purged,
+        )
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to advance next; see `TimingWheel.next_deadline_ms`."""
+        return self._wheel.next_deadline_ms
+
+    # -- coming in ------------------------------------------------------------------------------
+
+    def try_complete_else_watch(
+        self, operation: O, keys: Iterable[K], deadline_ms: int
+    ) -> Timer | None:
+        """Watch the operation under all the keys, unless it is complete: None then, carry it out.
+
+        It is asked once before and once after it is watched, so that what happens between an owner's
+        look at the facts and its telling of a key is not missed. A deadline that is past makes it
+        expire with the next advance. Raises `CallerError` if there is no key, or the deadline is no
+        whole number; nothing is watched then.
+        """
+        if operation.try_complete():
+            self._completed += 1
+            return None
+        keys = tuple(keys)
+        if not keys:
+            raise CallerError(f"{operation!r} is watched under no key: nothing would complete it")
+        timer = self._wheel.schedule(operation, deadline_ms)
+        watchers = self._watchers
+        for key in keys:
+            watching = watchers.get(key)
+            if watching is None:
+                watchers[key] = [timer]
+            else:
+                watching.append(timer)
+        self._watched += len(keys)
+        self._estimated_total += 1
+        if operation.try_complete():
+            self.complete(timer)
+            return None
+        self._purge_if_due()
+        return timer
+
+    # -- going out ------------------------------------------------------------------------------
+
+    def check_and_complete(self, key: K) -> list[O]:
+        """What the key stands for has changed: take out the operations that are complete now.
+
+        If one of them raises when it is asked, all stay as they are.
+        """
+        watching = self._watchers.get(key)
+        if watching is None:
+            return []
+        item = self._wheel.item
+        live: list[Timer] = []
+        ready: list[Timer] = []
+        for timer in watching:
+            operation = item(timer)
+            if operation is not None:
+                (ready if operation.try_complete() else live).append(timer)
+        self._purged += len(watching) - len(live) - len(ready)
+        self._replace(key, live)
+        completed = map(self.complete, ready)  # under one key twice: completed once
+        return [operation for operation in completed if operation is not None]
+
+    def complete(self, timer: Timer) -> O | None:
+        """Take this one out, whatever it waits for. None if it is gone already."""
+        operation = self._wheel.item(timer)
+        if operation is not None:
+            self._wheel.cancel(timer)
+            self._completed += 1
+        return operation
+
+    def take_all(self, key: K) -> list[O]:
+        """Take out all that are watched under the key: what they wait for will never come."""
+        watching = self._watchers.get(key, [])
+        taken = [each for each in map(self.complete, watching) if each is not None]
+        self._purged += len(watching) - len(taken)
+        self._replace(key, [])
+        return taken
+
+    def advance(self, now_ms: int, timers_max: int = TIMERS_MAX_PER_ADVANCE) -> Iterator[O]:
+        """Hand out operations whose time is up, one by one; see `TimingWheel.advance`."""
+        return self._expire(self._wheel.advance(now_ms, timers_max))
+
+    def _expire(self, operations: Iterator[O]) -> Iterator[O]:
+        for operation in operations:
+            self._expired += 1
+            yield operation
+
+    # -- lists ----------------------------------------------------------------------------------
+
+    def _replace(self, key: K, watching: list[Timer]) -> None:
+        before = len(self._watchers.get(key, ()))
+        self._watched += len(watching) - before
+        if watching:
+            self._watchers[key] = watching
+        elif before:
+            del self._watchers[key]
+
+    def _purge_if_due(self) -> None:
+        gone = self._estimated_total - self._wheel.size
+        interval = self._purge_interval
+        if interval is None:
+            if gone <= PURGE_INTERVAL or gone <= self._wheel.size:
+                return
+        elif gone <= interval:
+            return
+        self.purge()
+
+    def purge(self) -> int:
+        """Shorten all lists. Returns how many places went. O(places)."""
+        before = self._watched
+        self._estimated_total = self._wheel.size
+        for key, watching in list(self._watchers.items()):
+            live = self._wheel.live(watching)
+            if len(live) < len(watching):
+                self._replace(key, live)
+        self._purged += before - self._watched
+        return before - self._watched
+
+    def check(self) -> None:
+        """Assert every invariant. O(everything)."""
+        self._wheel.check()
+        assert all(self._watchers.values()), "an empty list was kept"
+        assert self._watched == sum(map(len, self._watchers.values()))
+        distinct = {timer for watching in self._watchers.values() for timer in watching}
+        live = [timer for timer in distinct if self._wheel.is_live(timer)]
+        assert len(live) == self._wheel.size, "an operation is watched nowhere"
+        assert self._estimated_total >= len(distinct)
