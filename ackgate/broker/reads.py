@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.cursor.position import Position
+from ackgate.cursor.position import EARLIEST, Position
 from ackgate.cursor.unacked_entries import Span
 from ackgate.dispatcher.dispatcher import EntriesRead, ReadKind
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 GAP_ENTRIES_MAX: Final = 16
 """Held entries between two wanted ones that are read through: cheaper than another read."""
 
+SCAN_ENTRIES: Final = 100
+"""A read among delayed entries is no shorter, however few may be delivered: else a consumer with
+room for one message would have them read one by one."""
+
 STEP_ENTRIES_MAX: Final = 1_000
 """A read of so many entries that succeeds ends the caution after a failure."""
 
@@ -31,6 +35,8 @@ class PendingRead(NamedTuple):
     spans: list[Span]
     has_gaps: bool = False
     """Whether the spans may hold entries that are acked or held back, and are only read through."""
+    stop: Position = EARLIEST
+    """Where a normal read has moved the read position to."""
 
     @property
     def passed_over(self) -> Sequence[Position]:
@@ -66,11 +72,13 @@ class SubscriptionReader:
                 self._entries_max = None
         return self._entries_max is None
 
-    def begin(self, read: Read, left_out: LeftOut | None = None) -> PendingRead:
+    def begin(
+        self, read: Read, left_out: LeftOut | None = None, *, scans: bool = False
+    ) -> PendingRead:
         """Fix what will be read; a normal read moves the read position past it.
 
         ``left_out``: what a normal read shall pass over, by ledger. Some of it may come all the
-        same; acked entries do not.
+        same; acked entries do not. ``scans``: most will not be delivered; see `keep_first`.
 
         No span is left when everything asked for is acked by now: the caller then assigns nothing.
         """
@@ -79,7 +87,8 @@ class SubscriptionReader:
             return PendingRead(read, joined([p for p in read.positions if not is_acked(p)]))
         cursor = self._cursor
         bytes_bound = max(1, self._read_bytes_max // self._ledger.average_entry_bytes)
-        entries_max = min(read.entries_max, bytes_bound)
+        entries_max = max(read.entries_max, SCAN_ENTRIES) if scans else read.entries_max
+        entries_max = min(entries_max, bytes_bound)
         if self._entries_max is not None:
             entries_max = min(entries_max, self._entries_max)
         spans = cursor.unacked_spans(
@@ -96,7 +105,18 @@ class SubscriptionReader:
             cursor.seek(
                 self._ledger.facts.next_valid(read.up_to or self._ledger.facts.last_confirmed)
             )
-        return PendingRead(read, spans, left_out is not None)
+        return PendingRead(read, spans, left_out is not None, cursor.read_position)
+
+    def keep_first(self, pending: PendingRead, entries: list[Entry]) -> list[Entry]:
+        """Of what a normal read has brought and may be delivered, as much as was asked for.
+
+        The rest is read again. Unless the cursor was moved meanwhile: then the read is stale.
+        """
+        entries_max = pending.read.entries_max
+        if len(entries) <= entries_max or self._cursor.read_position != pending.stop:
+            return entries
+        self._cursor.seek(entries[entries_max].position)
+        return entries[:entries_max]
 
     def read_cached(self, pending: PendingRead) -> list[Entry] | None:
         """The entries if all of them are in the cache."""

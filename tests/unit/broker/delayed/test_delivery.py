@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from typing import Any
 
 import pytest
 
+from ackgate.broker.reads import SubscriptionReader
 from ackgate.broker.wire_types import SubscriptionType
+from ackgate.testing.bare_broker import loop_clock_ms
 from ackgate.testing.faults import Fault, Rule
 from ackgate.testing.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import DelayedWorld, at
@@ -457,4 +460,31 @@ async def test_what_falls_due_while_a_slow_read_is_under_way_comes_after_it_and_
     client = await world.consumer()
     await at(2000)
     assert sorted(client.names) == ["a", "b", "c", "d", "late"]
+    world.check()
+
+
+@in_virtual_time
+async def test_who_has_room_for_one_does_not_have_delayed_entries_read_one_by_one() -> None:
+    world = await started(delayedDeliveryFixedDelayDetectionLookahead="0")
+    prompt = [f"p{number}" for number in range(6)]
+    for name in prompt:
+        await world.publish(*(f"{name}-{number}" for number in range(500)), delay_ms=60_000)
+        await world.publish(name)
+    await world.publish("last")
+    begun: list[int] = []
+    begin = SubscriptionReader.begin
+
+    def counted(self: SubscriptionReader, *given: Any, **how: Any) -> Any:
+        begun.append(1)
+        return begin(self, *given, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SubscriptionReader, "begin", counted)
+        client = await world.consumer(permits=1)
+        for name in [*prompt, "last"]:
+            await at(loop_clock_ms() + 10)
+            assert client.names == [name]
+            client.flow(1)
+    assert world.subscription().held.entry_count == 3000
+    assert len(begun) < 60
     world.check()
