@@ -55,8 +55,6 @@ class DispatchLoop:
         self._is_asked = False
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._finds_delayed = False
-        """Whether most of what the last normal read brought was not to be delivered yet."""
         self._told = ""
         """Why the last read failed, as the log has it already."""
 
@@ -95,15 +93,16 @@ class DispatchLoop:
             if read is None:
                 self._arm_timer()
                 return
-            left_out = subscription.held.left_out if subscription.holds else None
-            scans = subscription.holds and self._finds_delayed
-            pending = self._reader.begin(read, left_out, scans=scans)
+            # A strict budget is of neighbours: those held back are read through, and count in it.
+            hops = subscription.holds and not self._is_strict
+            left_out = subscription.held.left_out if hops else None
+            pending = self._reader.begin(read, left_out)
             entries = self._reader.read_cached(pending)
             if entries is None:
                 self._reading = asyncio.get_running_loop().create_task(self._read(pending))
                 return
             try:
-                self._deliver(pending, entries)
+                self._deliver(read, entries)
             except AckGateError as error:
                 self._on_failed(pending, error)
                 return
@@ -148,10 +147,18 @@ class DispatchLoop:
         if self._takes_due(dispatcher):
             subscription = self._subscription
             due = subscription.held.take_due(
-                now_ms, DUE_TAKEN_MAX, subscription.cursor.read_position
+                now_ms,
+                DUE_TAKEN_MAX,
+                subscription.cursor.read_position,
+                in_order=self._is_strict,
             )
             if due:
                 dispatcher.queue_due(due)
+
+    @property
+    def _is_strict(self) -> bool:
+        """Whether the gate is a budget that nothing may exceed."""
+        return self._subscription.pauses and self._subscription.gate.settings.is_strict
 
     def _takes_due(self, dispatcher: Dispatcher) -> bool:
         subscription_type = self._subscription.type
@@ -163,7 +170,7 @@ class DispatchLoop:
         try:
             entries = await self._reader.read(pending)
             if self._subscription.topic.parts.lease.holds():
-                self._deliver(pending, entries)
+                self._deliver(pending.read, entries)
             else:  # it ran out meanwhile; the next round waits for it
                 self._give_back(pending)
         except AckGateError as error:
@@ -196,14 +203,17 @@ class DispatchLoop:
                 subscription.dispatcher.read_failed(pending.read, pending.passed_over)
             )
 
-    def _deliver(self, pending: PendingRead, entries: list[Entry]) -> None:
+    def _deliver(self, read: Read, entries: list[Entry]) -> None:
         subscription = self._subscription
-        read = pending.read
         dispatcher = subscription.dispatcher
         if dispatcher is None:
             return
         if read.kind is ReadKind.NORMAL and subscription.holds:
-            entries = self._sift(pending, entries)
+            entries = subscription.held.sift(
+                entries,
+                subscription.topic.parts.clock_ms(),
+                is_active=subscription.topic.delayed_delivery.is_active,
+            )
         columns = self._reader.columns(
             entries,
             key_hash=dispatcher.key_hash,
@@ -211,17 +221,6 @@ class DispatchLoop:
         )
         for delivery in dispatcher.assign(read, columns):
             self._send(delivery, entries)
-
-    def _sift(self, pending: PendingRead, entries: list[Entry]) -> list[Entry]:
-        """What of a normal read is to be delivered now."""
-        subscription = self._subscription
-        prompt = subscription.held.sift(
-            entries,
-            subscription.topic.parts.clock_ms(),
-            is_active=subscription.topic.delayed_delivery.is_active,
-        )
-        self._finds_delayed = 2 * len(prompt) < len(entries)
-        return self._reader.keep_first(pending, prompt)
 
     def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
         subscription = self._subscription

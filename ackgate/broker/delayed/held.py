@@ -220,13 +220,20 @@ class HeldEntries:
 
     # -- taking out -----------------------------------------------------------------------------
 
-    def take_due(self, now_ms: int, entries_max: int, read_position: Position) -> list[Position]:
-        """What is due: the dispatcher owns it from here on."""
+    def take_due(
+        self, now_ms: int, entries_max: int, read_position: Position, *, in_order: bool = False
+    ) -> list[Position]:
+        """What is due: the dispatcher owns it from here on.
+
+        With ``in_order`` only what lies before the read position: the cursor reads the rest.
+        """
         due: list[Position] = []
         for source in self._sources:
             deadline = source.next_deadline_ms
             if deadline is not None and deadline <= now_ms and len(due) < entries_max:
                 due += source.pop_due(now_ms, entries_max - len(due))
+        if in_order:
+            return [position for position in due if position < read_position]
         for position in due:
             if position >= read_position:
                 self._ahead.add(*position)

@@ -15,6 +15,7 @@ from ackgate.cursor.position import Position
 from ackgate.dispatcher.gate import PauseReason
 from ackgate.persistence.outcome import RecoverySource
 from ackgate.testing.simulation.facts import Key, SubscriptionFacts, TopicFacts, violated
+from ackgate.testing.simulation.nack_facts import NackFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ class Observer:
         self._plan = plan
         self._log = log
         self.topics: dict[str, TopicFacts] = {}
+        # A subscription that is deleted and made anew has promised nothing.
+        self.nacks = NackFacts(0 if plan.unsubscribes else plan.backoff_ms)
         self._asked: dict[int, _AckAsked] = {}
         self._reports: set[int] = set()
         self._kept_reports: list[object] = []
@@ -110,6 +113,7 @@ class Observer:
                 f"{acks.name}: {position} is delivered with indexes {mask}, its cursor has"
                 f" {cursor.unacked_mask(position)}",
             )
+            self.nacks.delivering(subscription, acks, position)
             for index in range(count):
                 if mask is None or mask >> index & 1:
                     acks.delivered(Key(*position, index), epoch)
@@ -144,6 +148,13 @@ class Observer:
     def acks_applied(self, consumer: Consumer) -> None:
         """They were."""
         self.limit(consumer.subscription)
+        self.nacks.acked(consumer.subscription)
+
+    def given_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        """A consumer wanted these again."""
+        subscription = consumer.subscription
+        acks = self.facts_of(subscription.topic).subscriptions[subscription.name]
+        self.nacks.given_back(subscription, acks, positions or ())
 
     def limit(self, subscription: Subscription) -> None:
         """Take back promises about what the limits may drop at the next write."""
@@ -214,6 +225,7 @@ class Observer:
             acks = facts.subscriptions.get(subscription.name)
             if acks is None:
                 continue
+            self.nacks.opened(subscription)
             acks.recovered(epoch, _is_acked(subscription.cursor), lambda key: exists(key.position))
         for name, acks in facts.subscriptions.items():
             violated(
@@ -272,6 +284,7 @@ class Observer:
         gate.check()
         if subscription.dispatcher is not None:
             subscription.dispatcher.check()
+        self.nacks.check(subscription)
         self.limit(subscription)
         if store is None:
             return

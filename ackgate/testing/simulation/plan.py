@@ -51,6 +51,8 @@ class Plan:
     """Chance per step of a consumer."""
     unsubscribes: float
     nacks: float
+    backoff_ms: int
+    """Least delay of the namespace's policy `redeliveryBackoff`; 0: none."""
     holds: float
     """Share of messages that wait for their ack."""
     fault_seconds: float
@@ -87,6 +89,13 @@ class Plan:
     def __str__(self) -> str:
         values = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
         return "\n".join(f"    {value}" for value in values)
+
+    def policies(self) -> Mapping[str, object]:
+        """Those of the namespace."""
+        if not self.backoff_ms:
+            return {}
+        backoff = {"minDelayMs": self.backoff_ms, "maxDelayMs": 2_000, "multiplier": 2, "jitter": 0}
+        return {"redeliveryBackoff": backoff}
 
     def settings(self) -> Settings:
         """The brokers' configuration."""
@@ -197,6 +206,7 @@ def make_plan(seed: int) -> Plan:
         seeks=rng.choice((0.0, 0.0, 0.002)),
         unsubscribes=rng.choice((0.0, 0.0, 0.002)),
         nacks=rng.choice((0.0, 0.1, 0.3)),
+        backoff_ms=random.Random(f"backoff/{seed}").choice((0, 0, 20, 300, 1_000)),
         holds=rng.choice((0.0, 0.2, 0.6)),
         fault_seconds=rng.choice((0.05, 0.2, 0.5, 2.0)),
         busy_seconds=rng.choice((2.0, 5.0)),

@@ -93,6 +93,9 @@ class Observer(Protocol):
     def acks_applied(self, consumer: Consumer) -> None:
         """They were."""
 
+    def given_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
+        """A consumer wanted these again."""
+
 
 class SimulatedSession:
     """Implements `SessionPort`."""
@@ -174,6 +177,7 @@ class SimulatedSession:
         consumer = self._consumers.get(consumer_id)
         if consumer is not None:
             consumer.redeliver(positions, None)
+            self._observer.given_back(consumer, positions)
 
     def seek(self, request_id: int, consumer_id: int, position: Position) -> None:
         """SEEK."""

@@ -12,16 +12,19 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import json
 import logging
 import random
 from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.names import TopicName
+from ackgate.broker.names import NamespaceName, TopicName
+from ackgate.broker.policies import namespace_policy_path
 from ackgate.broker.wire_types import SubscriptionType
 from ackgate.errors import AckGateError, ConfigurationError
 from ackgate.persistence.futures import resolve
+from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.testing.simulation.broker import SimulatedBroker
 from ackgate.testing.simulation.clients import Client, ConsumingClient, ProducingClient
 from ackgate.testing.simulation.disk import SimulatedFiles
@@ -173,6 +176,7 @@ class World:
     async def _story(self) -> None:
         plan = self.plan
         self.metadata = MetadataServer(self.loop.world, self._metadata_latency, self.clock_ms)
+        await self._set_policies()
         self._make_clients()
         self._keepers = [
             self.loop.create_task(self._keep_broker(number)) for number in range(plan.brokers)
@@ -184,6 +188,14 @@ class World:
         await self._drain()
         checking.cancel()
         await self._end()
+
+    async def _set_policies(self) -> None:
+        policies = self.plan.policies()
+        if policies:
+            operator = MemoryMetadataStore(self.metadata.tree, clock_ms=self.clock_ms)
+            path = namespace_policy_path(NamespaceName("public", "default"))
+            await operator.put(path, json.dumps(policies).encode(), expected_version=None)
+            await operator.close()
 
     def _watch(self, task: asyncio.Task[Any]) -> None:
         def done(ended: asyncio.Task[Any]) -> None:

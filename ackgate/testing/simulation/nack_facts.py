@@ -1,0 +1,121 @@
+"""What is known of entries that were given back: before when nobody may have them again.
+
+A promise is made by the broker that holds an entry back, and kept by that one for as long as the
+subscription lives in it. Once it is durable every later owner has to keep it, too. It ends when the
+entry is acked (a limit may drop that ack later, and what was held is forgotten by then), and with a
+seek, for whoever goes back may meet what was acked meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.broker.delayed.nacks import EARLY_SHARE
+from ackgate.cursor.position import Position
+from ackgate.testing.simulation.facts import violated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ackgate.broker.subscription import Subscription
+    from ackgate.testing.simulation.facts import SubscriptionFacts
+
+
+class _Promise:
+    """One entry is held back."""
+
+    __slots__ = ("epoch", "holder", "is_durable", "resets", "until_ms", "version")
+
+    def __init__(self, holder: Subscription, until_ms: int, version: int, resets: int) -> None:
+        self.holder = holder
+        self.until_ms = until_ms
+        self.version = version
+        """Of the image that has it first."""
+        self.resets = resets
+        self.epoch = holder.topic.ledger.owner_epoch
+        self.is_durable = False
+
+
+class NackFacts:
+    """Promises about the entries of all topics."""
+
+    def __init__(self, least_ms: int) -> None:
+        """`least_ms`: the least delay of the policy; 0: there is none."""
+        self._least_ms = least_ms
+        self._promises: dict[tuple[str, str], dict[Position, _Promise]] = {}
+
+    def given_back(
+        self, subscription: Subscription, acks: SubscriptionFacts, positions: Iterable[Position]
+    ) -> None:
+        """A REDELIVER was carried out."""
+        nacks = subscription.nacks
+        if nacks is None or not nacks.is_active or acks.resetting:
+            return
+        promises = self._of(subscription)
+        now_ms = subscription.topic.parts.clock_ms()
+        until_ms = now_ms + self._least_ms - self._least_ms // EARLY_SHARE
+        for position in positions:
+            if position in nacks and position not in promises:
+                promises[position] = _Promise(subscription, until_ms, nacks.version, acks.resets)
+
+    def acked(self, subscription: Subscription) -> None:
+        """Acks were applied."""
+        promises = self._of(subscription)
+        for position in [p for p in promises if subscription.cursor.is_acked(p)]:
+            del promises[position]
+
+    def delivering(
+        self, subscription: Subscription, acks: SubscriptionFacts, position: Position
+    ) -> None:
+        """A consumer is being given an entry."""
+        violated(
+            subscription.nacks is not None
+            and subscription.holds
+            and position in subscription.nacks,
+            f"{subscription.name}: {position} is delivered and held back",
+        )
+        promise = self._of(subscription).pop(position, None)
+        if promise is None or acks.resetting or promise.resets != acks.resets:
+            return
+        now_ms = subscription.topic.parts.clock_ms()
+        epoch = subscription.topic.ledger.owner_epoch
+        is_bound = promise.holder is subscription or (promise.is_durable and epoch > promise.epoch)
+        violated(
+            is_bound and now_ms < promise.until_ms,
+            f"{subscription.name}: {position} was held back until {promise.until_ms}, and comes at"
+            f" {now_ms}; it was durable: {promise.is_durable}",
+        )
+
+    def check(self, subscription: Subscription) -> None:
+        """What is held is nobody's and unacked; what is durable becomes a promise of all."""
+        subscription.held.check()
+        nacks, store = subscription.nacks, subscription.store
+        if nacks is None or store is None:
+            return
+        dispatcher = subscription.dispatcher if subscription.holds else None
+        for part in nacks.image(2**40).nacks:
+            for entry_id in part.entry_ids:
+                position = Position(part.ledger_id, entry_id)
+                violated(
+                    subscription.cursor.is_acked(position),
+                    f"{subscription.name}: {position} is acked and held back",
+                )
+                violated(
+                    dispatcher is not None and dispatcher.holder(position) is not None,
+                    f"{subscription.name}: {position} is in flight and held back",
+                )
+        durable = store._persister.nacks._durable_version
+        for promise in self._of(subscription).values():
+            if promise.holder is subscription and promise.version <= durable:
+                promise.is_durable = True
+
+    def opened(self, subscription: Subscription) -> None:
+        """An owner has recovered it, whole or not."""
+        assert subscription.store is not None
+        report = subscription.store.report
+        if report.lost is not None or report.torn_records:
+            self._of(subscription).clear()
+
+    def _of(self, subscription: Subscription) -> dict[Position, _Promise]:
+        key = str(subscription.topic.name), subscription.name
+        return self._promises.setdefault(key, {})
