@@ -55,6 +55,8 @@ class DispatchLoop:
         self._is_asked = False
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._finds_delayed = False
+        """Whether most of what the last normal read brought was not to be delivered yet."""
         self._told = ""
         """Why the last read failed, as the log has it already."""
 
@@ -96,13 +98,13 @@ class DispatchLoop:
             # A strict budget is of neighbours: those held back are read through, and count in it.
             hops = subscription.holds and not self._is_strict
             left_out = subscription.held.left_out if hops else None
-            pending = self._reader.begin(read, left_out)
+            pending = self._reader.begin(read, left_out, scans=hops and self._finds_delayed)
             entries = self._reader.read_cached(pending)
             if entries is None:
                 self._reading = asyncio.get_running_loop().create_task(self._read(pending))
                 return
             try:
-                self._deliver(read, entries)
+                self._deliver(pending, entries)
             except AckGateError as error:
                 self._on_failed(pending, error)
                 return
@@ -170,7 +172,7 @@ class DispatchLoop:
         try:
             entries = await self._reader.read(pending)
             if self._subscription.topic.parts.lease.holds():
-                self._deliver(pending.read, entries)
+                self._deliver(pending, entries)
             else:  # it ran out meanwhile; the next round waits for it
                 self._give_back(pending)
         except AckGateError as error:
@@ -203,17 +205,14 @@ class DispatchLoop:
                 subscription.dispatcher.read_failed(pending.read, pending.passed_over)
             )
 
-    def _deliver(self, read: Read, entries: list[Entry]) -> None:
+    def _deliver(self, pending: PendingRead, entries: list[Entry]) -> None:
         subscription = self._subscription
+        read = pending.read
         dispatcher = subscription.dispatcher
         if dispatcher is None:
             return
         if read.kind is ReadKind.NORMAL and subscription.holds:
-            entries = subscription.held.sift(
-                entries,
-                subscription.topic.parts.clock_ms(),
-                is_active=subscription.topic.delayed_delivery.is_active,
-            )
+            entries = self._sift(pending, entries)
         columns = self._reader.columns(
             entries,
             key_hash=dispatcher.key_hash,
@@ -221,6 +220,17 @@ class DispatchLoop:
         )
         for delivery in dispatcher.assign(read, columns):
             self._send(delivery, entries)
+
+    def _sift(self, pending: PendingRead, entries: list[Entry]) -> list[Entry]:
+        """What of a normal read is to be delivered now."""
+        subscription = self._subscription
+        prompt = subscription.held.sift(
+            entries,
+            subscription.topic.parts.clock_ms(),
+            is_active=subscription.topic.delayed_delivery.is_active,
+        )
+        self._finds_delayed = 2 * len(prompt) < len(entries)
+        return self._reader.keep_first(pending, prompt)
 
     def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
         subscription = self._subscription
