@@ -100,18 +100,16 @@ class TopicNacks:
             if previous is not None:
                 self._settle(previous)
         bit = 1 << index
-        if waiting & bit:
-            return Arrival.KEEP_BACK
         batch = self._batches.setdefault(position, _Batch())
-        if batch.once & bit and not batch.wanted & bit:
-            batch.once &= ~bit
-            if batch.acked & bit:
-                return Arrival.ACK_AGAIN
+        is_kept_back = batch.once & bit
+        batch.once &= ~bit
+        if is_kept_back and batch.acked & bit:
+            return Arrival.ACK_AGAIN
+        if is_kept_back or waiting & bit:
             batch.copies[index] = message_id
             return Arrival.KEEP_BACK
         batch.copies.pop(index, None)
         batch.wanted &= ~bit
-        batch.once &= ~bit
         batch.acked &= ~bit
         batch.in_hand |= bit
         return Arrival.DELIVER
@@ -184,6 +182,7 @@ class TopicNacks:
         batch = self._batches.get(position)
         if batch is not None:
             batch.in_hand &= ~indexes
+            batch.once |= batch.wanted & indexes
             batch.wanted &= ~indexes
             if position != self._latest:
                 self._settle(position)
@@ -224,7 +223,8 @@ class TopicNacks:
             self._tracker.add(position, now_ms, delay_ms=ANSWER_MS - age_ms, indexes=indexes)
             return False
         batch.wanted |= indexes
-        batch.once = (batch.in_hand | batch.acked) & ~batch.wanted
+        known = batch.in_hand | batch.acked | self._tracker.indexes(position)
+        batch.once = known & ~batch.wanted
         if age_ms < ASKING_MS:
             return False
         batch.asked_at_ms = now_ms

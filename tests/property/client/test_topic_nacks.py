@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ackgate.client.topic_nacks import NO_BATCH, Arrival, TopicNacks
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.trackers.nack_settings import NackSettings
 
 BATCH = 3
-ASK_MS = 120
-"""After being handed over an entry is asked for, and comes at once."""
+ASK_MS = (100, 135)
+"""So long after being handed over an entry is asked for, by chance."""
+
+TRAVEL_MS = 20
+"""So long after being asked for it comes."""
 
 
 @dataclass
@@ -32,6 +36,9 @@ class World:
     messages: dict[tuple[Position, int], Message] = field(default_factory=dict)
     asking: dict[Position, int] = field(default_factory=dict)
     """Entry -> when the client asks for it. Handed over again, the time starts anew."""
+    coming: list[tuple[int, Position]] = field(default_factory=list)
+    """When entries that were asked for come."""
+    chances: Random = field(default_factory=Random)
 
     def members(self, position: Position) -> list[int]:
         return [index for at, index in self.messages if at == position]
@@ -43,6 +50,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.nacks = TopicNacks(NackSettings(precision_bits=0))
         self.world = World()
         self.entries = 0
+
+    @initialize(seed=st.integers(0, 99))
+    def start(self, seed: int) -> None:
+        self.world.chances.seed(seed)
 
     @rule(is_batch=st.booleans())
     def a_new_entry_comes(self, is_batch: bool) -> None:
@@ -89,18 +100,22 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.nacks.acked(position, index)
         self.world.messages[position, index].state = "acked"
 
-    @rule(forward=st.sampled_from([1, 40, 60, 200]))
+    @rule(forward=st.sampled_from([5, 40, 60, 200]))
     def time_passes(self, forward: int) -> None:
         """Step by step, as the thread does it: what is due is handed over, what was asked for comes."""
-        end_ms = self.world.now_ms + forward
-        while self.world.now_ms < end_ms:
-            self.world.now_ms += min(40, end_ms - self.world.now_ms)
-            self.hand_over()
-            for position, at_ms in list(self.world.asking.items()):
-                if at_ms <= self.world.now_ms:
-                    del self.world.asking[position]
-                    if not self.is_acked(position):
-                        self.deliver(position)
+        world = self.world
+        for _ in range(forward // 5):
+            world.now_ms += 5
+            if world.now_ms % 40 == 0:
+                self.hand_over()
+            for position, at_ms in list(world.asking.items()):
+                if at_ms <= world.now_ms:
+                    del world.asking[position]
+                    world.coming.append((world.now_ms + TRAVEL_MS, position))
+            while world.coming and world.coming[0][0] <= world.now_ms:
+                _, position = world.coming.pop(0)
+                if not self.is_acked(position):
+                    self.deliver(position)
 
     def is_acked(self, position: Position) -> bool:
         members = self.world.members(position)
@@ -109,14 +124,14 @@ class ConsumerMachine(RuleBasedStateMachine):
     def hand_over(self) -> None:
         now_ms = self.world.now_ms
         for redelivery in self.nacks.pop_due(now_ms, 100):
-            self.world.asking[redelivery.position] = now_ms + ASK_MS
+            self.world.asking[redelivery.position] = now_ms + self.world.chances.choice(ASK_MS)
         waiting = len(self.nacks)
         for (position, index), message in self.world.messages.items():
             if message.state == "waits" and message.due_ms <= now_ms:
                 if index == NO_BATCH:
                     message.state = "asked for"
                 elif position in self.world.asking:
-                    # Perhaps put off, until it is known that what was asked for has come.
+                    # Or it is put off, until it is known that what was asked for has come.
                     batch = self.nacks._batches[position]
                     if batch.wanted >> index & 1:
                         message.state = "asked for"
@@ -136,7 +151,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end everything that was nacked has come."""
-        for _ in range(30):
+        for _ in range(40):
             self.time_passes(40)
         assert not self.has("waits", "asked for")
 
