@@ -40,6 +40,8 @@ GATED: Final = {
     "delayedDeliveryFixedDelayDetectionLookahead": "3",
 }
 
+STRICT: Final = {**GATED, "dispatcherPauseOnAckStateStrictEnabled": "true"}
+
 
 class Story:
     """A random story and what is known of it."""
@@ -218,7 +220,9 @@ class Story:
         assert subscription.held.entry_count == 0
 
 
-@pytest.mark.parametrize("keys", [{}, GATED, BUCKETS], ids=["plain", "gated", "buckets"])
+@pytest.mark.parametrize(
+    "keys", [{}, GATED, STRICT, BUCKETS], ids=["plain", "gated", "strict", "buckets"]
+)
 @pytest.mark.parametrize("type_", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_story(seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
