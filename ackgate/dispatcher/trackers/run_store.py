@@ -131,11 +131,12 @@ class RunStore:
 
     def add(self, key: int, ledger_id: int, entry_id: int) -> None:
         """One entry."""
-        self.entry_count += 1
         if entry_id == self._stop and key == self._key and ledger_id == self._ledger_id:
             self._stop = entry_id + 1
+            self.entry_count += 1
             return
         self._close_run()
+        self.entry_count += 1
         self._key, self._ledger_id, self._start = key, ledger_id, entry_id
         self._stop = entry_id + 1
         if key < self._fresh_first_key:  # noqa: PLR1730 - quicker, and this is asked for each entry
@@ -145,11 +146,12 @@ class RunStore:
         """Runs in any order."""
         if not runs.keys.size:
             return
-        self.entry_count += runs.entry_count
         if runs.keys.size >= BULK_ROWS_MIN:
+            self.entry_count += runs.entry_count
             self._pack(ordered(runs))
             return
         self._close_run()
+        self.entry_count += runs.entry_count
         self._fresh_first_key = min(self._fresh_first_key, int(runs.keys.min()))
         self._fresh.frombytes(np.stack(runs, axis=1).tobytes())
         if len(self._fresh) >= 4 * FRESH_ROWS_MAX:

@@ -122,6 +122,19 @@ def test_packed_runs_are_the_runs(rows: list[tuple[int, int, int, int]]) -> None
     assert entries_of(PackedRuns(runs).left()) == entries_of(runs)
 
 
+def test_an_entry_that_closes_the_run_which_starts_a_merge_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_store, "FRESH_ROWS_MAX", 1)
+    monkeypatch.setattr(run_store, "RECENT_ROWS_MIN", 0)
+    store = RunStore()
+    store.add(0, 0, 0)
+    store.add(0, 0, 5)
+    store.add_runs(as_runs([(1, 1, 1, 1)]))
+    assert store.entry_count == 3
+    store.check()
+
+
 def test_a_few_wide_distances_do_not_widen_the_others() -> None:
     values = np.ones(10_000, dtype=np.int64)
     values[5_000] = 2**40
