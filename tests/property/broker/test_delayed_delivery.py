@@ -43,12 +43,19 @@ GATED: Final = {
 STRICT: Final = {**GATED, "dispatcherPauseOnAckStateStrictEnabled": "true"}
 
 
+BACKOFF: Final = {"minDelayMs": 1600, "maxDelayMs": 5000, "multiplier": 2}
+"""What is given back then comes a sixteenth of the least delay early at most."""
+
+
 class Story:
     """A random story and what is known of it."""
 
-    def __init__(self, seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
+    def __init__(
+        self, seed: int, type_: SubscriptionType, keys: dict[str, str], *, has_backoff: bool
+    ) -> None:
         self.random = Random(seed)
         self.type = type_
+        self.has_backoff = has_backoff
         self.world = DelayedWorld(
             managedLedgerMaxEntriesPerLedger="20",
             managedLedgerMinLedgerRolloverTimeMinutes="0",
@@ -124,6 +131,9 @@ class Story:
                 del self.with_client[name]
             if names:
                 client.port.redeliver([self.world.positions[name] for name in names], None)
+                if self.has_backoff:
+                    back_ms = loop_clock_ms() + 1500
+                    self.due |= dict.fromkeys(names, back_ms)
 
     async def wait(self) -> None:
         await asyncio.sleep(self.random.choice([0.01, 0.1, 1.0, 4.0]))
@@ -186,6 +196,10 @@ class Story:
 
     async def run(self) -> None:
         await self.world.start()
+        if self.has_backoff:
+            await self.world.topic.parts.policies.change(
+                "/admin/topic-policies/public/default/t", {"redeliveryBackoff": BACKOFF}
+            )
         steps = [
             *[self.publish] * 4, *[self.join] * 3, self.leave, *[self.flow] * 3, *[self.ack] * 3,
             self.give_back, *[self.wait] * 3, self.seek, self.skip, self.ack_elsewhere, self.reads, self.kill,
@@ -226,4 +240,4 @@ class Story:
 @pytest.mark.parametrize("type_", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_story(seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
-    run_in_virtual_time(Story(seed, type_, keys).run())
+    run_in_virtual_time(Story(seed, type_, keys, has_backoff=seed % 4 > 1).run())
