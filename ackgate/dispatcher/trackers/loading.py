@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ackgate.dispatcher.trackers.bucket_plans import LoadSegments, Missing, Segm
 from ackgate.dispatcher.trackers.bucket_statistics import OperationType
 from ackgate.dispatcher.trackers.sealed_bucket import BucketState, SealedBucket
 from ackgate.dispatcher.trackers.segments import in_order, is_in_order, stacked
+
+LOADS_OVER_MAX: Final = 8
+"""Loads under way at a time when there is enough in memory: some may hang."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +40,18 @@ if TYPE_CHECKING:
 class Loading:
     """The next loads of all stored buckets."""
 
-    __slots__ = ("_book", "_heap", "_holdings", "_is_full", "_keys", "_lose", "_resting", "_serial")
+    __slots__ = (
+        "_book",
+        "_entries_coming",
+        "_heap",
+        "_holdings",
+        "_is_full",
+        "_keys",
+        "_loads_coming",
+        "_lose",
+        "_resting",
+        "_serial",
+    )
 
     def __init__(
         self,
@@ -53,6 +67,8 @@ class Loading:
         self._lose = lose
         self._heap: list[tuple[int, int, SealedBucket]] = []
         self._serial = 0
+        self._loads_coming = 0
+        self._entries_coming = 0
         self._resting: set[SealedBucket] = set()
         self._is_full = False
 
@@ -117,11 +133,14 @@ class Loading:
         return sum(run.count_through(key_ms) for run in bucket.runs) <= rest_max
 
     def _has_sooner(self, key_ms: int) -> bool:
-        """Whether there is enough in memory, some of it due before this key."""
-        if self._holdings.memory_entries < self._book.settings.loaded_entries_max:
+        """Whether there is enough in memory, or coming: something due before this key, or much."""
+        entries = self._holdings.memory_entries + self._entries_coming
+        if entries < self._book.settings.loaded_entries_max:
             return False
         next_key_ms = self._holdings.next_key_ms
-        return next_key_ms is not None and next_key_ms < key_ms
+        if next_key_ms is not None and next_key_ms < key_ms:
+            return True
+        return self._loads_coming >= LOADS_OVER_MAX
 
     def _drop_stale(self) -> None:
         heap = self._heap
@@ -143,17 +162,22 @@ class Loading:
         assert bucket.snapshot_id is not None
         snapshot_id = bucket.snapshot_id
         first, stop = bucket.groups.bounds[bucket.next_group : bucket.next_group + 2].tolist()
+        entries = int(bucket.groups.entry_counts[bucket.next_group])
+        self._loads_coming += 1
+        self._entries_coming += entries
         self._book.ask(
             lambda number: LoadSegments(number, snapshot_id, first, stop),
-            partial(self._on_loaded, bucket, stop - first),
+            partial(self._on_loaded, bucket, stop - first, entries),
             now_ms,
             OperationType.LOAD,
         )
 
     def _on_loaded(
-        self, bucket: SealedBucket, segments: int, outcome: Outcome, now_ms: int
+        self, bucket: SealedBucket, segments: int, entries: int, outcome: Outcome, now_ms: int
     ) -> None:
-        columns = segments_in(outcome, segments)
+        self._loads_coming -= 1
+        self._entries_coming -= entries
+        columns = segments_in(outcome, segments, entries)
         if bucket.state is not BucketState.STORED:
             # Merged meanwhile: what was read is as good as what the new bucket would read.
             heir = bucket.merged_into
@@ -194,9 +218,12 @@ class Loading:
                 )
 
 
-def segments_in(outcome: Outcome, count: int) -> SnapshotSegment | None:
-    """The rows of so many segments, in order. None: these are not what was asked for."""
-    if not isinstance(outcome, SegmentsLoaded) or len(outcome.segments) != count:
+def segments_in(outcome: Outcome, segments: int, entries: int) -> SnapshotSegment | None:
+    """The rows of so many segments with so many entries, in order.
+
+    None: these are not what was asked for.
+    """
+    if not isinstance(outcome, SegmentsLoaded) or len(outcome.segments) != segments:
         return None
     for segment in outcome.segments:
         if len({column.size for column in segment}) != 1:
@@ -207,4 +234,6 @@ def segments_in(outcome: Outcome, count: int) -> SnapshotSegment | None:
             for segment in outcome.segments
         ]
     )
+    if columns.keys_ms.size != entries:
+        return None
     return columns if is_in_order(columns) else in_order(*columns)

@@ -239,7 +239,7 @@ class Merging:
         assert snapshot_id is not None
         self._book.ask(
             lambda number: LoadSegments(number, snapshot_id, first, stop),
-            partial(self._on_loaded, merge, source, stop_group, stop - first),
+            partial(self._on_loaded, merge, source, stop_group, stop - first, entries),
             now_ms,
             OperationType.LOAD,
         )
@@ -250,12 +250,13 @@ class Merging:
         source: SealedBucket,
         stop_group: int,
         segments: int,
+        entries: int,
         outcome: Outcome,
         now_ms: int,
     ) -> None:
         if merge is not self._merge or merge.is_hindered:
             return
-        columns = segments_in(outcome, segments)
+        columns = segments_in(outcome, segments, entries)
         if columns is not None:
             merge.attempts = 0
             merge.next_group = stop_group

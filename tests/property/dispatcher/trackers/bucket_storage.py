@@ -73,6 +73,17 @@ class Storage:
         del self.snapshots[snapshot_id]
         self.destroyed.add(snapshot_id)
 
+    def corrupt(self, snapshot_id: int, number: int, how: int) -> None:
+        """A segment is not what was written: other rows, in another order, or one too few."""
+        plan = self.snapshots[snapshot_id]
+        number %= len(plan.segments)
+        rows = slice(1, None) if how == 0 else slice(None, None, -1)
+        changed = SnapshotSegment(*(column[rows].copy() for column in plan.segments[number]))
+        if how == 1:
+            changed.entry_ids[:1] += 1_000
+        segments = (*plan.segments[:number], changed, *plan.segments[number + 1 :])
+        self.snapshots[snapshot_id] = plan._replace(segments=segments)
+
     def sweep(self) -> None:
         """At a start: what the registry does not name goes."""
         for snapshot_id in self.snapshots.keys() - self.registry.keys():
