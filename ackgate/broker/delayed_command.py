@@ -191,14 +191,14 @@ def _topic_lines(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _held(held: dict[str, Any]) -> str:
-    due_ms = held["nextDeadlineMs"]
     words = [f"{held['delayedEntries']:,} delayed"]
     if held["tracker"]:
-        words.append(f"{held['tracker']}, {held['delayedBytes']:,} bytes")
-    if held["heldNacks"]:
-        words.append(f"{held['heldNacks']:,} nacks held")
-    if due_ms is not None:
-        words.append(f"next due {_time(due_ms)}")
+        words.append(f"in {held['tracking']['step']}, {held['delayedBytes']:,} bytes")
+    if held["nextDueMs"] is not None:
+        words.append(f"next due {_time(held['nextDueMs'])}")
+    if held["nacks"]["pending"]:
+        words.append(f"{held['nacks']['pending']:,} nacks held")
+    words += [f"DEGRADED: {why}" for why in held["degraded"]]
     return ", ".join(words)
 
 

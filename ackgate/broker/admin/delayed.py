@@ -53,7 +53,12 @@ async def get_delayed(call: Call) -> Reply:
 def _told_of(subscription: Subscription) -> dict[str, Any]:
     """What it holds, what it holds back of nacks, which tracker it has and why, its buckets."""
     state = delayed_state(subscription)
-    return {**fields_json(state.held), **fields_json(state, without={"held"})}
+    return {
+        **fields_json(state.held),
+        "nextDueMs": state.next_due_ms,
+        "degraded": list(state.degraded),
+        **fields_json(state, without={"held"}),
+    }
 
 
 async def cancel_one(call: Call) -> Reply:

@@ -52,10 +52,8 @@ def subscription_metrics(labelled: Labelled, stats: SubscriptionStats) -> None:
         stats.delayed_message_index_size_in_bytes,
     )
     labelled.add("ackgate_delayed_degraded", bool(state.degraded))
-    if state.held.next_deadline_ms is not None:
-        labelled.add(
-            "ackgate_delayed_next_due_timestamp_seconds", state.held.next_deadline_ms / 1000
-        )
+    if state.next_due_ms is not None:
+        labelled.add("ackgate_delayed_next_due_timestamp_seconds", state.next_due_ms / 1000)
     _nacks(labelled, state)
     if state.buckets is not None:
         _buckets(labelled, [state.buckets])

@@ -295,6 +295,7 @@ class HeldEntries:
             held_nacks=0 if nacks is None else nacks.entry_count,
             held_nack_bytes=0 if nacks is None else nacks.byte_estimate,
             next_deadline_ms=self.next_deadline_ms,
+            delayed_deadline_ms=None if tracker is None else tracker.next_deadline_ms,
             entries_offered=self._entries_offered,
             entries_ahead=self._ahead.entry_count,
         )

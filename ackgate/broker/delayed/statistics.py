@@ -22,6 +22,8 @@ class DelayedStatistics:
     next_deadline_ms: int | None = None
     """When something falls due next, ms since 1970; in the past if something is due and waits for
     consumers. None: nothing is held."""
+    delayed_deadline_ms: int | None = None
+    """When the tracker of delayed entries wants to be asked next, for what is due or for its own work."""
     entries_offered: int = 0
     """Delayed entries that were read and given to the tracker, since the topic was loaded. After a
     restart: how much of the index was read again, and not recovered."""

@@ -27,6 +27,13 @@ class DelayedState:
     """None: the tracker keeps no buckets in storage."""
 
     @property
+    def next_due_ms(self) -> int | None:
+        """When the next delayed entry is due, ms since 1970; in the past: it waits for a consumer."""
+        if self.buckets is not None:
+            return self.buckets.next_due_ms
+        return self.held.delayed_deadline_ms
+
+    @property
     def degraded(self) -> tuple[str, ...]:
         """What is not as it should be, in sentences."""
         why = self.tracking.why

@@ -29,8 +29,8 @@ def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tupl
             f"{held.delayed_entries:,} tracked in {state.tracking.step.value}",
             f"{held.delayed_bytes:,} bytes",
         ]
-        if held.next_deadline_ms is not None:
-            words.append(_due("next", held.next_deadline_ms, now_ms))
+        if state.next_due_ms is not None:
+            words.append(_due("next", state.next_due_ms, now_ms))
         if state.buckets is not None:
             words += _buckets(state.buckets)
         trouble = "".join(f"  {look.bad(f'DEGRADED: {why}')}" for why in state.degraded)
@@ -58,7 +58,7 @@ def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
     if stats.is_blocked_on_ack_state_persistent:
         reasons.append("the gate is shut: only what was given before, or falls due, is sent")
     state = stats.delayed
-    deadline = state.held.next_deadline_ms
+    deadline = state.next_due_ms
     if stats.msg_delayed:
         due = "" if deadline is None else f", {_due('the next', deadline, now_ms)}"
         reasons.append(f"{stats.msg_delayed:,} of {stats.msg_backlog:,} entries delayed{due}")

@@ -100,6 +100,9 @@ class BucketStatistics:
     deletes_given_up: int
     """Snapshots left for the sweep at the next start, since the tracker was made."""
 
+    next_due_ms: int | None
+    """When the first entry is due that is known, loaded or not; in the past: it waits. None: none."""
+
     buckets_lost: int
     """Whose snapshot was missing or unreadable. Their entries are read again by the cursor."""
 

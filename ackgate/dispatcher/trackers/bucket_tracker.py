@@ -428,6 +428,8 @@ class BucketTracker:
         blocked = sum(
             bucket.attempts > 0 for bucket in buckets if bucket.state is BucketState.STORED
         )
+        next_keys_ms = [holdings.next_key_ms, *(bucket.next_load_key_ms for bucket in buckets)]
+        next_key_ms = min((key for key in next_keys_ms if key is not None), default=None)
         return BucketStatistics(
             entries=self.entry_count,
             byte_estimate=self.byte_estimate,
@@ -442,6 +444,7 @@ class BucketTracker:
             snapshot_bytes=sum(bucket.bytes_stored for bucket in buckets),
             snapshots_to_delete=keeper.garbage_count,
             deletes_given_up=keeper.given_up,
+            next_due_ms=None if next_key_ms is None else self._keys.due_ms(next_key_ms),
             buckets_lost=self._buckets_lost,
             entries_lost=self._entries_lost,
             registry_failures=keeper.failures,

@@ -238,6 +238,7 @@ BUCKETS = BucketStatistics(
     mutable_entries=300,
     snapshot_bytes=12_345_678,
     snapshots_to_delete=0,
+    next_due_ms=NOW_MS + 90_000,
     deletes_given_up=0,
     buckets_lost=0,
     entries_lost=0,
@@ -249,7 +250,7 @@ BUCKETS = BucketStatistics(
 )
 
 WAITING = DelayedState(
-    DelayedStatistics("BucketTracker", 1_000_000, 5_000, 12, 640, NOW_MS + 90_000),
+    DelayedStatistics("BucketTracker", 1_000_000, 5_000, 12, 640, NOW_MS + 30_000),
     NackStatistics(12, 640, NOW_MS - 5, 10, 2),
     DelayStatus(TrackerStep.BUCKETS, TrackerStep.BUCKETS),
     BUCKETS,
@@ -298,7 +299,7 @@ def test_a_tracker_that_is_less_than_was_asked_for_says_why() -> None:
     status = DelayStatus(
         TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, "its registry cannot be read: torn"
     )
-    held = DelayedStatistics("TimeBucketTracker", 1, 100, next_deadline_ms=NOW_MS + 500)
+    held = DelayedStatistics("TimeBucketTracker", 1, 100, delayed_deadline_ms=NOW_MS + 500)
     answer = waiting_answer()
     [told] = answer.subscriptions
     assert told.stats is not None
