@@ -63,7 +63,9 @@ class Story:
         )
         self.world.cache_bytes = 1 << 20 if seed % 2 else 0
         self.clients: list[Client] = []
+        self.deliver_at: dict[str, int] = {}
         self.due: dict[str, int] = {}
+        """Its delivery time, or the end of its backoff."""
         self.acked: set[str] = set()
         self.with_client: dict[str, Client] = {}
         self.count = 0
@@ -92,7 +94,7 @@ class Story:
             self.count += 1
             name = f"m{self.count}"
             delay_ms = self.random.choice([0, 0, 50, 300, 300, 2_000, 10_000])
-            self.due[name] = loop_clock_ms() + delay_ms
+            self.due[name] = self.deliver_at[name] = loop_clock_ms() + delay_ms
             await self.world.publish(name, delay_ms=delay_ms, key=f"k{self.random.randint(0, 3)}")
 
     async def join(self) -> None:
@@ -148,7 +150,9 @@ class Story:
         target = kept.next_valid(kept.first_position)
         await subscription.reset(target)
         first = subscription.cursor.read_position
-        self.acked = {name for name in self.acked if self.world.positions[name] < first}
+        again = {name for name in self.acked if self.world.positions[name] >= first}
+        self.acked -= again
+        self.due |= {name: self.deliver_at[name] for name in again}  # no backoff outlives an ack
 
     async def skip(self) -> None:
         subscription = self.world.topic.subscriptions.get("s")
