@@ -274,7 +274,8 @@ class DispatchLoop:
             # Who makes room where too much waits already asks for a round.
             if subscription.holds and self._takes_due(subscription.dispatcher):
                 held_ms = subscription.held.next_deadline_ms
-                deadlines.append(None if held_ms is None else max(held_ms, now_ms + DUE_RETRY_MS))
+                is_overdue = held_ms is not None and held_ms <= now_ms
+                deadlines.append(now_ms + DUE_RETRY_MS if is_overdue else held_ms)
         known = [deadline for deadline in deadlines if deadline is not None]
         if known:
             delay_ms = min(max(0, min(known) - now_ms), TIMER_MS_MAX)
