@@ -44,6 +44,13 @@ _OWNERS = {
     "crash_share": 0.0,
     "messages": 100,
 }
+_HELD_BACK = {
+    "backoff_ms": 1_000,
+    "nacks": 0.4,
+    "seeks": 0.0,
+    "unsubscribes": 0.0,
+    "subscriptions": ("SHARED",),
+}
 _UNLIMITED = {"ranges_max": 10_000, "node_ranges_max": 10_000, "batch_indexes_max": 10_000}
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -267,6 +274,43 @@ MUTATIONS: tuple[Mutation, ...] = (
             "holds": 0.6,
             "permits": 100,
             "messages": 100,
+        },
+    ),
+    # ---------------------------------------------------------------- what is held back
+    Mutation(
+        "what is given back is held, and read all the same",
+        "ackgate.broker.delayed.nacks",
+        "        return self._tracker.tracked(ledger_id)\n",
+        "        return self._tracker.tracked(ledger_id) and None\n",
+        {**_KILLS, **_HELD_BACK, "permits": 1},
+    ),
+    Mutation(
+        "what was held back is forgotten by a recovery",
+        "ackgate.broker.subscription",
+        "            self.nacks = HeldNacks(store.recovered_nacks)\n",
+        "            self.nacks = HeldNacks(type(store.recovered_nacks)())\n",
+        {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2},
+    ),
+    Mutation(
+        "pending nacks are left out of snapshots",
+        "ackgate.persistence.planner",
+        "            nacks=NO_NACKS if nacks is None else nacks.nacks,\n",
+        "            nacks=NO_NACKS if nacks is None else nacks.nacks and NO_NACKS,\n",
+        {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2, "deltas_max": 0},
+    ),
+    Mutation(
+        "a strict budget hops over what is held back",
+        "ackgate.broker.dispatch_loop",
+        "            hops = subscription.holds and not self._is_strict\n",
+        "            hops = subscription.holds\n",
+        {
+            **_HELD_BACK,
+            "backoff_ms": 300,
+            "gate": True,
+            "strict": True,
+            "ranges_max": 3,
+            "resume_ranges": 0,
+            "subscriptions": ("SHARED", "KEY_SHARED"),
         },
     ),
 )

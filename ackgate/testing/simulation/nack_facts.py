@@ -2,8 +2,8 @@
 
 A promise is made by the broker that holds an entry back, and kept by that one for as long as the
 subscription lives in it. Once it is durable every later owner has to keep it, too. It ends when the
-entry is acked (a limit may drop that ack later, and what was held is forgotten by then), and with a
-seek, for whoever goes back may meet what was acked meanwhile.
+entry is acked: a limit may drop that ack later, and what was held is forgotten by then. Where
+clients seek or unsubscribe nothing is promised: what was acked meanwhile may come again any time.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackgate.broker.subscription import Subscription
-    from ackgate.testing.simulation.facts import SubscriptionFacts
 
 
 class _Promise:
     """One entry is held back."""
 
-    __slots__ = ("epoch", "holder", "is_durable", "resets", "until_ms", "version")
+    __slots__ = ("epoch", "holder", "is_durable", "until_ms", "version")
 
-    def __init__(self, holder: Subscription, until_ms: int, version: int, resets: int) -> None:
+    def __init__(self, holder: Subscription, until_ms: int, version: int) -> None:
         self.holder = holder
         self.until_ms = until_ms
         self.version = version
         """Of the image that has it first."""
-        self.resets = resets
         self.epoch = holder.topic.ledger.owner_epoch
         self.is_durable = False
 
@@ -40,23 +38,21 @@ class NackFacts:
     """Promises about the entries of all topics."""
 
     def __init__(self, least_ms: int) -> None:
-        """`least_ms`: the least delay of the policy; 0: there is none."""
+        """`least_ms`: the least delay of the policy; 0: nothing is promised."""
         self._least_ms = least_ms
         self._promises: dict[tuple[str, str], dict[Position, _Promise]] = {}
 
-    def given_back(
-        self, subscription: Subscription, acks: SubscriptionFacts, positions: Iterable[Position]
-    ) -> None:
+    def given_back(self, subscription: Subscription, positions: Iterable[Position]) -> None:
         """A REDELIVER was carried out."""
         nacks = subscription.nacks
-        if nacks is None or not nacks.is_active or acks.resetting:
+        if nacks is None or not self._least_ms:
             return
         promises = self._of(subscription)
         now_ms = subscription.topic.parts.clock_ms()
         until_ms = now_ms + self._least_ms - self._least_ms // EARLY_SHARE
         for position in positions:
             if position in nacks and position not in promises:
-                promises[position] = _Promise(subscription, until_ms, nacks.version, acks.resets)
+                promises[position] = _Promise(subscription, until_ms, nacks.version)
 
     def acked(self, subscription: Subscription) -> None:
         """Acks were applied."""
@@ -64,9 +60,7 @@ class NackFacts:
         for position in [p for p in promises if subscription.cursor.is_acked(p)]:
             del promises[position]
 
-    def delivering(
-        self, subscription: Subscription, acks: SubscriptionFacts, position: Position
-    ) -> None:
+    def delivering(self, subscription: Subscription, position: Position) -> None:
         """A consumer is being given an entry."""
         violated(
             subscription.nacks is not None
@@ -75,7 +69,7 @@ class NackFacts:
             f"{subscription.name}: {position} is delivered and held back",
         )
         promise = self._of(subscription).pop(position, None)
-        if promise is None or acks.resetting or promise.resets != acks.resets:
+        if promise is None:
             return
         now_ms = subscription.topic.parts.clock_ms()
         epoch = subscription.topic.ledger.owner_epoch

@@ -53,8 +53,7 @@ class Observer:
         self._plan = plan
         self._log = log
         self.topics: dict[str, TopicFacts] = {}
-        # A subscription that is deleted and made anew has promised nothing.
-        self.nacks = NackFacts(0 if plan.unsubscribes else plan.backoff_ms)
+        self.nacks = NackFacts(0 if plan.unsubscribes or plan.seeks else plan.backoff_ms)
         self._asked: dict[int, _AckAsked] = {}
         self._reports: set[int] = set()
         self._kept_reports: list[object] = []
@@ -113,7 +112,7 @@ class Observer:
                 f"{acks.name}: {position} is delivered with indexes {mask}, its cursor has"
                 f" {cursor.unacked_mask(position)}",
             )
-            self.nacks.delivering(subscription, acks, position)
+            self.nacks.delivering(subscription, position)
             for index in range(count):
                 if mask is None or mask >> index & 1:
                     acks.delivered(Key(*position, index), epoch)
@@ -152,9 +151,7 @@ class Observer:
 
     def given_back(self, consumer: Consumer, positions: Sequence[Position] | None) -> None:
         """A consumer wanted these again."""
-        subscription = consumer.subscription
-        acks = self.facts_of(subscription.topic).subscriptions[subscription.name]
-        self.nacks.given_back(subscription, acks, positions or ())
+        self.nacks.given_back(consumer.subscription, positions or ())
 
     def limit(self, subscription: Subscription) -> None:
         """Take back promises about what the limits may drop at the next write."""
