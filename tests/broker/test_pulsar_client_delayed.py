@@ -264,6 +264,29 @@ def test_what_falls_due_passes_the_shut_gate_and_only_that(client, topic, target
     assert payloads(receive(consumer, 1)) == [b"prompt"]
 
 
+def test_a_chunked_message_waits_with_all_its_pieces(client, topic):
+    consumers = [client.subscribe(topic, "s", consumer_type=SHARED) for _ in range(2)]
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    payload = bytes(6 * 1024 * 1024)
+    due = now_ms() + 800
+    producer.send(payload, deliver_at=due)
+    producer.send(b"prompt")
+    got: list[bytes] = []
+
+    def look() -> bool:
+        for consumer in consumers:
+            try:
+                got.append(consumer.receive(20).data())
+            except pulsar.Timeout:
+                continue
+            if len(got) == 2:
+                assert now_ms() >= due
+        return len(got) == 2
+
+    eventually(look)
+    assert got == [b"prompt", payload]
+
+
 # ---------------------------------------------------------------- policies
 
 
