@@ -1,0 +1,266 @@
+"""One subscription's view of the index of delayed entries that its topic's subscriptions share.
+
+Pure. Implements `DelayedTracker`. It holds what the index tracks, less what is **gone** for it
+(acked, forgotten, refused as due, or handed over already), and what is **due**: handed to it by the
+index and not popped yet. In `due` a turn takes the place of a time, so that entries keep the order
+in which they fell due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from pyroaring import BitMap
+
+from ackgate.cursor.bitmap_pack import pack
+from ackgate.cursor.bitmap_runs import members
+from ackgate.cursor.id_arrays import entry_ids_below
+from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position, check_position
+from ackgate.dispatcher.trackers.delayed import DelaySettings
+from ackgate.dispatcher.trackers.keys import TIME_MAX, time_ms, times_ms
+from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
+from ackgate.dispatcher.trackers.tracked_positions import TrackedPositions
+from ackgate.errors import CallerError, PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from ackgate.dispatcher.trackers.shared_index import SharedIndex
+
+BEFORE_ALL_TURNS: Final = -1
+
+
+class SharedView:
+    """See the module. Made by `SharedIndex.join`."""
+
+    def __init__(
+        self,
+        index: SharedIndex,
+        mark_delete: Position,
+        acked: Callable[[int], BitMap | None],
+    ) -> None:
+        self.gone = TrackedPositions()
+        """What the index tracks, and not for this view. Changed by the index, too."""
+        self.forgotten_through = mark_delete
+        self._index = index
+        self._acked = acked
+        self._due = TimeBucketTracker(DelaySettings(tick_ms=1, is_strict=True))
+        self._due_ms = 0
+        self._is_closed = False
+
+    # -- adding ---------------------------------------------------------------------------------
+
+    def add(self, position: Position, deliver_at_ms: int, now_ms: int) -> bool:
+        """See `DelayedTracker.add`. What another view has brought already costs nothing."""
+        self._check_open()
+        time, now_ms = time_ms(deliver_at_ms), time_ms(now_ms)
+        if not (0 <= position[1] <= ENTRY_ID_MAX and 0 <= position[0] <= LEDGER_ID_MAX):
+            check_position(Position(*position))
+            raise PositionError(f"entry -1 of ledger {position[0]} is no entry to track")
+        if time < 0 or time <= self._index.refused_through(now_ms):
+            self.discard(position)
+            return False
+        if position in self._due:
+            return True
+        if position in self._index.tracker:
+            self.gone.discard(*position)
+            return True
+        ids, times = (np.array([value], dtype=np.int64) for value in (position[1], time))
+        self._index.add_new(position[0], ids, times, now_ms, self)
+        return True
+
+    def add_many(
+        self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
+    ) -> NDArray[np.bool_]:
+        """See `DelayedTracker.add_many`."""
+        self._check_open()
+        if not 0 <= ledger_id <= LEDGER_ID_MAX:
+            raise PositionError(f"ledger id {ledger_id} is not in 0..{LEDGER_ID_MAX}")
+        now_ms, times = time_ms(now_ms), times_ms(deliver_at_ms)
+        ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id).astype(np.int64, copy=False)
+        if ids.size != times.size:
+            raise CallerError(f"{ids.size} entry ids do not pair with {times.size} times")
+        if len(pack(ids)) < ids.size:  # one comes twice: the order decides
+            pairs = zip(ids.tolist(), times.tolist(), strict=True)
+            added = [self.add(Position(ledger_id, each), time, now_ms) for each, time in pairs]
+            return np.array(added, dtype=np.bool_)
+        is_delayed: NDArray[np.bool_] = times > max(self._index.refused_through(now_ms), -1)
+        if not is_delayed.all():
+            self.discard_many(ledger_id, pack(ids[~is_delayed]))
+            ids, times = ids[is_delayed], times[is_delayed]
+        offered = pack(ids)
+        due, shared = self._due.tracked(ledger_id), self._index.tracker.tracked(ledger_id)
+        if due is not None:
+            offered -= due
+        if shared is not None:
+            self.gone.discard_many(ledger_id, offered)
+            offered -= shared
+        if offered:
+            is_new = np.isin(ids, members(offered))
+            self._index.add_new(ledger_id, ids[is_new], times[is_new], now_ms, self)
+        return is_delayed
+
+    # -- what the index says --------------------------------------------------------------------
+
+    def hear_added(self, ledger_id: int, entries: BitMap) -> None:
+        """The index tracks these now. What of it the subscription has acked is none of its own."""
+        forgotten = self.forgotten_through
+        if ledger_id < forgotten.ledger_id:
+            self.gone.add_many(ledger_id, entries.copy())
+            return
+        gone = BitMap()
+        if ledger_id == forgotten.ledger_id and forgotten.entry_id >= 0:
+            gone.add_range(0, forgotten.entry_id + 1)
+        for known in (self._acked(ledger_id), self._due.tracked(ledger_id)):
+            if known is not None:
+                gone |= known
+        gone &= entries
+        if gone:
+            self.gone.add_many(ledger_id, gone)
+
+    def hear_due(self, ledger_id: int, entries: BitMap, turn: int, now_ms: int) -> None:
+        """The index gives these away."""
+        gone = self.gone.discard_many(ledger_id, entries)
+        own = entries - gone
+        if own:
+            ids = members(own)
+            self._due.add_many(ledger_id, ids, np.full(ids.size, turn), BEFORE_ALL_TURNS)
+            self._due_ms = now_ms
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def __contains__(self, position: Position) -> bool:
+        if position in self._due:
+            return True
+        return position in self._index.tracker and position not in self.gone
+
+    def tracked(self, ledger_id: int) -> BitMap | None:
+        """See `DelayedTracker.tracked`. O(containers)."""
+        shared, due = self._index.tracker.tracked(ledger_id), self._due.tracked(ledger_id)
+        gone = self.gone.bitmap(ledger_id)
+        if shared is not None and gone is not None:
+            shared = shared - gone or None
+        if shared is None or due is None:
+            return due if shared is None else shared
+        return shared | due
+
+    @property
+    def entry_count(self) -> int:
+        """Entries that this view holds. O(1)."""
+        if self._is_closed:
+            return 0
+        shared = self._index.tracker.entry_count - self.gone.entry_count
+        return shared + self._due.entry_count
+
+    @property
+    def byte_estimate(self) -> int:
+        """Its own bytes, and its part of those that are shared. O(1)."""
+        shared = self._index.byte_estimate // max(1, len(self._index.views))
+        return shared + self.gone.byte_estimate + self._due.byte_estimate
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """See `DelayedTracker.next_deadline_ms`. What is due then may turn out to be others'."""
+        if self._due.entry_count:
+            return self._due_ms
+        return self._index.tracker.next_deadline_ms if self.entry_count else None
+
+    def has_due(self, now_ms: int) -> bool:
+        """Whether `pop_due` would give anything."""
+        while not self._due.entry_count:
+            if not self.entry_count or not self._index.hand_out(now_ms):
+                return False
+        return True
+
+    def pauses_reads(self, now_ms: int) -> bool:  # noqa: ARG002
+        """Never: what is published is in the index already, and is not read."""
+        return False
+
+    # -- taking out -----------------------------------------------------------------------------
+
+    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
+        """Take out what is due for this view. What is due for others waits for them."""
+        self._check_open()
+        while self._due.entry_count < entries_max and self.entry_count:
+            if not self._index.hand_out(now_ms):
+                break
+        return self._due.pop_due(TIME_MAX, entries_max)
+
+    def discard(self, position: Position) -> bool:
+        """This subscription has acked it: others go on waiting for it. Was it held?"""
+        if self._due.discard(position):
+            return True
+        if position not in self._index.tracker or not self.gone.add(*position):
+            return False
+        self._index.unwanted(Position(*position))
+        return True
+
+    def discard_many(self, ledger_id: int, entries: BitMap) -> int:
+        """As `discard`, for entries of one ledger. Returns how many were held."""
+        before = self.entry_count
+        for entry_id in entries & (self.tracked(ledger_id) or BitMap()):
+            self.discard(Position(ledger_id, entry_id))
+        return before - self.entry_count
+
+    def forget_through(self, mark_delete: Position) -> int:
+        """See `DelayedTracker.forget_through`. A mark-delete that went back is taken as it is."""
+        before = self.entry_count
+        self._due.forget_through(mark_delete)
+        first, self.forgotten_through = self.forgotten_through, mark_delete
+        for ledger_id in self._index.ledger_ids(first.ledger_id, mark_delete.ledger_id):
+            start = first.entry_id + 1 if ledger_id == first.ledger_id else 0
+            is_last = ledger_id == mark_delete.ledger_id
+            stop = min(mark_delete.entry_id if is_last else ENTRY_ID_MAX, ENTRY_ID_MAX) + 1
+            entries = self._index.tracker.tracked(ledger_id)
+            if entries and start < stop:
+                passed = BitMap()
+                passed.add_range(start, stop)
+                self.gone.add_many(ledger_id, entries & passed)
+        held = self.entry_count
+        self._index.sweep()
+        return before - held
+
+    def clear(self) -> None:
+        """Hold nothing any more; others are not touched."""
+        for ledger_id in self._index.ledger_ids(0, LEDGER_ID_MAX):
+            entries = self._index.tracker.tracked(ledger_id)
+            if entries:
+                self.gone.add_many(ledger_id, entries.copy())
+        self._due.clear()
+        self._index.sweep()
+
+    # -- the rest -------------------------------------------------------------------------------
+
+    def configure(self, settings: DelaySettings) -> None:
+        """New settings: they hold for all views."""
+        self._index.configure(settings)
+
+    def close(self) -> None:
+        """It has left the index, and takes nothing any more."""
+        self._is_closed = True
+        self.gone.clear()
+        self._due.clear()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise CallerError("this view has left the index of delayed entries")
+
+    def check(self) -> None:
+        """Assert every invariant of all views. For tests; O(everything)."""
+        self._index.check()
+
+    def check_own(self) -> None:
+        """Assert what concerns this view alone."""
+        self._due.check()
+        self.gone.check()
+        for ledger_id, gone in self.gone.bitmaps():
+            shared = self._index.tracker.tracked(ledger_id) or BitMap()
+            assert not gone - shared, f"gone and not there: {ledger_id}:{list(gone - shared)}"
+        for ledger_id in self._index.ledger_ids(0, LEDGER_ID_MAX):
+            due = self._due.tracked(ledger_id) or BitMap()
+            shared = self._index.tracker.tracked(ledger_id) or BitMap()
+            both = due & (shared - (self.gone.bitmap(ledger_id) or BitMap()))
+            assert not both, f"waits, and is due: {ledger_id}:{list(both)}"
