@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 IDS_MAX: Final = 1 << 27
 """Ids lie below it unless told otherwise: 3 GB of tables, were the highest one used."""
 
-_CHUNK: Final = 65_536
-"""Timers worked on at a time: what is passed on stays in the processor's cache."""
+_CHUNK: Final = 65536
+"""Timers added at a time: what is passed on stays in the processor's cache."""
+
+_CANCEL_CHUNK: Final = 16_384
+"""Timers cancelled at a time: less, for there is no work by slots."""
 
 _STRIP: Final = 256
 """Entries looked at together when dead ones are taken off the end of a slot."""
@@ -82,9 +85,10 @@ class BatchWheel:
             slots_per_level=between(slots_per_level, 2, SLOTS_PER_LEVEL_MAX, "slots_per_level"),
             start_tick=self._target_tick,
         )
-        # A timer's place is its entry number in the levels. By id: its place, if it is live.
+        # A timer's place is its entry number in the levels. By id: the place that it had last.
         self._places: Numbers = np.empty(0, dtype=np.int64)
-        # By place: its id; negative if it is free or its timer was cancelled.
+        # By place: its id; negative if it is free or its timer was cancelled. An id is live if the
+        # place that it had last is still its own.
         self._ids: Numbers = np.empty(0, dtype=np.int64)
         self._free: Numbers = np.empty(0, dtype=np.int64)
         self._free_count = 0
@@ -143,8 +147,8 @@ class BatchWheel:
             self._add(checked[begin : begin + _CHUNK], ticks[begin : begin + _CHUNK])
 
     def _add(self, ids: Numbers, ticks: Numbers) -> None:
-        before = self._places[ids]
         places = self._take_places(ids.size)
+        before = self._places[ids]
         self._places[ids] = places
         if not bool((ids[1:] > ids[:-1]).all()):
             is_last = self._places[ids] == places
@@ -153,6 +157,8 @@ class BatchWheel:
                 ids, ticks = ids[is_last], ticks[is_last]
                 before, places = before[is_last], places[is_last]
         moved = before[before != _NONE]
+        if moved.size:
+            moved = before[self._is_own(before, ids)]
         self._ids[moved] = _NONE
         self._cancelled_count += moved.size
         self._size += ids.size - moved.size
@@ -168,17 +174,18 @@ class BatchWheel:
         Raises `CallerError` for ids out of range and what is no array of integers.
         """
         checked = self._checked(ids)
-        known = checked if not checked.size else checked[checked < self._places.size]
         return sum(
-            self._cancel(known[begin : begin + _CHUNK]) for begin in range(0, known.size, _CHUNK)
+            self._cancel(checked[begin : begin + _CANCEL_CHUNK])
+            for begin in range(0, checked.size, _CANCEL_CHUNK)
         )
 
     def _cancel(self, ids: Numbers) -> int:
+        if int(ids.max()) >= self._places.size:
+            ids = ids[ids < self._places.size]
         places = self._places[ids]
-        is_live = places != _NONE
+        is_live = self._is_own(places, ids)
         if not is_live.all():
             ids, places = ids[is_live], places[is_live]
-        self._places[ids] = _NONE
         # Any negative number does; that they differ tells how many places there were.
         marks = np.arange(-1, -1 - ids.size, -1, dtype=np.int64)
         self._ids[places] = marks
@@ -192,8 +199,15 @@ class BatchWheel:
         checked = self._checked(ids)
         live = np.zeros(checked.size, dtype=np.bool_)
         known = checked < self._places.size
-        live[known] = self._places[checked[known]] != _NONE
+        live[known] = self._is_own(self._places[checked[known]], checked[known])
         return live
+
+    def _is_own(self, places: Numbers, ids: Numbers) -> NDArray[np.bool_]:
+        if not self._ids.size:
+            return np.zeros(ids.size, dtype=np.bool_)
+        # Where there was no place yet it is the last one that is looked at: not its own either.
+        is_own: NDArray[np.bool_] = self._ids[places] == ids
+        return is_own
 
     # -- advancing ------------------------------------------------------------------------------
 
@@ -214,20 +228,24 @@ class BatchWheel:
                 if opened:
                     self._due.append(np.frombuffer(opened, dtype=np.int64))
                 continue
-            due = self._live(self._due.popleft())
+            due = self._due.popleft()
             if due.size > left:
                 self._due.appendleft(due[left:])
                 due = due[:left]
-            if due.size:
-                taken.append(self._release(due))
-                left -= due.size
+            ids = self._release(due)
+            taken.append(ids)
+            left -= ids.size
         return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
 
     def _release(self, places: Numbers) -> Numbers:
+        """The ids of live timers. All places are free from now on."""
         ids = self._ids[places]
-        self._places[ids] = _NONE
-        self._size -= ids.size
         self._give_back(places)
+        is_live = ids >= 0
+        if not is_live.all():
+            ids = ids[is_live]
+            self._cancelled_count -= places.size - ids.size
+        self._size -= ids.size
         return ids
 
     # -- places ---------------------------------------------------------------------------------
@@ -315,7 +333,7 @@ class BatchWheel:
         live = [place for place in waiting if self._ids[place] >= 0]
         assert len(live) == self._size
         assert len(waiting) - len(live) == self._cancelled_count
-        assert int(np.count_nonzero(self._places != _NONE)) == self._size
+        assert int(np.count_nonzero(self.is_live(np.arange(self._places.size)))) == self._size
         for place in live:
             assert self._places[self._ids[place]] == place
 

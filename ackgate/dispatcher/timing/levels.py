@@ -237,8 +237,11 @@ class Levels:
 
     def _cut_run(self, tick: int) -> Entries:
         cut = bisect_left(self._run_ticks, -tick, key=neg)
-        due = self._run[cut:]
-        due.reverse()
+        if len(self._run) - cut < ARRAY_MIN:
+            due = self._run[cut:]
+            due.reverse()
+        else:
+            due = array("q", np.frombuffer(self._run, dtype=np.int64)[cut:][::-1].tobytes())
         del self._run[cut:], self._run_ticks[cut:]
         self.moved_count += len(due)
         return due
@@ -272,7 +275,8 @@ class Levels:
             if is_last:
                 self.clock += 1
             return some
-        if is_last and width == len(self._levels[0].slots) and not any(self._levels[0].occupied):
+        finest = self._levels[0]
+        if is_last and width == len(finest.slots) and finest.occupied.find(1) < 0:
             self._sort_run(some)
         elif len(some) < ARRAY_MIN:
             for entry in some:
@@ -285,15 +289,15 @@ class Levels:
     def _sort_run(self, entries: Entries) -> None:
         if len(entries) < ARRAY_MIN:
             self._run = array("q", sorted(entries, key=self.ticks.__getitem__))
+            self._run.reverse()
             self._run_ticks = array("q", [self.ticks[entry] for entry in self._run])
         else:
             unsorted = np.frombuffer(entries, dtype=np.int64)
             ticks = np.frombuffer(self.ticks, dtype=np.int64)[unsorted]
-            order = np.argsort((ticks - self._levels[0].start).astype(np.uint16), kind="stable")
+            offsets = (ticks - self._levels[0].start).astype(np.uint16)
+            order = np.argsort(offsets, kind="stable")[::-1]
             self._run = array("q", unsorted[order].tobytes())
             self._run_ticks = array("q", ticks[order].tobytes())
-        self._run.reverse()
-        self._run_ticks.reverse()
 
     def _move_windows(self, tick: int) -> None:
         for level in self._levels:

@@ -30,6 +30,8 @@ TICK_MS_MAX: Final = 86_400_000
 
 def whole(number: object, what: str) -> int:
     """The number, if it is a whole one. Raises `CallerError` for floats, booleans and the rest."""
+    if type(number) is int:
+        return number
     if isinstance(number, SupportsIndex) and not isinstance(number, bool | np.bool_):
         try:
             return index(number)
