@@ -43,7 +43,7 @@ from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.limits import packing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.position import Position
@@ -220,39 +220,46 @@ class BucketSnapshots:
         Raises `NoSuchLedgerError`, `CorruptRecordError` and `UnknownFormatError` (naming ledger and
         entry), `StorageError`.
         """
-        async with self._opened(snapshot_id) as reader:
-            return await self._metadata(reader), reader.length_bytes
+        return await self._reading(snapshot_id, self._sized_metadata)
 
     async def segments(self, snapshot_id: int, first: int, stop: int) -> tuple[SegmentColumns, ...]:
         """Segments first..stop-1; fewer if there are no more. Raises as `metadata`."""
-        async with self._opened(snapshot_id) as reader:
-            if snapshot_id not in self._layouts:
-                await self._metadata(reader)
-            layout = self._layouts[snapshot_id]
-            stop = min(stop, layout.segment_count)
-            records = _Records(reader, *layout.span(first, stop))
-            found: list[SegmentColumns] = []
-            turn = _Turn()
-            for number in range(first, stop):
-                decode = partial(
-                    decode_segment, snapshot_id=reader.ledger_id, segment_number=number
-                )
-                found.append(await records.next(layout.part_count + number, decode))
-                await turn.spend(found[-1].keys_ms.size)
-            return tuple(found)
+        return await self._reading(snapshot_id, partial(self._segments, first=first, stop=stop))
 
     async def length_bytes(self, snapshot_id: int) -> int:
         """Bytes that it takes in its ledger. Raises `NoSuchLedgerError`, `StorageError`."""
-        async with self._opened(snapshot_id) as reader:
+
+        async def length_bytes(reader: LedgerReader) -> int:
             return reader.length_bytes
 
-    @contextlib.asynccontextmanager
-    async def _opened(self, snapshot_id: int) -> AsyncIterator[LedgerReader]:
+        return await self._reading(snapshot_id, length_bytes)
+
+    async def _reading(self, snapshot_id: int, work: Callable[[LedgerReader], Awaitable[T]]) -> T:
         reader = await self._client.open(snapshot_id, password=ledger_password(self._settings))
         try:
-            yield reader
+            return await work(reader)
         finally:
             await reader.close()
+
+    async def _segments(
+        self, reader: LedgerReader, *, first: int, stop: int
+    ) -> tuple[SegmentColumns, ...]:
+        snapshot_id = reader.ledger_id
+        if snapshot_id not in self._layouts:
+            await self._metadata(reader)
+        layout = self._layouts[snapshot_id]
+        stop = min(stop, layout.segment_count)
+        records = _Records(reader, *layout.span(first, stop))
+        found: list[SegmentColumns] = []
+        turn = _Turn()
+        for number in range(first, stop):
+            decode = partial(decode_segment, snapshot_id=snapshot_id, segment_number=number)
+            found.append(await records.next(layout.part_count + number, decode))
+            await turn.spend(found[-1].keys_ms.size)
+        return tuple(found)
+
+    async def _sized_metadata(self, reader: LedgerReader) -> tuple[SnapshotMetadata, int]:
+        return await self._metadata(reader), reader.length_bytes
 
     async def _metadata(self, reader: LedgerReader) -> SnapshotMetadata:
         records = _Records(reader, 0, 1)

@@ -138,7 +138,7 @@ class BucketStorage:
             if not self._is_closing or isinstance(plan, _GOES_ON):
                 task = asyncio.get_running_loop().create_task(self._carry_out(plan))
                 self._tasks[task] = plan
-                task.add_done_callback(self._tasks.pop)
+                task.add_done_callback(self._ended)
 
     # ----------------------------------------------------------------------- the end
 
@@ -192,14 +192,24 @@ class BucketStorage:
             except AckGateError as error:
                 is_lost = isinstance(error, CorruptRecordError) and isinstance(plan, _LOADS)
                 outcome = Missing(str(error)) if is_lost else Failed(str(error))
-            except Exception as error:
-                log.exception("delayed buckets of %s: %r failed", self._snapshots.path, plan)
-                outcome = Failed(repr(error))
+        self._answer(plan, outcome)
+
+    def _answer(self, plan: Plan, outcome: Outcome) -> None:
         if not self._is_over:
             self._tracker.answer(plan.plan, outcome, self._clock_ms())
             self.pump()
             if not self._is_closing:
                 self._on_answer()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A bug is an outcome, too: the tracker waits for one."""
+        plan = self._tasks.pop(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            name = type(plan).__name__
+            path = self._snapshots.path
+            log.error("delayed buckets of %s: %s failed", path, name, exc_info=error)
+            self._answer(plan, Failed(repr(error)))
 
     async def _outcome(self, plan: Plan) -> Outcome:
         match plan:

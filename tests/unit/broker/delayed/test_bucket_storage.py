@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from ackgate.dispatcher.trackers.bucket_plans import (
     Stored,
 )
 from ackgate.errors import OwnershipError
+from ackgate.persistence.bucket_snapshots import BucketSnapshots
 from ackgate.testing.faults import Fault, Rule
 from tests.unit.broker.delayed.bucket_world import (
     Carried,
@@ -186,6 +189,18 @@ def _plain():
     from ackgate.persistence.ports import LedgerOptions
 
     return LedgerOptions()
+
+
+@virtual
+async def test_a_bug_is_answered_too(caplog: pytest.LogCaptureFixture) -> None:
+    world = StorageWorld()
+    here = await carried(world)
+    snapshot_id = await stored(here)
+    here.storage._snapshots = cast("BucketSnapshots", SimpleNamespace(path="p", segments=None))
+    outcome = await here.do(load(snapshot_id, 0, 1))
+    assert isinstance(outcome, Failed)
+    assert "TypeError" in outcome.why
+    assert "LoadSegments failed" in caplog.text
 
 
 # ------------------------------------------------------------------------------ the end
