@@ -25,6 +25,7 @@ BENCHES: Final = (
     "bench_broker",
     "bench_metadata",
     "bench_failover",
+    "bench_buckets",
     "bench_delayed",
     "bench_delayed_burst",
 )

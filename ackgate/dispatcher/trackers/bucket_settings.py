@@ -32,6 +32,9 @@ class BucketSettings:
     creates_max: int = 2
     """Snapshots written at a time; others wait. Bounds the memory of what is being written."""
 
+    draft_entries: int = 20_000
+    """So many entries of a snapshot are described at a time: bounds how long one call takes."""
+
     # -- merging
 
     buckets_max: int = -1
@@ -40,9 +43,9 @@ class BucketSettings:
     merge_width: int = 4
     """So many neighbours are merged at once, at the most."""
 
-    merge_entries_max: int = 400_000
-    """A merge that would hold more is not made: bounds its memory (some 100 bytes an entry) and the
-    time that it takes in one piece. With buckets that large, `buckets_max` is exceeded."""
+    merge_entries_max: int = 200_000
+    """A merge that would hold more is not made: bounds its memory (some 200 bytes an entry). With
+    buckets that large, `buckets_max` is exceeded."""
 
     # -- loading
 

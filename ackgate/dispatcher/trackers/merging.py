@@ -29,11 +29,11 @@ from ackgate.dispatcher.trackers.bucket_plans import (
     Stored,
 )
 from ackgate.dispatcher.trackers.bucket_statistics import OperationType
+from ackgate.dispatcher.trackers.drafting import Draft
 from ackgate.dispatcher.trackers.loading import segments_in
 from ackgate.dispatcher.trackers.position_rows import rows_in
 from ackgate.dispatcher.trackers.sealed_bucket import BucketState, SealedBucket
 from ackgate.dispatcher.trackers.segments import joined, picked, without_repeats
-from ackgate.dispatcher.trackers.storing import draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -288,16 +288,22 @@ class Merging:
         if not columns.keys_ms.size:
             self._end(merge, now_ms, succeeded=False)
             return
-        drafted = draft(columns, self._book.settings)
+        draft = Draft(columns, self._book.settings)
         merge.stage = _Stage.STORING
-        merge.groups = drafted.groups
-        merge.span = drafted.plan.first, drafted.plan.last
-        self._book.ask(
-            lambda number: drafted.plan._replace(plan=number),
-            partial(self._on_written, merge),
-            now_ms,
-            OperationType.CREATE,
-        )
+        merge.groups = draft.groups
+        merge.span = draft.first, draft.last
+        self._go_on(merge, draft, now_ms)
+
+    def _go_on(self, merge: _Merge, draft: Draft, now_ms: int) -> None:
+        """Describe a piece more of it; when that is all, ask for it."""
+        if merge is not self._merge or merge.is_hindered:
+            return
+        if draft.go_on():
+            self._book.ask(
+                draft.plan, partial(self._on_written, merge), now_ms, OperationType.CREATE
+            )
+        else:
+            self._book.retries.soon(now_ms, partial(self._go_on, merge, draft))
 
     def _on_written(self, merge: _Merge, outcome: Outcome, now_ms: int) -> None:
         is_over = merge is not self._merge or merge.is_hindered

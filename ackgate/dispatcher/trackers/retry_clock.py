@@ -1,4 +1,7 @@
-"""When what failed is tried again: waits that grow, spread by chance, in one ordered list. Pure."""
+"""When what failed is tried again, or what was begun goes on: one ordered list. Pure.
+
+Waits grow with each failure, and are spread by chance.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +50,15 @@ class RetryClock:
             wait_ms = self._backoff.next(attempts - 1, self._chance())
         heappush(self._heap, (now_ms + max(wait_ms, 1), self._serial, retry))
 
+    def soon(self, now_ms: int, go_on: Callable[[int], None]) -> None:
+        """Work that is done in pieces: call this with the time, in the next millisecond."""
+        self._serial += 1
+        heappush(self._heap, (now_ms + 1, self._serial, go_on))
+
     def due(self, now_ms: int) -> Iterator[Callable[[int], None]]:
         """Take out what is to be tried now."""
         while self._heap and self._heap[0][0] <= now_ms:
             yield heappop(self._heap)[2]
-
-    def clear(self) -> None:
-        """Nothing is to be tried again."""
-        self._heap.clear()
 
     def _chance(self) -> float:
         """Splitmix64: a number from 0 to 1, another one each time."""

@@ -11,7 +11,6 @@ fetched, and remembered in memory, in **groups** of neighbours.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -148,11 +147,6 @@ def cut(columns: SnapshotSegment, *, span_ms: int, entries_max: int) -> list[int
         bounds.append(stop)
         start = stop
     return bounds
-
-
-def segments_of(columns: SnapshotSegment, bounds: Sequence[int]) -> tuple[SnapshotSegment, ...]:
-    """The segments, as views."""
-    return tuple(picked(columns, slice(start, stop)) for start, stop in pairwise(bounds))
 
 
 def metadata_of(columns: SnapshotSegment, bounds: Sequence[int]) -> tuple[SegmentMetadata, ...]:

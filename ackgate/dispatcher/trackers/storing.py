@@ -10,49 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.trackers.bucket_plans import CreateSnapshot, Stored
+from ackgate.dispatcher.trackers.bucket_plans import Stored
 from ackgate.dispatcher.trackers.bucket_statistics import OperationType
-from ackgate.dispatcher.trackers.mutable_bucket import span_of
+from ackgate.dispatcher.trackers.drafting import Draft
 from ackgate.dispatcher.trackers.sealed_bucket import BucketState, SealedBucket
-from ackgate.dispatcher.trackers.segments import cut, groups_of, metadata_of, segments_of
 
 if TYPE_CHECKING:
     from ackgate.dispatcher.trackers.bucket_plans import Outcome, SnapshotSegment
-    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
     from ackgate.dispatcher.trackers.holdings import Holdings
     from ackgate.dispatcher.trackers.keys import DelayKeys
     from ackgate.dispatcher.trackers.plan_book import PlanBook
     from ackgate.dispatcher.trackers.segments import SegmentGroups
     from ackgate.dispatcher.trackers.snapshot_keeper import SnapshotKeeper
-
-
-class Drafted(NamedTuple):
-    """A snapshot to be written: what the plan says, and how it will be loaded."""
-
-    columns: SnapshotSegment
-    segments: tuple[SnapshotSegment, ...]
-    plan: CreateSnapshot
-    groups: SegmentGroups
-
-
-def draft(columns: SnapshotSegment, settings: BucketSettings) -> Drafted:
-    """Cut sorted columns, at least one row, into a snapshot. The plan has no number yet."""
-    bounds = cut(
-        columns,
-        span_ms=settings.segment_span_ms,
-        entries_max=settings.segment_entries_max,
-    )
-    segments = segments_of(columns, bounds)
-    metadata = metadata_of(columns, bounds)
-    first, last = span_of(columns)
-    groups = groups_of(
-        [segment.first_key_ms for segment in metadata],
-        [segment.entry_count for segment in metadata],
-        entries_min=settings.load_entries_min,
-    )
-    return Drafted(columns, segments, CreateSnapshot(0, first, last, segments, metadata), groups)
 
 
 class Storing:
@@ -102,16 +73,25 @@ class Storing:
             bucket.move_to(BucketState.GONE)
             self._holdings.drop(bucket)
             return
-        drafted = draft(columns, self._book.settings)
+        draft = Draft(columns, self._book.settings)
         bucket.move_to(BucketState.STORING)
-        bucket.first, bucket.last = drafted.plan.first, drafted.plan.last
+        bucket.first, bucket.last = draft.first, draft.last
         self._writing += 1
-        self._book.ask(
-            lambda number: drafted.plan._replace(plan=number),
-            partial(self._on_written, bucket, drafted.groups, drafted.columns),
-            now_ms,
-            OperationType.CREATE,
-        )
+        self._go_on(bucket, draft, now_ms)
+
+    def _go_on(self, bucket: SealedBucket, draft: Draft, now_ms: int) -> None:
+        """Describe a piece more of it; when that is all, ask for it."""
+        if bucket.state is not BucketState.STORING:
+            self._writing -= 1
+        elif draft.go_on():
+            self._book.ask(
+                draft.plan,
+                partial(self._on_written, bucket, draft.groups, draft.columns),
+                now_ms,
+                OperationType.CREATE,
+            )
+        else:
+            self._book.retries.soon(now_ms, partial(self._go_on, bucket, draft))
 
     def _on_written(
         self,

@@ -97,6 +97,7 @@ def random_settings(chance: random.Random) -> tuple[DelaySettings, BucketSetting
             segment_span_ms=chance.choice([1, 5, 20, 200]),
             segment_entries_max=chance.choice([-1, 1, 2, 4]),
             creates_max=chance.choice([1, 2]),
+            draft_entries=chance.choice([1, 3, 100, 100]),
             buckets_max=chance.choice([-1, 1, 2, 2, 3, 5]),
             merge_width=chance.choice([2, 3, 4]),
             merge_entries_max=chance.choice([6, 20, 1_000]),

@@ -11,7 +11,10 @@ from hypothesis import given
 from pyroaring import BitMap
 
 from ackgate.dispatcher.trackers.bucket_plans import SnapshotSegment
+from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+from ackgate.dispatcher.trackers.drafting import Draft
 from ackgate.dispatcher.trackers.keys import TIME_MAX
+from ackgate.dispatcher.trackers.mutable_bucket import span_of
 from ackgate.dispatcher.trackers.position_rows import (
     add_rows,
     members_of,
@@ -26,8 +29,8 @@ from ackgate.dispatcher.trackers.segments import (
     is_in_order,
     joined,
     metadata_of,
+    picked,
     row_of,
-    segments_of,
     without_repeats,
 )
 from ackgate.dispatcher.trackers.tracked_positions import TrackedPositions
@@ -101,7 +104,8 @@ def test_metadata_describes_its_segment(
 ) -> None:
     columns = without_repeats(in_order(*columns_of(rows)))
     bounds = cut(columns, span_ms=span_ms, entries_max=entries_max)
-    segments, metadata = segments_of(columns, bounds), metadata_of(columns, bounds)
+    metadata = metadata_of(columns, bounds)
+    segments = [picked(columns, slice(start, stop)) for start, stop in pairwise(bounds)]
     assert [row for segment in segments for row in rows_of(segment)] == rows_of(columns)
     for segment, about in zip(segments, metadata, strict=True):
         own = rows_of(segment)
@@ -110,6 +114,27 @@ def test_metadata_describes_its_segment(
         assert about.last_key_ms - about.first_key_ms < span_ms
         named = [(ledger, entry) for ledger, ids in about.positions.items() for entry in ids]
         assert sorted(named) == sorted({row[1:] for row in own})
+
+
+@pytest.mark.parametrize("draft_entries", [1, 7, 30, 1_000])
+def test_a_snapshot_described_in_pieces_is_the_same(draft_entries: int) -> None:
+    rng = np.random.default_rng(5)
+    columns = in_order(*rng.integers(0, 100, (3, 200)))
+    settings = BucketSettings(
+        segment_span_ms=9, segment_entries_max=25, load_entries_min=30, draft_entries=draft_entries
+    )
+    draft = Draft(columns, settings)
+    calls = 1
+    while not draft.go_on():
+        calls += 1
+    plan = draft.plan(7)
+    assert calls <= max(len(plan.segments), 1)
+    assert (calls == 1) == (draft_entries > 200)
+    bounds = cut(columns, span_ms=9, entries_max=25)
+    assert plan.metadata == metadata_of(columns, bounds)
+    assert [row for segment in plan.segments for row in rows_of(segment)] == rows_of(columns)
+    assert draft.groups.bounds[-1] == len(plan.segments)
+    assert (plan.plan, plan.first, plan.last) == (7, *span_of(columns))
 
 
 def test_bitmaps_of_metadata_are_run_optimised() -> None:
