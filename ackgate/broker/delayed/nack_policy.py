@@ -54,16 +54,16 @@ class RedeliveryBackoffPolicy:
         if not 1 < _number("multiplier", self.multiplier) <= MULTIPLIER_MAX:
             raise CallerError(
                 f"redeliveryBackoff: multiplier must be above 1 and at most {MULTIPLIER_MAX:g}, "
-                f"not {self.multiplier!r}"
+                f"not {self.multiplier!r:.80}"
             )
         if not 0 <= _number("jitter", self.jitter) <= 1:
-            raise CallerError(f"redeliveryBackoff: jitter must be 0 to 1, not {self.jitter!r}")
+            raise CallerError(f"redeliveryBackoff: jitter must be 0 to 1, not {self.jitter!r:.80}")
 
     @classmethod
     def from_json(cls, value: object) -> RedeliveryBackoffPolicy:
         """Of the policy's JSON. Raises `CallerError` naming what is wrong with it."""
         if not isinstance(value, dict):
-            raise CallerError(f"redeliveryBackoff must be an object, not {value!r}")
+            raise CallerError(f"redeliveryBackoff must be an object, not {value!r:.80}")
         unknown = sorted(map(str, value.keys() - _FIELDS.keys()))
         if unknown:
             raise CallerError(
@@ -78,10 +78,10 @@ class RedeliveryBackoffPolicy:
 
 def _check_delay(field: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise CallerError(f"redeliveryBackoff: {field} must be a whole number, not {value!r}")
+        raise CallerError(f"redeliveryBackoff: {field} must be a whole number, not {value!r:.80}")
     if not least <= value <= DELAY_MS_MAX:
         raise CallerError(
-            f"redeliveryBackoff: {field} must be {least} to {DELAY_MS_MAX} ms, not {value}"
+            f"redeliveryBackoff: {field} must be {least} to {DELAY_MS_MAX} ms, not {value!r:.80}"
         )
 
 
@@ -90,4 +90,4 @@ def _number(field: str, value: object) -> int | float:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    raise CallerError(f"redeliveryBackoff: {field} must be a finite number, not {value!r}")
+    raise CallerError(f"redeliveryBackoff: {field} must be a finite number, not {value!r:.80}")

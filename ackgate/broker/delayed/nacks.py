@@ -21,6 +21,7 @@ acked makes no new one: recovery finds that its time has come, or that it is ack
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -114,12 +115,13 @@ class HeldNacks:
         now_ms: int,
         chances: np.ndarray | None,
     ) -> None:
-        ids = np.array(positions, dtype=np.int64)
-        for ledger_id in np.unique(ids[:, 0]).tolist():
-            of_ledger = ids[:, 0] == ledger_id
+        pairs = np.fromiter(chain.from_iterable(positions), np.int64, 2 * len(positions))
+        ledger_ids, entry_ids = pairs[0::2], pairs[1::2]
+        for ledger_id in np.unique(ledger_ids).tolist():
+            of_ledger = ledger_ids == ledger_id
             self._tracker.add_many(
                 ledger_id,
-                ids[of_ledger, 1],
+                entry_ids[of_ledger],
                 now_ms,
                 redelivery_counts=times_before[of_ledger],
                 chances=None if chances is None else chances[of_ledger],
