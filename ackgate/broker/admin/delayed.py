@@ -73,14 +73,17 @@ async def cancel_one(call: Call) -> Reply:
 
 
 async def cancel_many(call: Call) -> Reply:
-    """Cancel those in the body, ``{"positions": ["12:0", ...]}``; for each its outcome."""
+    """Cancel those in the body, ``{"positions": ["12:0", ...]}``; for each its outcome.
+
+    Of subscriptions only those are told where it was another one, or some consumer had it.
+    """
     positions = _positions(call.json())
     await _refuse_partitioned(call)
     outcomes = await (await call.topic()).cancelled.cancel(positions)
     return json_reply(
         {
             "cancelled": sum(told.outcome is CancelOutcome.CANCELLED for told in outcomes),
-            "outcomes": [_told(told) for told in outcomes],
+            "outcomes": [_told(told, is_short=True) for told in outcomes],
         }
     )
 
@@ -128,17 +131,19 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def _told(told: PositionOutcome) -> dict[str, Any]:
+def _told(told: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:
     """Nothing that is not known is told."""
     known: dict[str, Any] = {"position": str(told.position), "outcome": told.outcome.value}
     if told.deliver_at is not None:
         known["deliverAt"] = told.deliver_at
-    if told.subscriptions:
-        known["subscriptions"] = {
-            name: {"outcome": found.outcome.value}
-            | ({} if found.consumer is None else {"consumer": found.consumer})
-            for name, found in told.subscriptions.items()
-        }
+    subscriptions = {
+        name: {"outcome": found.outcome.value}
+        | ({} if found.consumer is None else {"consumer": found.consumer})
+        for name, found in told.subscriptions.items()
+        if not is_short or found != (told.outcome, None)
+    }
+    if subscriptions:
+        known["subscriptions"] = subscriptions
     return known
 
 

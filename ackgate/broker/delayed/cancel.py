@@ -17,15 +17,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap
 
 from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
-from ackgate.cursor.position import Position
-from ackgate.errors import CallerError, OwnershipError
+from ackgate.errors import CallerError, CursorClosedError, OwnershipError
 from ackgate.persistence.futures import fail, resolve
 
 if TYPE_CHECKING:
@@ -36,12 +35,16 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.cursor.position import Position
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
 
 POSITIONS_MAX: Final = 2_000
 """Positions of one call; each entry's metadata is read."""
+
+AT_ONCE_MAX: Final = 100
+"""Positions that are judged or acked before others get their turn."""
 
 RANGES_MAX: Final = 1_000_000
 """Ranges of cancelled messages that a topic keeps. Some two bytes each when they are scattered."""
@@ -62,6 +65,9 @@ class CancelOutcome(enum.Enum):
     """Of a subscription: it is done with it."""
     UNKNOWN_POSITION = "unknownPosition"
     """There is no such entry, or no more."""
+
+
+_HOLDING: Final = frozenset({CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED})
 
 
 class SubscriptionOutcome(NamedTuple):
@@ -148,24 +154,37 @@ class CancelledMessages:
         times = await self._deliver_times(positions)
         if any(at > self._now_ms for at in times.values()):
             await self._opened()
-        self._check_open()
-        # Nothing else runs from here until they are acked.
-        judged = {position: self._judge(position, times) for position in dict.fromkeys(positions)}
-        by_outcome = {outcome: list[Position]() for outcome in CancelOutcome}
-        for position, told in judged.items():
-            by_outcome[told.outcome].append(position)
-        wanted = by_outcome[CancelOutcome.CANCELLED]
-        self._ack(wanted)
-        if wanted or by_outcome[CancelOutcome.ALREADY_CANCELLED]:
+            self._check_room(len(times))
+        judged: dict[Position, PositionOutcome] = {}
+        for group in _groups(list(dict.fromkeys(positions)), AT_ONCE_MAX):
+            self._judge_and_ack(group, times, judged)
+            await asyncio.sleep(0)  # others get their turn
+        held = [told for told in judged.values() if told.outcome in _HOLDING]
+        if held:
             await self._until_durable()
-            subscriptions = self._ack_in_all(
-                [*wanted, *by_outcome[CancelOutcome.ALREADY_CANCELLED]]
-            )
-            for position in wanted:
-                judged[position] = PositionOutcome(
-                    position, CancelOutcome.CANCELLED, times[position], subscriptions[position]
-                )
+            subscriptions = await self._ack_in_all([told.position for told in held])
+            for told in held:
+                if told.outcome is CancelOutcome.CANCELLED:
+                    found = subscriptions[told.position]
+                    judged[told.position] = replace(told, subscriptions=found)
         return [judged[position] for position in positions]
+
+    def _judge_and_ack(
+        self,
+        positions: Sequence[Position],
+        times: Mapping[Position, int],
+        judged: dict[Position, PositionOutcome],
+    ) -> None:
+        """Nothing else runs between the two."""
+        self._check_open()
+        for position in positions:
+            judged[position] = self._judge(position, times)
+        wanted = [p for p in positions if judged[p].outcome is CancelOutcome.CANCELLED]
+        if wanted:
+            store = self._store
+            assert store is not None
+            store.cursor.ack_individual(wanted)
+            store.notify()
 
     async def _deliver_times(self, positions: Sequence[Position]) -> dict[Position, int]:
         """Delivery times of those that exist and are not cancelled; 0: none."""
@@ -195,24 +214,26 @@ class CancelledMessages:
             outcome = CancelOutcome.DELIVERED
         return PositionOutcome(position, outcome, deliver_at, found)
 
-    def _ack(self, positions: Sequence[Position]) -> None:
-        """Ack them in the hidden cursor. Raises `NotAllowedError`: it would not be kept."""
+    def _check_room(self, more: int) -> None:
+        """Raises `NotAllowedError`: what is cancelled would not be kept."""
         store = self._store
-        if not positions or store is None:
-            return
-        if store.cursor.range_count + len(positions) > RANGES_MAX:
+        assert store is not None
+        ranges = store.cursor.range_count
+        if ranges + more > RANGES_MAX:
             raise NotAllowedError(
-                f"topic {self._topic.name} has {store.cursor.range_count} ranges of cancelled messages; "
-                f"with {len(positions)} more they may be more than the {RANGES_MAX} that are kept"
+                f"topic {self._topic.name} has {ranges} ranges of cancelled messages; with {more} more "
+                f"there may be more than the {RANGES_MAX} that are kept"
             )
-        store.cursor.ack_individual(positions)
-        store.notify()
 
     async def _until_durable(self) -> None:
         store = self._store
         assert store is not None
         version = store.cursor.version
-        await store.flush()  # after failures the next attempt of its own may be far off
+        try:
+            await store.flush()  # after failures the next attempt of its own may be far off
+        except CursorClosedError:
+            self._check_open()
+            raise
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         store.when_durable(
             version, lambda error: fail(durable, error) if error is not None else resolve(durable)
@@ -225,14 +246,18 @@ class CancelledMessages:
                 "into the last write; they are cancelled until this broker stops"
             )
 
-    def _ack_in_all(
+    async def _ack_in_all(
         self, positions: Sequence[Position]
     ) -> dict[Position, dict[str, SubscriptionOutcome]]:
         told: dict[Position, dict[str, SubscriptionOutcome]] = {p: {} for p in positions}
-        for name, subscription in self._topic.subscriptions.items():
-            for position in positions:
-                told[position][name] = _whereabouts(subscription, position, CancelOutcome.CANCELLED)
-            subscription.ack_elsewhere(positions)
+        for name, subscription in list(self._topic.subscriptions.items()):
+            for group in _groups(positions, AT_ONCE_MAX):
+                for position in group:
+                    told[position][name] = _whereabouts(
+                        subscription, position, CancelOutcome.CANCELLED
+                    )
+                subscription.ack_elsewhere(group)
+                await asyncio.sleep(0)
         return told
 
     @property
@@ -341,3 +366,8 @@ def _who_has(subscription: Subscription, position: Position) -> Consumer | None:
     if holder is None and position < subscription.cursor.read_position:
         holder = dispatcher.active_consumer  # Exclusive and Failover: it was sent all that was read
     return None if holder is None else subscription.consumers.get(holder)
+
+
+def _groups(positions: Sequence[Position], size: int) -> Iterator[Sequence[Position]]:
+    for start in range(0, len(positions), size):
+        yield positions[start : start + size]
