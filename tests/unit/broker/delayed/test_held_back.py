@@ -375,3 +375,42 @@ async def test_a_receipt_does_not_wait_for_nacks() -> None:
     assert heard == [None]
     await at(20)
     assert not subscription.store.is_dirty
+
+
+@HOLDING
+@in_virtual_time
+async def test_it_stays_held_when_the_topic_goes_to_another_owner(type_: SubscriptionType) -> None:
+    world = await started()
+    client = await world.consumer(type=type_)
+    await world.publish("a", "b")
+    world.nack(client, "a")
+    await world.registry.unload(NAME)
+    world.topic = await world.registry.topic(NAME, create=False)
+    assert world.subscription().nack_statistics().pending == 1
+    client = await world.consumer(type=type_)
+    assert client.names == ["b"]
+    await at(1_000)
+    assert client.names == ["a"]
+
+
+@in_virtual_time
+async def test_what_the_cap_leaves_out_comes_at_once_after_a_crash() -> None:
+    world = await started(pendingNacksMaxBytesToPersist="200")
+    client = await world.consumer(permits=10_000)
+    names = [f"{number:04}" for number in range(200)]
+    await world.publish(*names)
+    client.port.redeliver([world.positions[name] for name in names[::2]], None)
+    await at(1_000)
+    told = world.subscription().nack_statistics()
+    assert told.pending == 0, "all of them are due"
+    client.port.redeliver([world.positions[name] for name in names[::2]], None)
+    await at(2_500)
+    told = world.subscription().nack_statistics()
+    assert told.persisted + told.dropped == told.pending == 100
+    assert 50 < told.persisted < 100
+    await world.killed_and_started()
+    client = await world.consumer(permits=10_000)
+    kept = names[: 2 * told.persisted : 2]
+    assert client.names == [name for name in names if name not in kept]
+    await at(3_000)
+    assert client.names == kept
