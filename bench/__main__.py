@@ -26,6 +26,7 @@ BENCHES: Final = (
     "bench_metadata",
     "bench_failover",
     "bench_buckets",
+    "bench_nacks",
     "bench_delayed",
     "bench_delayed_burst",
 )

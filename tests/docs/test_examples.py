@@ -81,6 +81,18 @@ def test_host_with_a_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_nacks_with_a_delay_each(tmp_path: Path) -> None:
+    output = output_of(tmp_path, str(EXAMPLES / "nack_delays.py"))
+    billed = re.findall(r"^billed after +(\d+) ms, attempt (\d): (.+)$", output, flags=re.MULTILINE)
+    assert [place for _, _, place in billed] == ["printer", "bank", "tax office", "nobody"]
+    assert [int(attempt) for _, attempt, _ in billed] == [2, 2, 2, 4]
+    waits = [int(after_ms) for after_ms, _, _ in billed]
+    for waited, least in zip(waits, [300, 600, 900, 1_400], strict=True):
+        assert waited >= least - 4 * 16, "no earlier than by the precision"
+    check_nothing_is_left(tmp_path, output)
+
+
+@pytest.mark.slow
 def test_test_suite_as_a_user_has_it(tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "test_with_ackgate.py", tmp_path)  # away from this project's settings
     output = output_of(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
