@@ -38,8 +38,8 @@ RUN_OPTIMISE_ADDS_MIN: Final = 4_096
 BUCKET_BYTES: Final = 240
 """Of memory for a bucket besides its containers: the objects, its places in dictionary and heap."""
 
-CONTAINER_BYTES: Final = 40
-"""Of memory for a container besides its members."""
+CONTAINER_BYTES: Final = 64
+"""Of memory for a container besides its members: two allocations and their places."""
 
 MOVED_BYTES: Final = 180
 """Of memory for a moved slot."""
@@ -207,13 +207,18 @@ class SlotBuckets:
     def lay_ghosts(self) -> None:
         """Take the ghosts out of all buckets; what was moved is ordinary then. O(buckets)."""
         for key, bucket in list(self._buckets.items()):
-            bucket.difference_update(self._ghosts)
             moved = self._moved_in.get(key)
+            if moved is None and not self._ghosts.intersect(bucket):
+                continue
+            counted = self._open.pop(key, None)
+            self._bitmap_bytes -= bitmap_bytes(bucket) if counted is None else counted
+            bucket.difference_update(self._ghosts)
             if moved is not None:
                 bucket.update(moved)
             if bucket:
                 bucket.run_optimize()
                 bucket.shrink_to_fit()
+                self._bitmap_bytes += bitmap_bytes(bucket)
             else:
                 del self._buckets[key]
         self._ghosts.clear()
@@ -222,9 +227,6 @@ class SlotBuckets:
         self._moved_in.clear()
         self._keys = list(self._buckets)
         heapify(self._keys)
-        self._open.clear()
-        self._bitmap_bytes = sum(map(bitmap_bytes, self._buckets.values()))
-        self._optimise_held()
 
     # -- taking out
 

@@ -6,7 +6,7 @@ A block in use is given a number; an entry's **slot** is its block's number and 
     ledger 7, entry 70_001   ->  block (7, 1), number 3   ->  slot 3 << 16 | 4_465
 
 A bitmap per (time bucket, ledger) costs some 300 bytes however little is in it; a container in a
-bitmap of its time bucket costs 40. With entries scattered over time and ledgers that is the
+bitmap of its time bucket costs 64. With entries scattered over time and ledgers that is the
 difference between less and more than a flat table of the same.
 
 Slots mean nothing once their block is released; whoever keeps slots says when none is left.
