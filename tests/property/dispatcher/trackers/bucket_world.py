@@ -438,6 +438,8 @@ class World:
                 break
             if not self.tracker.has_due(self.now_ms) and not self.positions(State.UNREAD):
                 self.finish_work()
+                if self.positions(State.UNREAD):
+                    continue  # lost, just now
                 deadline = self.tracker.next_deadline_ms
                 assert deadline is not None or self.plans or self.answers, "nobody ever wakes it"
                 if deadline is not None:
