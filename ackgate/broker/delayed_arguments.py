@@ -13,7 +13,7 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     shown = actions.add_parser("list", help="what each subscription of a topic holds back")
     cancel = actions.add_parser("cancel", help="cancel delayed messages, for every subscription")
     clear = actions.add_parser(
-        "clear", help="drop a subscription's index; it is built again, and no message is lost"
+        "clear", help="drop the index; it is built again by reading, and no message is lost"
     )
     for parser in (shown, cancel, clear):
         parser.add_argument("topic", metavar="TOPIC")
@@ -30,4 +30,4 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     cancel.add_argument(
         "--file", type=Path, metavar="F", help="positions, one a line; - reads standard input"
     )
-    clear.add_argument("--subscription", required=True, metavar="S")
+    clear.add_argument("--subscription", metavar="S", help="only this one's; default: all")

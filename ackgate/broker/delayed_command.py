@@ -202,13 +202,15 @@ def _held(held: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _clear(broker: AdminClient, name: TopicName, subscription: str, *, is_json: bool) -> int:
+def _clear(broker: AdminClient, name: TopicName, subscription: str | None, *, is_json: bool) -> int:
     parts = _parts(broker, name)
+    whose, tail = "every subscription", "delayedBucketSnapshots"
+    if subscription is not None:
+        whose, tail = subscription, f"subscription/{quote(subscription, safe='')}/{tail}"
     for part in parts:
-        tail = f"subscription/{quote(subscription, safe='')}/delayedBucketSnapshots"
         broker.ask("DELETE", path_of(part), tail)
         if not is_json:
-            _say(f"{part}: the index of {subscription} is cleared and is built again by reading")
+            _say(f"{part}: the index of {whose} is cleared and is built again by reading")
     if is_json:
         _say(json.dumps({"cleared": [str(part) for part in parts]}))
     return 0

@@ -15,6 +15,7 @@ from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
 from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.json_form import fields_json
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
+from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +96,20 @@ async def clear_index(call: Call) -> Reply:
     return DONE
 
 
+async def clear_indexes(call: Call) -> Reply:
+    """The same for all subscriptions of a topic; all are tried before a refusal is told."""
+    await _refuse_partitioned(call)
+    failure: AckGateError | None = None
+    for subscription in list((await call.topic()).subscriptions.values()):
+        try:
+            await subscription.clear_delayed()
+        except AckGateError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return DONE
+
+
 async def _refuse_partitioned(call: Call) -> None:
     if await call.partitions():
         raise RefusedError(
@@ -170,5 +185,6 @@ ROUTES: Final = (
     Route("GET", f"{_TOPIC}/delayed", get_delayed),
     Route("DELETE", f"{_TOPIC}/delayed/{{ledgerId}}/{{entryId}}", cancel_one),
     Route("POST", f"{_TOPIC}/delayed/cancel", cancel_many),
+    Route("DELETE", f"{_TOPIC}/delayedBucketSnapshots", clear_indexes),
     Route("DELETE", f"{_TOPIC}/subscription/{{subscription}}/delayedBucketSnapshots", clear_index),
 )

@@ -179,6 +179,7 @@ def test_topics_that_are_not_there_or_partitioned(broker: InProcessBroker) -> No
         ("DELETE", "delayed/1/1", None),
         ("POST", "delayed/cancel", {"positions": ["1:1"]}),
         ("DELETE", "subscription/s/delayedBucketSnapshots", None),
+        ("DELETE", "delayedBucketSnapshots", None),
     ):
         missing = broker.ask(method, f"persistent/public/default/nope/{tail}", body)
         assert missing.status == 404, tail

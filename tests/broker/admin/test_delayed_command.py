@@ -82,6 +82,12 @@ def test_cancel_list_clear(
         f"{topic}: the index of s is cleared and is built again by reading\n",
     )
     eventually(lambda: broker.get(held)["subscriptions"]["s"]["delayedEntries"] == 1)
+    code, text = ackgate("clear", topic)
+    assert (code, text.split(": ")[1]) == (
+        0,
+        "the index of every subscription is cleared and is built again by reading\n",
+    )
+    eventually(lambda: broker.get(held)["subscriptions"]["s"]["delayedEntries"] == 1)
     assert third
 
 
