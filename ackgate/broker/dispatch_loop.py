@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.delayed.held import any_delayed
 from ackgate.broker.dispatchers import DUE_WAITING_MAX
 from ackgate.broker.reads import PendingRead, SubscriptionReader
 from ackgate.broker.wire_types import MessageOut, SubscriptionType
@@ -96,7 +97,7 @@ class DispatchLoop:
                 self._arm_timer()
                 return
             # A strict budget is of neighbours: those held back are read through, and count in it.
-            hops = subscription.holds and not self._is_strict
+            hops = subscription.held.is_used and subscription.holds and not self._is_strict
             left_out = subscription.held.left_out if hops else None
             pending = self._reader.begin(read, left_out, scans=hops and self._finds_delayed)
             entries = self._reader.read_cached(pending)
@@ -116,12 +117,11 @@ class DispatchLoop:
         if dispatcher is None:
             return None
         has_unread = cursor.read_position <= subscription.topic.ledger.facts.last_confirmed
-        if subscription.holds and subscription.held.entry_count:
+        held = subscription.held
+        if held.is_used and subscription.holds and held.entry_count:
             now_ms = subscription.topic.parts.clock_ms()
             self._queue_due(dispatcher, now_ms)
-            has_unread = has_unread and not subscription.held.pauses_reads(
-                now_ms, cursor.read_position
-            )
+            has_unread = has_unread and not held.pauses_reads(now_ms, cursor.read_position)
         if not subscription.pauses:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True)
         budget = None
@@ -211,7 +211,11 @@ class DispatchLoop:
         dispatcher = subscription.dispatcher
         if dispatcher is None:
             return
-        if read.kind is ReadKind.NORMAL and subscription.holds:
+        if (
+            read.kind is ReadKind.NORMAL
+            and (subscription.held.is_used or any_delayed(entries))
+            and subscription.holds
+        ):
             entries = self._sift(pending, entries)
         columns = self._reader.columns(
             entries,
@@ -272,8 +276,9 @@ class DispatchLoop:
         if subscription.dispatcher is not None:
             deadlines.append(subscription.dispatcher.next_deadline_ms)
             # Who makes room where too much waits already asks for a round.
-            if subscription.holds and self._takes_due(subscription.dispatcher):
-                held_ms = subscription.held.next_deadline_ms
+            held = subscription.held
+            if held.is_used and subscription.holds and self._takes_due(subscription.dispatcher):
+                held_ms = held.next_deadline_ms
                 is_overdue = held_ms is not None and held_ms <= now_ms
                 deadlines.append(now_ms + DUE_RETRY_MS if is_overdue else held_ms)
         known = [deadline for deadline in deadlines if deadline is not None]

@@ -45,6 +45,11 @@ NOT_DELAYED: Final = -1
 """What a tracker is told of an entry that nothing delays: its times do not only grow."""
 
 
+def any_delayed(entries: Iterable[Entry]) -> bool:
+    """Whether any of them has a delivery time."""
+    return max(map(_DELIVER_AT, entries), default=0) > 0
+
+
 class HeldSource(Protocol):
     """Somebody who holds entries: a `DelayedTracker`, or the held nacks. Described there."""
 
@@ -91,6 +96,8 @@ class HeldEntries:
         settings: DelaySettings,
     ) -> None:
         """The tracker is made when the first delayed entry comes, or by `start`."""
+        self.is_used = False
+        """Whether anything was ever held: what need not be asked until then."""
         self.tracker: DelayedTracker | None = None
         self.nacks: HeldSource | None = None
         self._make_tracker = make_tracker
@@ -106,6 +113,7 @@ class HeldEntries:
         if self.tracker is None:
             self.tracker = self._make_tracker(self._settings)
             self._sources.insert(0, self.tracker)
+            self.is_used = True
         return self.tracker
 
     def hold_nacks(self, nacks: HeldSource) -> None:
@@ -113,6 +121,7 @@ class HeldEntries:
         assert self.nacks is None, "nacks are held already"
         self.nacks = nacks
         self._sources.append(nacks)
+        self.is_used = True
 
     # -- what is held ---------------------------------------------------------------------------
 

@@ -150,9 +150,12 @@ class Story:
         target = kept.next_valid(kept.first_position)
         await subscription.reset(target)
         first = subscription.cursor.read_position
-        again = {name for name in self.acked if self.world.positions[name] >= first}
+        self.unacked({name for name in self.acked if self.world.positions[name] >= first})
+
+    def unacked(self, again: set[str]) -> None:
+        """The acks of these are gone. No backoff outlives an ack."""
         self.acked -= again
-        self.due |= {name: self.deliver_at[name] for name in again}  # no backoff outlives an ack
+        self.due |= {name: self.deliver_at[name] for name in again}
 
     async def skip(self) -> None:
         subscription = self.world.topic.subscriptions.get("s")
@@ -194,7 +197,7 @@ class Story:
         if subscription is not None and self.world.keys.keys() >= GATED.keys():
             # Acks beyond the limit are in memory only: that is what the gate is about.
             is_acked = subscription.cursor.is_acked
-            self.acked = {name for name in self.acked if is_acked(self.world.positions[name])}
+            self.unacked({n for n in self.acked if not is_acked(self.world.positions[n])})
 
     # -- all of it
 
