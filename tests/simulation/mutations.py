@@ -51,6 +51,17 @@ _HELD_BACK = {
     "unsubscribes": 0.0,
     "subscriptions": ("SHARED",),
 }
+_DELAYED = {
+    "delays": 0.7,
+    "delay_ms_max": 12_000,
+    "delay_tick_ms": 100,
+    "delay_strict": True,
+    "delay_buckets": 3,
+    "buckets_max": 2,
+    "subscriptions": ("SHARED", "KEY_SHARED"),
+    "messages": 100,
+    "backoff_ms": 0,
+}
 _UNLIMITED = {"ranges_max": 10_000, "node_ranges_max": 10_000, "batch_indexes_max": 10_000}
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -312,5 +323,27 @@ MUTATIONS: tuple[Mutation, ...] = (
             "resume_ranges": 0,
             "subscriptions": ("SHARED", "KEY_SHARED"),
         },
+    ),
+    # ---------------------------------------------------------------- delayed delivery
+    Mutation(
+        "delayed entries are rounded down in strict mode",
+        "ackgate.dispatcher.trackers.keys",
+        "        rounded = (np.minimum(deliver_at_ms, above) + low_bits) & ~low_bits\n",
+        "        rounded = np.minimum(deliver_at_ms, above) & ~low_bits\n",
+        _DELAYED,
+    ),
+    Mutation(
+        "what a recovered snapshot holds counts as loaded",
+        "ackgate.dispatcher.trackers.recovering",
+        "        self._holdings.set_groups(bucket, groups, 0)\n",
+        "        self._holdings.set_groups(bucket, groups, len(groups))\n",
+        {**_KILLS, **_DELAYED},
+    ),
+    Mutation(
+        "snapshots that nobody names are not looked for",
+        "ackgate.broker.orphans",
+        "        orphans += await find_orphan_snapshots(parts.ledger_client, parts.metadata, ids)\n",
+        "",
+        {**_KILLS, **_DELAYED, "fault_seconds": 0.2},
     ),
 )

@@ -235,11 +235,17 @@ class ProducingClient(Client):
         count = min(self.remaining, self.rng.randint(1, self.world.plan.batch_max))
         self.remaining -= count
         sequence_id, self._next = self._next, self._next + count
-        entry = make_entry(self.name, sequence_id, count, self.rng)
+        entry = make_entry(self.name, sequence_id, count, self.rng, self._deliver_at_ms())
         self.facts.sent[self.name, sequence_id] = entry
         self.floors[sequence_id] = self.facts.confirmed_through
         self.pending.append((sequence_id, count, entry))
         self.send("publish", self.number, sequence_id, count, entry)
+
+    def _deliver_at_ms(self) -> int:
+        plan = self.world.plan
+        if not plan.delays or self.rng.random() >= plan.delays:
+            return 0
+        return self.world.clock_ms() + self.rng.randint(1, plan.delay_ms_max)
 
     def receipts(self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]) -> None:
         """See `ClientSide`."""
@@ -455,8 +461,10 @@ class ConsumingClient(Client):
         self.disconnect()
 
 
-def make_entry(producer: str, sequence_id: int, count: int, rng: random.Random) -> bytes:
-    """What a producer stores: one message, or a batch."""
+def make_entry(
+    producer: str, sequence_id: int, count: int, rng: random.Random, deliver_at_ms: int = 0
+) -> bytes:
+    """What a producer stores: one message, or a batch; with a time of delivery or without."""
     described = pb.MessageMetadata(
         producer_name=producer,
         sequence_id=sequence_id,
@@ -466,5 +474,7 @@ def make_entry(producer: str, sequence_id: int, count: int, rng: random.Random) 
     if count > 1:
         described.num_messages_in_batch = count
         described.highest_sequence_id = sequence_id + count - 1
+    if deliver_at_ms:
+        described.deliver_at_time = deliver_at_ms
     payload = b"%s/%d/" % (producer.encode(), sequence_id) + rng.randbytes(rng.choice((0, 20, 300)))
     return seal_entry(described.SerializeToString(), payload)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.broker.dispatchers import HOLDING_TYPES
 from ackgate.broker.entry import parse_metadata
 from ackgate.broker.topic import NO_POSITION
 from ackgate.broker.wire_types import SubscriptionType
@@ -113,6 +114,7 @@ class Observer:
                 f" {cursor.unacked_mask(position)}",
             )
             self.nacks.delivering(subscription, position)
+            self._check_time(subscription, position, metadata.deliver_at_time)
             for index in range(count):
                 if mask is None or mask >> index & 1:
                     acks.delivered(Key(*position, index), epoch)
@@ -121,6 +123,17 @@ class Observer:
             and subscription.pauses
             and cursor.range_count > subscription.gate.settings.ranges_max,
             f"{acks.name}: delivers with {cursor.range_count} ranges in strict mode",
+        )
+
+    def _check_time(self, subscription: Subscription, position: Position, due_ms: int) -> None:
+        """What has a time of delivery does not come before it, or a tick before it."""
+        if subscription.type not in HOLDING_TYPES:
+            return
+        now_ms = subscription.topic.parts.clock_ms()
+        early_ms = 0 if self._plan.delay_strict else self._plan.delay_tick_ms
+        violated(
+            now_ms < due_ms - early_ms,
+            f"{subscription.name}: {position} is due at {due_ms} and comes at {now_ms}",
         )
 
     def acks_arrived(self, consumer: Consumer, commands: Sequence[pb.CommandAck]) -> None:

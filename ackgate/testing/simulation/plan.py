@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ackgate.config.delayed import BUCKET_FACTORY, IN_MEMORY_FACTORY
 from ackgate.config.settings import Given, Settings
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ class Plan:
     nacks: float
     backoff_ms: int
     """Least delay of the namespace's policy `redeliveryBackoff`; 0: none."""
+    delays: float
+    """Share of entries that are published with a time of delivery."""
+    delay_ms_max: int
+    """How far ahead that is at the most."""
+    delay_tick_ms: int
+    delay_strict: bool
+    delay_buckets: int
+    """Entries that make a bucket of the delayed ones be sealed; 0: they are kept in memory."""
+    buckets_max: int
     holds: float
     """Share of messages that wait for their ack."""
     fault_seconds: float
@@ -130,8 +140,24 @@ class Plan:
             "retentionCheckIntervalInSeconds": 3,
             "brokerDeleteInactiveTopicsEnabled": False,
         }
+        if self.delays:
+            texts |= self._delay_texts()
         given = {key: Given(_text(value), "plan") for key, value in texts.items()}
         return Settings().with_given(given)
+
+    def _delay_texts(self) -> dict[str, object]:
+        return {
+            "delayedDeliveryTrackerFactoryClassName": (
+                BUCKET_FACTORY if self.delay_buckets else IN_MEMORY_FACTORY
+            ),
+            "delayedDeliveryTickTimeMillis": self.delay_tick_ms,
+            "isDelayedDeliveryDeliverAtTimeStrict": self.delay_strict,
+            "delayedDeliveryMinIndexCountPerBucket": max(1, self.delay_buckets),
+            "delayedDeliveryMaxIndexCountPerBucket": max(1, 2 * self.delay_buckets),
+            "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": 2,
+            "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": 2,
+            "delayedDeliveryMaxNumBuckets": self.buckets_max,
+        }
 
 
 def _text(value: object) -> str:
@@ -177,6 +203,7 @@ def make_plan(seed: int) -> Plan:
     if not faults:
         faults = {"kill": 1.0}
     batch_max = rng.choice((1, 1, 3, 8))
+    delays = random.Random(f"delays/{seed}")
     return Plan(
         brokers=brokers,
         is_owned=random.Random(f"owned/{seed}").random() < 0.4,
@@ -207,6 +234,12 @@ def make_plan(seed: int) -> Plan:
         unsubscribes=rng.choice((0.0, 0.0, 0.002)),
         nacks=rng.choice((0.0, 0.1, 0.3)),
         backoff_ms=random.Random(f"backoff/{seed}").choice((0, 0, 20, 300, 1_000)),
+        delays=delays.choice((0.0, 0.0, 0.2, 0.7)),
+        delay_ms_max=delays.choice((300, 3_000, 12_000)),
+        delay_tick_ms=delays.choice((1, 100, 1_000)),
+        delay_strict=delays.random() < 0.5,
+        delay_buckets=delays.choice((0, 3, 8)),
+        buckets_max=delays.choice((-1, 2, 4)),
         holds=rng.choice((0.0, 0.2, 0.6)),
         fault_seconds=rng.choice((0.05, 0.2, 0.5, 2.0)),
         busy_seconds=rng.choice((2.0, 5.0)),

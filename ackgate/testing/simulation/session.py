@@ -12,7 +12,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ackgate.broker.entry import parse_metadata
 from ackgate.broker.errors import BrokerError, ServerError, ServiceNotReadyError
+from ackgate.cursor.position import EARLIEST
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
@@ -139,7 +141,8 @@ class SimulatedSession:
         """SEND."""
         producer = self._producers.get(producer_id)
         if producer is not None:
-            producer.publish(sequence_id, sequence_id + count - 1, count, entry)
+            deliver_at_ms = parse_metadata(entry, EARLIEST).deliver_at_time
+            producer.publish(sequence_id, sequence_id + count - 1, count, entry, deliver_at_ms)
 
     def subscribe(self, request_id: int, request: SubscribeRequest) -> None:
         """SUBSCRIBE."""

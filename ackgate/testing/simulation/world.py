@@ -23,6 +23,7 @@ from ackgate.broker.names import NamespaceName, TopicName
 from ackgate.broker.policies import namespace_policy_path
 from ackgate.broker.wire_types import SubscriptionType
 from ackgate.errors import AckGateError, ConfigurationError
+from ackgate.persistence.bucket_registry import snapshot_ids
 from ackgate.persistence.futures import resolve
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.testing.simulation.broker import SimulatedBroker
@@ -514,6 +515,7 @@ class World:
                 if store is not None:
                     ledger_id = store.statistics().cursor_ledger_id
                     names.update(() if ledger_id is None else (ledger_id,))
+                    names.update(snapshot_ids(store.internal_properties))
         ledger_ids = await broker.process.spawn(broker.ledger_client.ledger_ids())
         left = set(ledger_ids) - names
         if left:
