@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from ackgate.broker.delayed.cancel import POSITIONS_MAX
+from ackgate.broker.stats.stored import stored_stats
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 
@@ -202,3 +203,23 @@ def test_clearing_an_index_loses_nothing(broker: InProcessBroker, delayed: Delay
     assert texts(consumer, 10) == [str(number) for number in range(10)]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(300)
+
+
+def test_users_see_nothing_of_where_it_is_written(
+    broker: InProcessBroker, delayed: Delayed
+) -> None:
+    delayed.subscribe("s")
+    assert delayed.cancel(delayed.publish("x", 3_600))[0] == 200
+    assert broker.get(f"{delayed.path}/subscriptions") == ["s"]
+    assert list(broker.get(f"{delayed.path}/internalStats")["cursors"]) == ["s"]
+    stats = broker.get(f"{delayed.path}/stats")
+    assert list(stats["subscriptions"]) == ["s"]
+    assert stats["delayedMessagesCancelled"] == 1
+    hidden = f"{delayed.path}/subscription/pulsar.delayed-cancelled"
+    assert broker.ask("DELETE", hidden).status == 404
+    assert broker.ask("PUT", hidden).status == 412
+    topic = f"persistent://public/default/{delayed.name}"
+    stored = stored_stats(topic, data_directory=broker.directory)
+    assert [told.subscription for told in stored.subscriptions] == ["s"]
+    assert broker.ask("DELETE", f"{delayed.path}?force=true").status == 204
+    assert broker.ask("GET", f"{delayed.path}/delayed").status == 404
