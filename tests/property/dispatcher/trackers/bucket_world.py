@@ -360,8 +360,7 @@ class World:
     def seek_back(self, a: int, _b: int) -> None:
         """Some of what was acked is not any more."""
         acked = self.positions(State.ACKED)[-(1 + a % 12) :]
-        # A real seek waits for nobody; but the buckets that are unread then were acked once.
-        if not acked or self.tracker.is_recovering:
+        if not acked:
             return
         for at in acked:
             self.messages[at].state = State.UNREAD
