@@ -70,7 +70,11 @@ class CreateSnapshot(NamedTuple):
 
 
 class ChangeRegistry(NamedTuple):
-    """Change the registry in one atomic, durable step. Answer: `Done` or `Failed`."""
+    """Change the registry in one atomic, durable step. Answer: `Done` or `Failed`.
+
+    Never two at a time. After a `Failed`, which may have been made nevertheless, the next one may
+    add what is there and remove what is not: that is no error.
+    """
 
     plan: int
     add: tuple[BucketRecord, ...]
