@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from ackgate.broker.entry import Entry
     from ackgate.broker.subscription import Subscription
     from ackgate.dispatcher.dispatcher import Delivery, Dispatcher, Read
+    from ackgate.dispatcher.timing.wheel import Timer
 
 log = logging.getLogger(__name__)
 
 READS_PER_ROUND_MAX: Final = 20
 """Reads of one round before other connections get their turn."""
 
-READ_RETRY_SECONDS: Final = 1.0
+READ_RETRY_MS: Final = 1_000
 """Pause after a failed read."""
 
 DUE_TAKEN_MAX: Final = 1_000
@@ -55,7 +56,7 @@ class DispatchLoop:
         )
         self._is_asked = False
         self._reading: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._finds_delayed = False
         """Whether most of what the last normal read brought was not to be delivered yet."""
         self._told = ""
@@ -80,7 +81,8 @@ class DispatchLoop:
     def stop(self) -> None:
         """Wake up no more."""
         if self._timer is not None:
-            self._timer.cancel()
+            self._subscription.topic.parts.waits.cancel(self._timer)
+            self._timer = None
 
     def _round(self) -> None:
         subscription = self._subscription
@@ -196,7 +198,7 @@ class DispatchLoop:
             )
         self._reader.failed()
         self._give_back(pending)
-        asyncio.get_running_loop().call_later(READ_RETRY_SECONDS, subscription.ask_round)
+        subscription.topic.parts.waits.wake_in(READ_RETRY_MS, subscription.ask_round)
 
     def _give_back(self, pending: PendingRead) -> None:
         subscription = self._subscription
@@ -268,9 +270,7 @@ class DispatchLoop:
         """Wake up for the next deadline: the dispatcher's, the gate's, that of what is held."""
         subscription = self._subscription
         subscription.tracking.pump()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.stop()
         deadlines = [subscription.gate.next_deadline_ms]
         now_ms = subscription.topic.parts.clock_ms()
         if subscription.dispatcher is not None:
@@ -284,7 +284,7 @@ class DispatchLoop:
         known = [deadline for deadline in deadlines if deadline is not None]
         if known:
             delay_ms = min(max(0, min(known) - now_ms), TIMER_MS_MAX)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_timer)
+            self._timer = subscription.topic.parts.waits.wake_in(delay_ms, self._on_timer)
 
     def _on_timer(self) -> None:
         subscription = self._subscription

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ackgate.broker.audit import BrokerAudit
 from ackgate.broker.delayed.storage_lanes import StorageLanes
 from ackgate.broker.lease import Lease
+from ackgate.broker.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ class BrokerParts:
     lease: Lease = field(init=False)
     audit: BrokerAudit = field(init=False)
     delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
+    waits: Waits = field(default_factory=Waits, init=False)
     _producer_names: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:

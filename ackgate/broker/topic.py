@@ -524,6 +524,7 @@ class Topic:
             clock_ms=self.parts.clock_ms,
             create_at=create_at,
             cursor_properties=properties,
+            receipts=self.parts.waits.receipts,
         )
 
     async def _reader_subscription(self, request: SubscribeRequest) -> Subscription:

@@ -39,8 +39,8 @@ from ackgate.persistence.cursor_persister import CursorPersister
 from ackgate.persistence.cursor_writer import CursorWriter
 from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.limits import packing
-from ackgate.persistence.receipts import Receipts
 from ackgate.persistence.store_stats import CursorStoreStats
+from ackgate.persistence.timed_receipts import TimedReceipts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.nack_writes import NackSource
     from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
     from ackgate.persistence.ports import LedgerClient, MetadataStore
-    from ackgate.persistence.receipts import Done
+    from ackgate.persistence.receipts import Done, ReceiptQueue
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,6 @@ class CursorStore:
         "_persister",
         "_receipts",
         "_settings",
-        "_timer",
         "_writer",
         "cursor",
         "recovered_nacks",
@@ -112,6 +111,7 @@ class CursorStore:
         ledger_client: LedgerClient,
         settings: PersistenceSettings,
         clock_ms: Callable[[], int],
+        receipts: Callable[[Callable[[Done], None]], ReceiptQueue],
     ) -> None:
         self.cursor = opened.cursor
         self.report = opened.report
@@ -129,8 +129,7 @@ class CursorStore:
         )
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._receipts = Receipts()
-        self._timer: asyncio.TimerHandle | None = None
+        self._receipts = receipts(self._fail_overdue)
         self._flushes: list[_Flush] = []
         self._on_outcome: Callable[[], None] | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -149,8 +148,11 @@ class CursorStore:
         clock_ms: Callable[[], int],
         create_at: Position | None = None,
         cursor_properties: Mapping[str, str] | None = None,
+        receipts: Callable[[Callable[[Done], None]], ReceiptQueue] = TimedReceipts,
     ) -> Self:
         """Recover the cursor at `path`, or make it at `create_at` if there is none.
+
+        `receipts` makes the queue of acks that wait to be durable.
 
         Raises `NoSuchNodeError` (none, and not to be made), `OwnershipError` (a later owner has
         it), `StorageError` (nothing was changed; try again), `CorruptRecordError`, `CallerError` (a
@@ -190,7 +192,7 @@ class CursorStore:
                 dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers,
                 ", ".join(map(str, dropped.unknown_ledger_ids)) or "none",
             )
-        return cls(opened, ledger_client, settings, clock_ms)
+        return cls(opened, ledger_client, settings, clock_ms, receipts)
 
     # ------------------------------------------------------------------ what is known
 
@@ -282,10 +284,7 @@ class CursorStore:
         elif writer.why_stopped is not None:
             _call(done, writer.why_stopped)
         else:
-            deadline = self._loop.time() + self._settings.ack_receipt_timeout_seconds
-            self._receipts.add(version, deadline, done)
-            if self._timer is None:
-                self._timer = self._loop.call_at(deadline, self._fail_overdue)
+            self._receipts.add(version, self._settings.ack_receipt_timeout_seconds, done)
 
     def on_outcome(self, callback: Callable[[], None]) -> None:
         """Call this after every durable write and every failure. There is one listener."""
@@ -435,9 +434,6 @@ class CursorStore:
 
     def stopped(self, error: AckGateError) -> None:
         """See `WriterOwner`. Whoever waits for a write hears why none will come."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for done in self._receipts.take_all():
             _call(done, error)
         for flush in self._flushes:
@@ -459,18 +455,15 @@ class CursorStore:
         if self._on_outcome is not None:
             self._on_outcome()
 
-    def _fail_overdue(self) -> None:
-        for done in self._receipts.take_overdue(self._loop.time()):
-            _call(
-                done,
-                PersistTimeoutError(
-                    f"cursor {self._path}: applied, but not durable after "
-                    f"{self._settings.ack_receipt_timeout_seconds} s: "
-                    f"{self.last_failure or 'the write is still under way'}"
-                ),
-            )
-        deadline = self._receipts.next_deadline
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._fail_overdue)
+    def _fail_overdue(self, done: Done) -> None:
+        _call(
+            done,
+            PersistTimeoutError(
+                f"cursor {self._path}: applied, but not durable after "
+                f"{self._settings.ack_receipt_timeout_seconds} s: "
+                f"{self.last_failure or 'the write is still under way'}"
+            ),
+        )
 
 
 def _call(done: Done, error: BaseException | None) -> None:

@@ -10,12 +10,32 @@ order, so what a write covers is always the front of the queue.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Done: TypeAlias = Callable[[BaseException | None], None]
+
+
+class ReceiptQueue(Protocol):
+    """What a `CursorStore` keeps waiting acks in: made with whom to tell of overdue ones."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+        ...
+
+    def add(self, version: int, timeout_seconds: float, done: Done) -> None:
+        """Someone waits for `version` to be durable, so long. It is not durable yet."""
+        ...
+
+    def take_durable(self, version: int) -> Sequence[Done]:
+        """This version is durable: remove and return those that wait for it or an earlier one."""
+        ...
+
+    def take_all(self) -> Sequence[Done]:
+        """Remove and return everything: there will be no further write."""
+        ...
 
 
 class _Receipt(NamedTuple):

@@ -1,0 +1,177 @@
+"""What waits in this broker, under one clock: a timing wheel, a purgatory, and one loop timer.
+
+Edge. The timer is set to the next slot of the two that is not empty, so that a broker in which
+nothing falls due does not wake, however many subscriptions it has.
+
+* **Deadlines** (`wake_in`): a subscription's next round, which is due with its gate, its
+  dispatcher, the next delayed message or the next entry that was held back; a read that failed.
+* **Receipts** (`receipts`): acks that wait to be durable are operations in the purgatory, watched
+  under their cursor. The cursor's store says what is durable, and whom to tell that it takes too long.
+
+Rounds that wait for entries, permits or the gate wait for no time: whoever brings these asks for a
+round, which is one flag for any number of reasons. There is nothing to watch and nothing to expire.
+
+Time is the event loop's, which does not jump when the clock of the machine is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from ackgate.dispatcher.timing.purgatory import Purgatory
+from ackgate.dispatcher.timing.wheel import TimingWheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.dispatcher.timing.purgatory import PurgatoryStats
+    from ackgate.dispatcher.timing.wheel import Timer
+    from ackgate.persistence.receipts import Done, ReceiptQueue
+
+WAKES_MAX: Final = 1_000
+"""Deadlines and overdue receipts that are carried out before other tasks get their turn."""
+
+_ROUNDING_MS: Final = 0.001
+"""A time in seconds, times a thousand, may miss the whole millisecond by less."""
+
+
+class Waits:
+    """Deadlines and receipts of one broker."""
+
+    __slots__ = ("_armed_ms", "_loop_timer", "_purgatory", "_wheel", "wakes")
+
+    def __init__(self) -> None:
+        self._wheel: TimingWheel[Callable[[], None]] = TimingWheel()
+        self._purgatory: Purgatory[CursorReceipts, _Receipt] = Purgatory()
+        self._loop_timer: asyncio.TimerHandle | None = None
+        self._armed_ms = 0
+        """When the loop timer is due, if there is one."""
+        self.wakes = 0
+        """How often it was due so far."""
+
+    @property
+    def deadline_count(self) -> int:
+        """Deadlines that are waited for."""
+        return self._wheel.size
+
+    @property
+    def receipt_stats(self) -> PurgatoryStats:
+        """Of acks that wait to be durable. O(1)."""
+        return self._purgatory.stats
+
+    # -- deadlines ------------------------------------------------------------------------------
+
+    def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
+        """Call `wake` in so many milliseconds, not sooner."""
+        deadline_ms = self._deadline_ms(delay_ms)
+        timer = self._wheel.schedule(wake, deadline_ms)
+        self._arm(deadline_ms)
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Do not call it, if it was not called yet."""
+        if self._wheel.cancel(timer) and not self._wheel.size and not len(self._purgatory):
+            self._disarm()
+
+    # -- receipts -------------------------------------------------------------------------------
+
+    def receipts(self, on_overdue: Callable[[Done], None]) -> ReceiptQueue:
+        """One cursor's queue, for its `CursorStore`."""
+        return CursorReceipts(self, on_overdue)
+
+    def _watch(self, receipt: _Receipt, timeout_seconds: float) -> None:
+        deadline_ms = self._deadline_ms(ceil(timeout_seconds * 1000))
+        self._purgatory.try_complete_else_watch(receipt, (receipt.cursor,), deadline_ms)
+        self._arm(deadline_ms)
+
+    # -- the clock ------------------------------------------------------------------------------
+
+    def _deadline_ms(self, delay_ms: int) -> int:
+        now_ms = asyncio.get_running_loop().time() * 1000
+        return ceil(now_ms - _ROUNDING_MS) + max(delay_ms, 0)
+
+    def _arm(self, deadline_ms: int) -> None:
+        """The loop timer must be due by then."""
+        if self._loop_timer is None or deadline_ms < self._armed_ms:
+            self._disarm()
+            self._armed_ms = deadline_ms
+            self._loop_timer = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._advance)
+
+    def _disarm(self) -> None:
+        if self._loop_timer is not None:
+            self._loop_timer.cancel()
+            self._loop_timer = None
+
+    def _advance(self) -> None:
+        self._loop_timer = None
+        self.wakes += 1
+        loop = asyncio.get_running_loop()
+        now_ms = int(loop.time() * 1000 + _ROUNDING_MS)
+        for wake in self._wheel.advance(now_ms, WAKES_MAX):
+            try:
+                wake()
+            except Exception as error:  # noqa: BLE001  # one's fault is not the others'
+                loop.call_exception_handler({"message": "a deadline failed", "exception": error})
+        for receipt in self._purgatory.advance(now_ms, WAKES_MAX):
+            receipt.cursor.expired(receipt)
+        for next_ms in (self._wheel.next_deadline_ms, self._purgatory.next_deadline_ms):
+            if next_ms is not None:
+                self._arm(next_ms)
+
+
+class _Receipt:
+    """An operation: some acks of one cursor, complete once their version is durable."""
+
+    __slots__ = ("cursor", "done", "version")
+
+    def __init__(self, cursor: CursorReceipts, version: int, done: Done) -> None:
+        self.cursor = cursor
+        self.version = version
+        self.done = done
+
+    def try_complete(self) -> bool:
+        """Whether it is durable."""
+        return self.version <= self.cursor.durable_version
+
+
+class CursorReceipts:
+    """The receipts that wait for one cursor, and their key in the purgatory. A `ReceiptQueue`."""
+
+    __slots__ = ("_count", "_on_overdue", "_waits", "durable_version")
+
+    def __init__(self, waits: Waits, on_overdue: Callable[[Done], None]) -> None:
+        self._waits = waits
+        self._on_overdue = on_overdue
+        self._count = 0
+        self.durable_version = -1
+        """What the store has said last."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, version: int, timeout_seconds: float, done: Done) -> None:
+        """See `ReceiptQueue`."""
+        self._waits._watch(_Receipt(self, version, done), timeout_seconds)
+        self._count += 1
+
+    def take_durable(self, version: int) -> Sequence[Done]:
+        """See `ReceiptQueue`."""
+        self.durable_version = version
+        if not self._count:
+            return ()
+        return self._taken(self._waits._purgatory.check_and_complete(self))
+
+    def take_all(self) -> Sequence[Done]:
+        """See `ReceiptQueue`."""
+        return self._taken(self._waits._purgatory.take_all(self))
+
+    def expired(self, receipt: _Receipt) -> None:
+        """One has waited too long."""
+        self._count -= 1
+        self._on_overdue(receipt.done)
+
+    def _taken(self, receipts: list[_Receipt]) -> list[Done]:
+        self._count -= len(receipts)
+        return [receipt.done for receipt in receipts]
