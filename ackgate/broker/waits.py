@@ -81,10 +81,13 @@ class Waits:
         """One cursor's queue, for its `CursorStore`."""
         return CursorReceipts(self, on_overdue)
 
-    def _watch(self, receipt: _Receipt, timeout_seconds: float) -> None:
+    def _watch(self, receipt: _Receipt, timeout_seconds: float) -> bool:
         deadline_ms = self._deadline_ms(ceil(timeout_seconds * 1000))
-        self._purgatory.try_complete_else_watch(receipt, (receipt.cursor,), deadline_ms)
+        keys = (receipt.cursor,)
+        if self._purgatory.try_complete_else_watch(receipt, keys, deadline_ms) is None:
+            return False
         self._arm(deadline_ms)
+        return True
 
     # -- the clock ------------------------------------------------------------------------------
 
@@ -153,8 +156,10 @@ class CursorReceipts:
 
     def add(self, version: int, timeout_seconds: float, done: Done) -> None:
         """See `ReceiptQueue`."""
-        self._waits._watch(_Receipt(self, version, done), timeout_seconds)
-        self._count += 1
+        if self._waits._watch(_Receipt(self, version, done), timeout_seconds):
+            self._count += 1
+        else:  # durable already, which stores do not ask about
+            asyncio.get_running_loop().call_soon(done, None)
 
     def take_durable(self, version: int) -> Sequence[Done]:
         """See `ReceiptQueue`."""

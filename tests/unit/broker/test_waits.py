@@ -141,3 +141,6 @@ async def test_receipts_are_answered_when_durable_or_overdue_and_once() -> None:
     await asyncio.sleep(30)
     assert overdue == [done[3]]
     assert heard == []  # calling them is the store's business
+    receipts.add(9, 10.0, done[0])  # unless it asks for what is durable already
+    await asyncio.sleep(0)
+    assert (heard, len(receipts)) == ([0], 0)
