@@ -113,10 +113,10 @@ class Files:
     def wanted(self, tracker: BucketTracker, clock: Any) -> list[Plan]:
         """What is asked for, when what is done in pieces is done."""
         for later_ms in range(1_000):
-            retry_ms = tracker.next_retry_ms
-            if retry_ms is None or retry_ms > clock() + later_ms + 1:
+            work_ms = tracker.next_work_ms
+            if work_ms is None or work_ms > clock() + later_ms + 1:
                 break
-            tracker.pop_due(retry_ms, 0)
+            tracker.pop_due(work_ms, 0)
         return tracker.take_plans()
 
     def carry_out(self, plan: Plan) -> Outcome:

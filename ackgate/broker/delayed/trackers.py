@@ -79,6 +79,7 @@ class TrackerHome:
         self._storage: BucketStorage | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
         self._answered = asyncio.Event()
         self._is_over = False
 
@@ -150,6 +151,7 @@ class TrackerHome:
         lost = tracker.take_lost()
         if lost:
             self._on_lost(lost)
+        self._look_again()
 
     async def until_cleared(self) -> None:
         """After the tracker was cleared: return when nothing of it is stored any more.
@@ -178,26 +180,30 @@ class TrackerHome:
         """The tracker has heard of something."""
         self._answered.set()
         self.pump()
-        self._look_again()
         self._on_change()
 
     def _look_again(self) -> None:
         """Rounds of a dispatcher come by only while there are consumers."""
+        work_ms = None if self._tracker is None or self._is_over else self._tracker.next_work_ms
+        if work_ms == self._timer_ms:
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        retry_ms = None if self._tracker is None else self._tracker.next_retry_ms
-        if retry_ms is not None and not self._is_over:
-            wait_ms = max(retry_ms - self._parts.clock_ms(), 0)
-            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._retry)
+        self._timer_ms = work_ms
+        if work_ms is not None:
+            wait_ms = max(work_ms - self._parts.clock_ms(), 0)
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._work)
 
-    def _retry(self) -> None:
-        self._timer = None
+    def _work(self) -> None:
+        self._timer = self._timer_ms = None
         self.pump()
-        self._look_again()
 
-    async def close(self) -> None:
-        """Begin nothing new, and end what was begun, within some seconds."""
+    async def close(self, *, is_kept: bool = True) -> None:
+        """Store what is worth it, if it `is_kept`, and end what was begun, within some seconds."""
+        if self._tracker is not None and is_kept and not self._is_over:
+            self._tracker.seal(self._parts.clock_ms())
+            self.pump()
         self._end()
         if self._cleaning is not None:
             await asyncio.wait([self._cleaning])

@@ -229,6 +229,14 @@ class BucketTracker:
             self._seal()
             self._advance(now_ms)
 
+    def seal(self, now_ms: int) -> None:
+        """The owner will leave, in good order: seal what is worth a ledger, so that it is not read
+        again from the topic.
+        """
+        if AGE_SEAL_SHARE * self._holdings.mutable.memory_entries >= self._settings.entries_min:
+            self._seal()
+            self._advance(now_ms)
+
     def _seal(self) -> None:
         bucket = self._holdings.seal()
         if bucket is not None:
@@ -263,8 +271,7 @@ class BucketTracker:
         """See `DelayedTracker.next_deadline_ms`."""
         deadlines = [
             self._loading.next_deadline_ms,
-            self._book.retries.next_deadline_ms,
-            self._age_deadline_ms,
+            self.next_work_ms,
         ]
         next_key_ms = self._holdings.next_key_ms
         if next_key_ms is not None:
@@ -272,9 +279,12 @@ class BucketTracker:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
-    def next_retry_ms(self) -> int | None:
-        """When what failed is to be tried again; None: nothing waits for that."""
-        return self._book.retries.next_deadline_ms
+    def next_work_ms(self) -> int | None:
+        """When there is work that no entry's time brings: retries, pieces, a seal by age."""
+        retry_ms, age_ms = self._book.retries.next_deadline_ms, self._age_deadline_ms
+        if retry_ms is None or age_ms is None:
+            return age_ms if retry_ms is None else retry_ms
+        return min(retry_ms, age_ms)
 
     @property
     def _age_deadline_ms(self) -> int | None:
