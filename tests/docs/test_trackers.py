@@ -11,8 +11,11 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -164,3 +167,14 @@ def test_figures_are_left_to_those_who_measure() -> None:
     rows = [row for row in table.splitlines() if row.startswith("| ")][2:]
     assert rows
     assert all("`bench/" in row for row in rows)
+
+
+def test_pictures_are_those_that_the_script_draws(tmp_path: Path) -> None:
+    named = re.findall(r"\]\(pictures/(\w+\.svg)\)", PAGE.read_text())
+    script = PAGE.parents[1] / "scripts" / "draw_trackers.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True)
+    assert sorted(named) == sorted(path.name for path in tmp_path.iterdir())
+    for name in named:
+        drawn = (tmp_path / name).read_text()
+        assert drawn == (PAGE.parent / "pictures" / name).read_text(), name
+        ET.fromstring(drawn)
