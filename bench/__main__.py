@@ -27,6 +27,8 @@ BENCHES: Final = (
     "bench_failover",
     "bench_buckets",
     "bench_nacks",
+    "bench_timers",
+    "bench_purgatory",
     "bench_delayed",
     "bench_delayed_burst",
 )

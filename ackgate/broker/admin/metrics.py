@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.values import SubscriptionStats, TopicStats
     from ackgate.broker.topic import Topic
+    from ackgate.broker.waits import Waits
     from ackgate.persistence.store_stats import CursorStoreStats
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -90,7 +91,19 @@ def _broker(labelled: Labelled, call: Call, total: _Total) -> None:
     add("ackgate_bundles_owned", len(ownership.owned))
     add("ackgate_bundles_acquired_total", ownership.acquired)
     add("ackgate_sessions_lost_total", ownership.sessions_lost)
+    _waits(labelled, call.broker.parts.waits)
     _bookies(labelled, call.broker.parts)
+
+
+def _waits(labelled: Labelled, waits: Waits) -> None:
+    add, receipts = labelled.add, waits.receipt_stats
+    add("ackgate_waits_deadlines", waits.deadline_count)
+    add("ackgate_waits_wakes_total", waits.wakes)
+    add("ackgate_waits_receipts", receipts.size)
+    add("ackgate_waits_watched", receipts.watched)
+    add("ackgate_waits_completed_total", receipts.completed)
+    add("ackgate_waits_expired_total", receipts.expired)
+    add("ackgate_waits_purged_total", receipts.purged)
 
 
 def _bookies(labelled: Labelled, parts: BrokerParts) -> None:

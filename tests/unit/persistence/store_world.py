@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from ackgate.config.persistence import PersistenceSettings
@@ -13,6 +14,8 @@ from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import NodeValue
+from ackgate.persistence.receipts import ReceiptQueue
+from ackgate.persistence.timed_receipts import TimedReceipts
 from tests.unit.persistence.scripted_ledgers import ScriptedLedgers, StoredLedger
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"
@@ -49,6 +52,9 @@ class BreakableMetadata(MemoryMetadataStore):
 class World:
     """A topic of ledgers 3 (100,000 entries) and 5 (open, 100,000 entries so far)."""
 
+    receipts: Callable[..., ReceiptQueue] = TimedReceipts
+    """Makes the queue of acks that wait to be durable."""
+
     def __init__(self, **settings: Any) -> None:
         self.settings = PersistenceSettings(**settings)
         self.messages = MessageLedgers()
@@ -79,6 +85,7 @@ class World:
             clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             create_at=START if create else None,
             cursor_properties={"made": "by a test"},
+            receipts=self.receipts,
         )
 
     async def crash_and_reopen(self, store: CursorStore) -> CursorStore:

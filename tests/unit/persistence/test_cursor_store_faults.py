@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ackgate.broker.waits import Waits
 from ackgate.cursor.position import Position
 from ackgate.errors import (
     CursorClosedError,
@@ -24,8 +25,17 @@ from ackgate.persistence.envelope import Packing
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.offline import read_cursor
 from ackgate.persistence.outcome import PersistWhere, RecoverySource
+from ackgate.persistence.timed_receipts import TimedReceipts
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down, state_of
 from tests.unit.persistence.test_cursor_store import ack, virtual
+
+
+@pytest.fixture(autouse=True, params=["a timer of its own", "the broker's waits"])
+def receipts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps the receipts, they are answered alike."""
+    own = request.param == "a timer of its own"
+    make = TimedReceipts if own else lambda on_overdue: Waits().receipts(on_overdue)
+    monkeypatch.setattr(World, "receipts", staticmethod(make))
 
 
 def where_of(store: CursorStore) -> PersistWhere:
