@@ -22,6 +22,7 @@ from ackgate.broker.consumer import Consumer
 from ackgate.broker.delayed.held import HeldEntries
 from ackgate.broker.delayed.lost_entries import LostEntries
 from ackgate.broker.delayed.nacks import HeldNacks
+from ackgate.broker.delayed.shared import SharedTracking
 from ackgate.broker.delayed.statistics import NackStatistics
 from ackgate.broker.delayed.trackers import TrackerHome
 from ackgate.broker.dispatch_loop import DispatchLoop
@@ -72,7 +73,7 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.gate = Gate(gate_settings(topic, None), topic.parts.clock_ms())
         self.lost = LostEntries(self)
-        self.tracking = TrackerHome(
+        own = TrackerHome(
             topic.parts,
             cursor_path(topic.path, name),
             cursor,
@@ -80,6 +81,9 @@ class Subscription:
             on_change=self.ask_round,
             on_lost=self.lost.add,
         )
+        self.tracking: TrackerHome | SharedTracking = own
+        if topic.shared_delays.is_on and store is not None:
+            self.tracking = SharedTracking(self, topic.shared_delays, own)
         self.held = HeldEntries(self.tracking.make, delay_settings(topic))
         self.nacks: HeldNacks | None = None
         """What was given back and is held back. None: a reader's, or there never was a policy."""
@@ -507,7 +511,7 @@ class Subscription:
     async def delete(self) -> None:
         """Remove the subscription for good."""
         self._stop()
-        await self.tracking.close()
+        await self.tracking.close(is_kept=False)
         if self.store is not None:
             await self.store.delete()
             await self.tracking.delete()

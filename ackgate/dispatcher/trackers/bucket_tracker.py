@@ -230,9 +230,7 @@ class BucketTracker:
             self._advance(now_ms)
 
     def seal(self, now_ms: int) -> None:
-        """The owner will leave, in good order: seal what is worth a ledger, so that it is not read
-        again from the topic.
-        """
+        """Seal what is worth a ledger: the owner will leave, and who follows need not read it again."""
         if AGE_SEAL_SHARE * self._holdings.mutable.memory_entries >= self._settings.entries_min:
             self._seal()
             self._advance(now_ms)

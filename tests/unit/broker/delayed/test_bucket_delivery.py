@@ -105,10 +105,11 @@ async def test_after_a_restart_the_index_is_recovered_and_not_read_again(is_kill
         await world.topic.close()
     await world.start()
     await settle()
-    assert world.subscription().held.entry_count == 40
+    # What was in memory only is read again; who leaves in good order stores that, too.
+    in_memory = 10 if is_killed else 0
+    assert world.subscription().held.entry_count == 50 - in_memory
     client = await world.consumer()
-    # What was in memory only is read again.
-    assert (world.subscription().held.entry_count, offered(world)) == (50, 10)
+    assert (world.subscription().held.entry_count, offered(world)) == (50, in_memory)
     await at(15_000)
     assert [name for _, name in client.got] == NAMES
     world.check()
@@ -195,7 +196,7 @@ async def test_a_registry_that_cannot_be_read_means_time_buckets(
     await at(15_000)
     assert [name for _, name in client.got] == NAMES
     # What can be read of the registry goes with the subscription.
-    assert len(snapshots(world)) == 2
+    assert len(snapshots(world)) == 3
     await world.topic.delete(force=True)
     assert snapshots(world) == []
 
@@ -238,7 +239,7 @@ async def test_what_is_deleted_leaves_nothing(what: str, moment: str) -> None:
         world.keys["delayedDeliveryEnabled"] = "false"
         await world.start()
         assert world.subscription().tracking.statistics() is None
-    assert len(snapshots(world)) == 2
+    assert len(snapshots(world)) == (3 if moment == "not looked at" else 2)
     if what == "topic":
         await world.topic.delete(force=True)
     else:
