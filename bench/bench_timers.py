@@ -7,6 +7,8 @@ Python loop over the structure's own call, loop included.
 
 What the peers do when a timer is cancelled differs: asyncio and the heap mark it and keep it, the
 sorted list takes it out. asyncio's expiry calls a callback, ours and the others' hand out an item.
+
+Kafka's wheel runs in a JVM (`bench/peers/kafka`) if there is one and Maven can fetch the artifact.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ import asyncio
 import heapq
 import json
 import random
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 SEED = 20261121
 START_MS = 1_700_000_000_000
 HORIZON_MS = 600_000
+KAFKA = Path(__file__).parent / "peers" / "kafka"
+KAFKA_MAIN = "org.apache.kafka.server.util.timer.KafkaTimers"
 
 
 class _Timers(Protocol):
@@ -218,12 +226,43 @@ def run(*, smoke: bool) -> dict[str, Any]:
         figures["sortedcontainers"] = _best(_SortedTimers, lists, 1)
     except ImportError:
         figures["sortedcontainers"] = "not installed"
+    figures |= _kafka(count, rounds)
     figures["slower than ours one by one"] = {
         name: _ratios(figures[name], figures["our wheel, one by one"])
-        for name in ("asyncio", "heapq", "sortedcontainers")
-        if isinstance(figures[name], dict)
+        for name in ("asyncio", "heapq", "sortedcontainers", "kafka, wheel of 20")
+        if isinstance(figures.get(name), dict)
     }
     return figures
+
+
+def _kafka(count: int, rounds: int) -> dict[str, Any]:
+    """Kafka's wheel of 20 slots, its default, and of 256."""
+    if not (shutil.which("mvn") and shutil.which("javac")):
+        return {"kafka": "no Maven or no JDK"}
+    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as work:
+        lib, out = Path(work) / "lib", Path(work) / "out"
+        copy = f"dependency:copy-dependencies -DoutputDirectory={lib} -DincludeScope=runtime"
+        fetch = ["mvn", "-q", "-B", "-f", str(KAFKA / "pom.xml"), *copy.split()]
+        source = str(KAFKA / "KafkaTimers.java")
+        main = ["java", "-Xmx2g", "-cp", f"{out}:{lib}/*", KAFKA_MAIN]
+        try:
+            _told(fetch)
+            _told(["javac", "-cp", f"{lib}/*", "-d", str(out), source])
+            told = {
+                f"kafka, wheel of {slots}": _told([*main, str(count), str(slots), str(rounds)])
+                for slots in (20, 256)
+            }
+        except (OSError, subprocess.SubprocessError) as error:
+            return {"kafka": f"not to be had: {error}"}
+    names = ("add_ns", "cancel_ns", "expire_ns")
+    return {
+        name: dict(zip(names, map(float, line.split()), strict=True)) for name, line in told.items()
+    }
+
+
+def _told(command: list[str]) -> str:
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    return done.stdout
 
 
 def _best(make: Callable[[], _Timers], inputs: tuple[Any, Any], rounds: int) -> dict[str, float]:
