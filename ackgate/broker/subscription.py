@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import random
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
@@ -46,7 +47,7 @@ from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.paths import cursor_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from ackgate.broker.ports import SessionPort
     from ackgate.broker.topic import Topic
@@ -415,20 +416,30 @@ class Subscription:
         Consumers are sent away first, and come back by themselves. No entry is lost by this. Raises
         `PersistenceFailedError`: not all of what is stored could be deleted yet.
         """
+        async with self.paused():
+            self.drop_delayed()
+        await self.tracking.until_cleared()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No consumer, and nothing under way; after it they may come back."""
         self._check_idle()
         self._is_busy = True
         try:
             self.disconnect_consumers()
             await self._dispatch_loop.settle()
-            self.held.clear_delayed()
-            if self.dispatcher is not None:
-                self.dispatcher.reset()
-            self.cursor.rewind()
-            self.held.rewound()
+            yield
         finally:
             self._is_busy = False
             self.ask_round()
-        await self.tracking.until_cleared()
+
+    def drop_delayed(self) -> None:
+        """Hold no delayed entry any more, and read from the first unacked one. While `paused`."""
+        self.held.clear_delayed()
+        if self.dispatcher is not None:
+            self.dispatcher.reset()
+        self.cursor.rewind()
+        self.held.rewound()
 
     async def reset_to_time(self, publish_time_ms: int) -> None:
         """Seek to the first entry published at or after this time."""
