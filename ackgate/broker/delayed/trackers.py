@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 CLEAR_SECONDS_MAX: Final = 30.0
 """How long clearing waits for the last snapshot to be deleted."""
 
+SEAL_MS_MAX: Final = 5_000
+"""How long closing describes what it stores."""
+
 LOAD_LEAD_TICKS: Final = 10
 LOAD_LEAD_MS_MIN: Final = 2_000
 """Segments are fetched so many ticks before they are due, and so long at least."""
@@ -202,13 +205,25 @@ class TrackerHome:
     async def close(self, *, is_kept: bool = True) -> None:
         """Store what is worth it, if it `is_kept`, and end what was begun, within some seconds."""
         if self._tracker is not None and is_kept and not self._is_over:
-            self._tracker.seal(self._parts.clock_ms())
-            self.pump()
+            await self._store_what_is_in_memory(self._tracker)
         self._end()
         if self._cleaning is not None:
             await asyncio.wait([self._cleaning])
         if self._storage is not None:
             await self._storage.close()
+
+    async def _store_what_is_in_memory(self, tracker: BucketTracker) -> None:
+        """Have a snapshot of it begun, which takes the tracker some turns; it ends with `close`."""
+        clock_ms = self._parts.clock_ms
+        until_ms = clock_ms() + SEAL_MS_MAX
+        tracker.seal(clock_ms())
+        self.pump()
+        while clock_ms() < until_ms:
+            work_ms = tracker.next_work_ms
+            if work_ms is None or work_ms > clock_ms() + 1:  # the next piece comes at once
+                break
+            await asyncio.sleep(0.001)
+            self.pump()
 
     def abandon(self) -> None:
         """Write nothing any more, at once: somebody else may own the cursor."""
