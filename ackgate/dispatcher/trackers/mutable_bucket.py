@@ -123,11 +123,6 @@ class MutableBucket:
         self.note_empty()
         return everything
 
-    def keep(self, runs: LoadedRuns, columns: SnapshotSegment) -> None:
-        """Have just these, in order, which were `take_all`'s."""
-        if columns.keys_ms.size:
-            runs.add(columns, self)
-
     def note_empty(self) -> None:
         """Everything was taken: what is remembered of it goes."""
         if not self.memory_entries:

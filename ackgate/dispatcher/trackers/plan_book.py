@@ -41,16 +41,6 @@ class PlanBook:
         self._asked: dict[int, _Asked] = {}
         self._last_number = 0
 
-    @property
-    def open_count(self) -> int:
-        """Plans that were not answered."""
-        return len(self._asked)
-
-    @property
-    def has_plans(self) -> bool:
-        """Whether `take` would give any."""
-        return bool(self._plans)
-
     def ask(
         self,
         plan: Callable[[int], Plan],

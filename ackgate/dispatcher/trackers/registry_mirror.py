@@ -40,11 +40,6 @@ class RegistryMirror:
         self._doubtful: set[int] = set()
         self._sent: tuple[RegistryChange, dict[int, BucketRecord]] | None = None
 
-    @property
-    def is_changing(self) -> bool:
-        """Whether a change is under way."""
-        return self._sent is not None
-
     def names(self, snapshot_id: int) -> bool:
         """Whether the registry named it when the last change succeeded, and nothing since."""
         return snapshot_id in self._certain
