@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.deduplication import DEDUP_CURSOR, Verdict
 from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
+from ackgate.broker.delayed.shared import SharedDelays
 from ackgate.broker.errors import (
     NotAllowedError,
     ProducerBusyError,
@@ -24,7 +25,11 @@ from ackgate.broker.errors import (
     TopicTerminatedError,
     server_error,
 )
-from ackgate.broker.hidden_cursors import CANCELLED_CURSOR, HIDDEN_CURSORS
+from ackgate.broker.hidden_cursors import (
+    CANCELLED_CURSOR,
+    DELAYED_INDEX_CURSOR,
+    HIDDEN_CURSORS,
+)
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -98,6 +103,7 @@ class Topic:
         self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
         self.subscriptions: dict[str, Subscription] = {}
         self.cancelled = CancelledMessages(self, self._open_cancelled)
+        self.shared_delays = SharedDelays(self, self._open_delayed_index)
         self.messages_in = 0
         self.bytes_in = 0
         self.messages_out = 0
@@ -126,6 +132,7 @@ class Topic:
         found = list(map(name_of_node, nodes))
         if CANCELLED_CURSOR in found:  # before the subscriptions: they ack what is cancelled
             await self.cancelled.load()
+        await self.shared_delays.load(exists=DELAYED_INDEX_CURSOR in found)
         names = [name for name in found if name not in HIDDEN_CURSORS]
         for start in range(0, len(names), OPENS_AT_ONCE_MAX):
             await self._open_stored(names[start : start + OPENS_AT_ONCE_MAX])
@@ -151,6 +158,7 @@ class Topic:
         self.ledger.limits = _rollover_limits(self.parts)
         self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
         self.cancelled.configure(self.parts.settings.persistence)
+        self.shared_delays.configure(self.parts.settings.persistence)
         for subscription in self.subscriptions.values():
             subscription.configure()
 
@@ -217,6 +225,7 @@ class Topic:
     async def _settle(self) -> None:
         closing = [s.close() for s in self.subscriptions.values()]
         closing.append(self.cancelled.close())
+        closing.append(self.shared_delays.close())
         if self._dedup is not None:
             closing.append(self._dedup.close())
         failures = await asyncio.gather(*closing, return_exceptions=True)
@@ -239,6 +248,7 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.abandon(error)
         self.cancelled.abandon(error)
+        self.shared_delays.abandon(error)
         if self._dedup is not None:
             self._dedup.abandon(error)
         self.ledger.abandon(error)
@@ -253,6 +263,7 @@ class Topic:
         for subscription in list(self.subscriptions.values()):
             await subscription.delete()
         await self.cancelled.delete()
+        await self.shared_delays.delete()
         if self._dedup is not None:
             await self._dedup.delete()
         await self.ledger.delete()
@@ -344,6 +355,7 @@ class Topic:
             current.session.send_receipts(current.producer_id, receipts)
         if self._dedup is not None:
             self._dedup.confirmed(contexts)
+        self.shared_delays.published(entries)
         for subscription in self.subscriptions.values():
             subscription.on_entries_added()
 
@@ -376,6 +388,7 @@ class Topic:
         """Cursors forget what they know of ledgers that do not exist any more."""
         for ledger_id in ledger_ids:
             self.cancelled.ledger_trimmed(ledger_id)
+            self.shared_delays.ledger_trimmed(ledger_id)
             for subscription in self.subscriptions.values():
                 subscription.ledger_trimmed(ledger_id)
 
@@ -503,6 +516,9 @@ class Topic:
     async def _open_cancelled(self, create_at: Position | None) -> CursorStore:
         settings = settings_of_cancelled(self.parts.settings.persistence)
         return await self._open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
+
+    async def _open_delayed_index(self, create_at: Position | None) -> CursorStore:
+        return await self._open_store(DELAYED_INDEX_CURSOR, create_at=create_at)
 
     async def _open_store(
         self,

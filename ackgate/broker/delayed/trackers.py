@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
 from ackgate.broker.delayed.bucket_storage import BucketStorage, delete_snapshots
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.parts import BrokerParts
     from ackgate.config.delayed import DelayedSettings
-    from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.cursor.position import Position
     from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
     from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
     from ackgate.persistence.cursor_store import CursorStore
@@ -54,6 +54,17 @@ LOAD_LEAD_MS_MIN: Final = 2_000
 """Segments are fetched so many ticks before they are due, and so long at least."""
 
 
+class AckedEntries(Protocol):
+    """What a recovered index leaves out; a cursor's."""
+
+    @property
+    def mark_delete(self) -> Position:
+        """Nothing up to here is wanted."""
+
+    def acked_entries(self, ledger_id: int) -> BitMap | None:
+        """Nor are these of a ledger."""
+
+
 class TrackerHome:
     """One cursor's tracker, with its storage if it has one.
 
@@ -64,7 +75,7 @@ class TrackerHome:
         self,
         parts: BrokerParts,
         path: str,
-        cursor: ManagedCursor,
+        cursor: AckedEntries,
         store: CursorStore | None,
         *,
         on_change: Callable[[], None],
@@ -101,8 +112,7 @@ class TrackerHome:
         settings = self._parts.settings.delayed
         if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
             self._tell(TrackerStep.TIME_BUCKETS)
-            if self.remembers:
-                self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+            self.clean()
             return TimeBucketTracker(delays)
         if self._store is None:
             self._degrade(f"{self._path} is not durable")
@@ -141,6 +151,11 @@ class TrackerHome:
         self.pump()
         return tracker
 
+    def clean(self) -> None:
+        """Begin to delete what another setting has left behind. Where no tracker uses it."""
+        if self.remembers and (self._cleaning is None or self._cleaning.done()):
+            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+
     def pump(self) -> None:
         """Do the tracker's own work that is due, and begin what it asks for. Cheap."""
         tracker, storage = self._tracker, self._storage
@@ -173,9 +188,9 @@ class TrackerHome:
                 f"{self._path}: the index is cleared; its snapshots are not all deleted yet"
             ) from None
         if self._storage is None and self.remembers:
-            if self._cleaning is None or self._cleaning.done():
-                self._cleaning = asyncio.get_running_loop().create_task(self._clean())
-            await asyncio.wait([self._cleaning])
+            self.clean()
+            if self._cleaning is not None:
+                await asyncio.wait([self._cleaning])
             if self.remembers:
                 raise PersistenceFailedError(f"{self._path}: snapshots are still registered")
 

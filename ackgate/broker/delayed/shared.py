@@ -1,0 +1,264 @@
+"""The index of delayed entries that all subscriptions of a topic share, with its storage.
+
+Edge: ``delayedDeliverySharedIndexEnabled``. Entries go into it when they are published, so nobody
+reads them before their time; what is not in it after a restart is brought by whichever subscription
+reads it first. With buckets, their registry is the node of the topic's hidden cursor
+``pulsar.delayed-index``, which acks nothing and holds up no trimming. ::
+
+    publish --confirmed--> SharedIndex <--read, not in it yet-- subscriptions
+                              |  |  |
+                 view, view, view: what each of them holds back, and pops for itself
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.delayed.tracker_status import DelayStatus
+from ackgate.broker.delayed.trackers import TrackerHome
+from ackgate.broker.hidden_cursors import DELAYED_INDEX_CURSOR
+from ackgate.config.delayed import BUCKET_FACTORY
+from ackgate.cursor.position import EARLIEST
+from ackgate.dispatcher.trackers.shared_index import SharedIndex
+from ackgate.errors import OwnershipError
+from ackgate.persistence.paths import cursor_path
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from pyroaring import BitMap
+
+    from ackgate.broker.entry import Entry
+    from ackgate.broker.subscription import Subscription
+    from ackgate.broker.topic import Topic
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor.position import Position
+    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
+    from ackgate.dispatcher.trackers.delayed import DelaySettings
+    from ackgate.dispatcher.trackers.shared_view import SharedView
+    from ackgate.persistence.cursor_store import CursorStore
+
+_DELIVER_AT: Final = attrgetter("deliver_at_ms")
+_LEDGER_ID: Final = attrgetter("position.ledger_id")
+
+
+class _Everything:
+    """What the index is to recover: all there is. Views leave out what is acked."""
+
+    mark_delete: Final = EARLIEST
+
+    def acked_entries(self, ledger_id: int) -> None:
+        """None that nobody wants."""
+
+
+class SharedDelays:
+    """The shared index of one topic: there is none before a subscription joins."""
+
+    def __init__(
+        self, topic: Topic, open_store: Callable[[Position | None], Awaitable[CursorStore]]
+    ) -> None:
+        """`open_store`: opens the hidden cursor, or makes it at a position."""
+        settings = topic.parts.settings.delayed
+        self.is_on = settings.delayed_delivery_shared_index_enabled
+        """Fixed for the life of the topic here."""
+        self._with_buckets = settings.delayed_delivery_tracker_factory_class_name == BUCKET_FACTORY
+        self._topic = topic
+        self._open_store = open_store
+        self._store: CursorStore | None = None
+        self._home: TrackerHome | None = None
+        self._index: SharedIndex | None = None
+        self._members: list[Subscription] = []
+        self._is_recovering = False
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def load(self, *, exists: bool) -> None:
+        """Open the hidden cursor if there is anything to be kept in it. Before the subscriptions."""
+        if self.is_on and (self._with_buckets or exists):
+            first = self._topic.ledger.facts.first_position
+            self._store = await self._open_store(None if exists else first)
+            self._store.on_outcome(self._on_outcome)
+
+    def _on_outcome(self) -> None:
+        store = self._store
+        if (
+            store is not None
+            and isinstance(store.why_stopped, OwnershipError)
+            and not self._topic.is_closing
+        ):
+            self._topic.on_fenced(store.why_stopped)
+
+    def configure(self, settings: PersistenceSettings) -> None:
+        """New settings."""
+        if self._store is not None:
+            self._store.configure(settings)
+
+    async def close(self) -> None:
+        """End what was begun, and close the hidden cursor."""
+        if self._home is not None:
+            await self._home.close()
+        if self._store is not None:
+            await self._store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more."""
+        if self._home is not None:
+            self._home.abandon()
+        if self._store is not None:
+            self._store.abandon(error)
+
+    async def delete(self) -> None:
+        """Forget it all, with what is stored of it."""
+        if self._home is not None:
+            await self._home.close(is_kept=False)
+        if self._store is not None:
+            await self._store.delete()
+        if self._home is not None:
+            await self._home.delete()
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone."""
+        if self._store is not None:
+            self._store.cursor.ledger_trimmed(ledger_id)
+            self._store.notify()
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    def join(self, subscription: Subscription, settings: DelaySettings) -> SharedView:
+        """A subscription's view; the first one has the index made."""
+        if self._index is None:
+            self._index = self._make(settings)
+        cursor = subscription.cursor
+        self._members.append(subscription)
+        return self._index.join(cursor.mark_delete, cursor.acked_entries)
+
+    def leave(self, subscription: Subscription, view: SharedView) -> None:
+        """A subscription was deleted."""
+        if self._index is not None and subscription in self._members:
+            self._members.remove(subscription)
+            self._index.leave(view)
+            self.pump()
+
+    def _make(self, settings: DelaySettings) -> SharedIndex:
+        topic = self._topic
+        self._home = TrackerHome(
+            topic.parts,
+            cursor_path(topic.path, DELAYED_INDEX_CURSOR),
+            _Everything(),
+            self._store,
+            on_change=self._on_change,
+            on_lost=self._on_lost,
+        )
+        self._is_recovering = self._home.remembers
+        return SharedIndex(self._home.make(settings), settings)
+
+    def published(self, entries: Sequence[Entry]) -> None:
+        """Entries are durable: what is delayed of them is left out of reading from now on."""
+        index = self._index
+        if index is None or not index.views or not self._topic.delayed_delivery.is_active:
+            return
+        now_ms = self._topic.parts.clock_ms()
+        if not entries or max(map(_DELIVER_AT, entries)) <= now_ms:
+            return
+        delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
+        for ledger_id, group in groupby(delayed, _LEDGER_ID):
+            of_ledger = list(group)
+            index.add_published(
+                ledger_id,
+                [entry.position.entry_id for entry in of_ledger],
+                [entry.deliver_at_ms for entry in of_ledger],
+                now_ms,
+            )
+        self.pump()
+
+    # -- storage --------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Do what is due of the index's own work. Cheap."""
+        if self._home is not None:
+            self._home.pump()
+
+    async def until_cleared(self) -> None:
+        """After all views were cleared: see `TrackerHome.until_cleared`."""
+        if self._home is not None:
+            await self._home.until_cleared()
+
+    def _on_change(self) -> None:
+        index, home = self._index, self._home
+        if index is None or home is None:
+            return
+        if self._is_recovering:
+            statistics = home.statistics()
+            self._is_recovering = statistics is not None and statistics.buckets_unread > 0
+            index.hear_recovered(self._topic.ledger.facts.ledger_ids)
+        for subscription in self._members:
+            subscription.ask_round()
+
+    def _on_lost(self, lost: Mapping[int, BitMap]) -> None:
+        if self._index is not None:
+            self._index.hear_lost(lost)
+        for subscription in self._members:
+            subscription.lost.add({ledger: entries.copy() for ledger, entries in lost.items()})
+
+    def status(self) -> DelayStatus:
+        """How delayed entries are tracked."""
+        return DelayStatus() if self._home is None else self._home.status
+
+    def statistics(self) -> BucketStatistics | None:
+        """Of the buckets, if there are some."""
+        return None if self._home is None else self._home.statistics()
+
+
+class SharedTracking:
+    """In place of a subscription's `TrackerHome`, where its topic has a shared index.
+
+    ``own``: what an earlier setting has left behind for this subscription alone.
+    """
+
+    remembers: Final = True
+    """The view is made at once: others may have delayed entries already."""
+
+    def __init__(self, subscription: Subscription, shared: SharedDelays, own: TrackerHome) -> None:
+        self._subscription = subscription
+        self._shared = shared
+        self._own = own
+        self._view: SharedView | None = None
+
+    @property
+    def status(self) -> DelayStatus:
+        """How delayed entries are tracked."""
+        return self._shared.status() if self._view is not None else self._own.status
+
+    def make(self, settings: DelaySettings) -> SharedView:
+        """The subscription's view."""
+        self._own.clean()
+        self._view = self._shared.join(self._subscription, settings)
+        return self._view
+
+    def pump(self) -> None:
+        """See `TrackerHome.pump`."""
+        self._shared.pump()
+
+    async def until_cleared(self) -> None:
+        """See `TrackerHome.until_cleared`: what is shared stays."""
+        await self._own.until_cleared()
+
+    async def close(self, *, is_kept: bool = True) -> None:
+        """See `TrackerHome.close`."""
+        await self._own.close(is_kept=is_kept)
+
+    def abandon(self) -> None:
+        """See `TrackerHome.abandon`."""
+        self._own.abandon()
+
+    async def delete(self) -> None:
+        """The subscription is gone, and its view with it."""
+        if self._view is not None:
+            self._shared.leave(self._subscription, self._view)
+        await self._own.delete()
+
+    def statistics(self) -> BucketStatistics | None:
+        """Of the buckets that are shared."""
+        return self._shared.statistics() if self._view is not None else None
