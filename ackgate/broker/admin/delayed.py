@@ -12,10 +12,10 @@ from ackgate.broker.admin.call import DONE, json_reply
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.admin.router import Route
 from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
+from ackgate.broker.delayed.clear import clear_delayed
 from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.json_form import fields_json
 from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
-from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,16 +97,9 @@ async def clear_index(call: Call) -> Reply:
 
 
 async def clear_indexes(call: Call) -> Reply:
-    """The same for all subscriptions of a topic; all are tried before a refusal is told."""
+    """The same for all subscriptions of a topic, and for the index that they share."""
     await _refuse_partitioned(call)
-    failure: AckGateError | None = None
-    for subscription in list((await call.topic()).subscriptions.values()):
-        try:
-            await subscription.clear_delayed()
-        except AckGateError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    await clear_delayed(await call.topic())
     return DONE
 
 

@@ -40,7 +40,8 @@ def topic_metrics(labelled: Labelled, stats: TopicStats) -> None:
         "pulsar_broker_topic_messages_delayed_rejected_total", stats.delayed_messages_refused
     )
     states = [subscription.delayed.buckets for subscription in stats.subscriptions.values()]
-    _buckets(labelled, [buckets for buckets in states if buckets is not None])
+    trackers = [buckets for buckets in states if buckets is not None]
+    _buckets(labelled, trackers[:1] if stats.delayed_index_is_shared else trackers)
 
 
 def subscription_metrics(labelled: Labelled, stats: SubscriptionStats) -> None:

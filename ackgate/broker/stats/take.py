@@ -108,6 +108,7 @@ def topic_stats(
         delayed_message_index_size_in_bytes=sum(
             stats.delayed_message_index_size_in_bytes for stats in told
         ),
+        delayed_index_is_shared=topic.shared_delays.is_on,
         delayed_messages_cancelled=topic.cancelled.count,
         delayed_messages_refused=topic.delays_refused,
         owner_broker=owner,

@@ -131,6 +131,8 @@ class TopicStats:
     non_contiguous_deleted_messages_ranges: int
     non_contiguous_deleted_messages_ranges_serialized_size: int
     delayed_message_index_size_in_bytes: int
+    delayed_index_is_shared: bool
+    """One index for all subscriptions; what is told of its buckets is told with each of them. Ours."""
     delayed_messages_cancelled: int
     """Messages that were cancelled and are still stored; acked for every subscription. Ours."""
     delayed_messages_refused: int

@@ -22,6 +22,7 @@ NOT_MEASURED = {
 OURS = {
     "ackState",
     "delayed",
+    "delayedIndexIsShared",
     "delayedMessagesCancelled",
     "delayedMessagesRefused",
     "isBlockedOnAckStatePersistent",
