@@ -267,6 +267,8 @@ class BucketStorage:
             log.warning("delayed buckets of %s: %s", self._snapshots.path, error)
         self._unregistered.discard(snapshot_id)
         self._doubtful.discard(snapshot_id)
+        if self._snapshots.has_abandoned:  # of a create that hung
+            await self._snapshots.sweep()
         return Done()
 
 

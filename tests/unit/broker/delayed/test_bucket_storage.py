@@ -119,6 +119,18 @@ async def test_what_hangs_is_given_up_and_the_ledger_goes_when_it_can() -> None:
 
 
 @virtual
+async def test_what_hung_is_deleted_with_the_next_snapshot_that_goes() -> None:
+    world = StorageWorld()
+    here = await carried(world)
+    snapshot_id = await stored(here)
+    world.plan.rules = [Rule(Fault.DELAY, "ledger.close", seconds=1000.0)]
+    assert isinstance(await here.do(create()), Failed)
+    assert len(world.snapshot_ledgers) == 2
+    assert await here.do(delete(snapshot_id)) == Done()
+    assert world.snapshot_ledgers == []
+
+
+@virtual
 async def test_a_registry_that_is_full_says_so() -> None:
     world = StorageWorld(
         metadata_store_max_node_bytes=5_000, managed_cursor_info_compression_type="NONE"
