@@ -10,6 +10,8 @@ import datetime as dt
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pulsar
@@ -46,22 +48,34 @@ PULSARS = {
 """Metric -> its sets of labels, as Pulsar 4.0.7 gave them."""
 
 
+SETTINGS: dict[str, object] = {
+    "delayedDeliveryTrackerFactoryClassName": (
+        "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+    ),
+    "delayedDeliveryMinIndexCountPerBucket": 50,
+    "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": 1,
+    "managedLedgerMaxEntriesPerLedger": 50,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+}
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
     """A broker with two subscriptions of a topic whose messages wait, all but a few."""
-    settings: dict[str, object] = {
-        "delayedDeliveryTrackerFactoryClassName": (
-            "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
-        ),
-        "delayedDeliveryMinIndexCountPerBucket": 50,
-        "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": 1,
-        "managedLedgerMaxEntriesPerLedger": 50,
-        "managedLedgerMinLedgerRolloverTimeMinutes": 0,
-    }
-    with InProcessBroker(tmp_path_factory.mktemp("metrics"), settings) as broker:
-        client = pulsar.Client(
-            broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        )
+    with (
+        InProcessBroker(tmp_path_factory.mktemp("metrics"), SETTINGS) as broker,
+        publishing(broker),
+    ):
+        yield broker
+
+
+@contextmanager
+def publishing(broker: InProcessBroker) -> Iterator[None]:
+    """The story; its clients are there as long as this lasts."""
+    client = pulsar.Client(
+        broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    try:
         consumers = [client.subscribe(TOPIC, name, consumer_type=SHARED) for name in NAMES]
         producer = client.create_producer(TOPIC, batching_enabled=False)
         for number in range(DELAYED):
@@ -71,7 +85,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker
         for consumer in consumers:
             receive(consumer, NOW)
         eventually(lambda: all(is_stored(broker, name) for name in NAMES))
-        yield broker
+        yield
+    finally:
         client.shutdown()
 
 
@@ -210,3 +225,17 @@ async def test_a_delay_beyond_the_limit_is_counted(broker: InProcessBroker) -> N
     assert metrics.value(rejected, topic=name) == 1
     assert metrics.value(rejected, topic=TOPIC) == 0
     assert metrics.kinds[rejected] == "counter"
+
+
+def test_a_shared_index_is_counted_once(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "delayedDeliverySharedIndexEnabled": True}
+    with InProcessBroker(tmp_path, settings) as broker, publishing(broker):
+        metrics = Metrics(broker.ask("GET", "/metrics").text)
+        for name in NAMES:
+            assert metrics.value("pulsar_subscription_delayed", subscription=name) == DELAYED
+            assert metrics.value(f"{INDEX}_bucket_total", subscription=name) == 3
+        assert metrics.value(f"{INDEX}_bucket_total", topic=TOPIC) == 3
+        assert (
+            metrics.value(f"{INDEX}_bucket_op_count", topic=TOPIC, state="succeed", type="create")
+            == 2
+        )
