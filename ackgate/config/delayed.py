@@ -35,7 +35,6 @@ class DelayedSettings(SettingsGroup):
         "that is not above it.",
         unit="ms",
         pulsar=1_000,
-        dynamic=True,
         ge=1,
         le=INT_MAX,
     )
@@ -50,7 +49,6 @@ class DelayedSettings(SettingsGroup):
         "until one of them is due. 0: it always reads on.",
         unit="entries",
         pulsar=50_000,
-        dynamic=True,
         ge=0,
         le=INT_MAX,
     )
@@ -60,7 +58,6 @@ class DelayedSettings(SettingsGroup):
         "limit. Namespaces and topics may have their own value.",
         unit="ms",
         pulsar=0,
-        dynamic=True,
         ge=0,
         le=2**63 - 1,
     )
