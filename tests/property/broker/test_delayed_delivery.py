@@ -40,6 +40,8 @@ GATED: Final = {
     "delayedDeliveryFixedDelayDetectionLookahead": "3",
 }
 
+SHARED: Final = {**BUCKETS, "delayedDeliverySharedIndexEnabled": "true"}
+
 STRICT: Final = {**GATED, "dispatcherPauseOnAckStateStrictEnabled": "true"}
 
 
@@ -242,7 +244,9 @@ class Story:
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, GATED, STRICT, BUCKETS], ids=["plain", "gated", "strict", "buckets"]
+    "keys",
+    [{}, GATED, STRICT, BUCKETS, SHARED],
+    ids=["plain", "gated", "strict", "buckets", "shared index"],
 )
 @pytest.mark.parametrize("type_", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
 @pytest.mark.parametrize("seed", SEEDS)
