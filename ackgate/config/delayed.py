@@ -18,7 +18,6 @@ class DelayedSettings(SettingsGroup):
         "Whether a message with a delivery time waits for it, on Shared and Key_Shared "
         "subscriptions. Namespaces and topics may have their own value.",
         pulsar=True,
-        dynamic=True,
     )
     delayed_delivery_tracker_factory_class_name: Literal[
         "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
