@@ -18,6 +18,7 @@ from tests.unit.broker.delayed.delivery_world import settle
 
 SEEDS = range(3)
 HOLDS = {CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED}
+SHARED_INDEX = {**BUCKETS, "delayedDeliverySharedIndexEnabled": "true"}
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED
 
 
@@ -93,7 +94,9 @@ class CancelStory(Story):
         assert self.world.topic.cancelled.count == there
 
 
-@pytest.mark.parametrize("keys", [{}, GATED, BUCKETS], ids=["plain", "gated", "buckets"])
+@pytest.mark.parametrize(
+    "keys", [{}, GATED, BUCKETS, SHARED_INDEX], ids=["plain", "gated", "buckets", "shared"]
+)
 @pytest.mark.parametrize("type_", [SHARED, KEY_SHARED])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_story_with_cancels(seed: int, type_: SubscriptionType, keys: dict[str, str]) -> None:
