@@ -19,11 +19,14 @@ from __future__ import annotations
 import heapq
 import importlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -65,6 +68,34 @@ def run(*, smoke: bool) -> dict[str, Any]:
         figures[f"{peer}, a tenth of the entries"] = {
             shape: in_a_process(peer, shape, 1, 10, entries // 10) for shape in ("runs", "shuffled")
         }
+    figures["Pulsar's structures, in the JVM"] = in_the_jvm(entries)
+    return figures
+
+
+def in_the_jvm(entries: int) -> dict[str, Any]:
+    """The heap, and the time buckets of apache/pulsar#23611, with Pulsar's own jars.
+
+    ``ACKGATE_BENCH_PULSAR_LIB`` names the directory they are in: ``bench/peers/pulsar/start.sh`` and
+    Maven make one.
+    """
+    lib = os.environ.get("ACKGATE_BENCH_PULSAR_LIB")
+    if not lib or not shutil.which("javac"):
+        return {"not measured": "no JDK, or no ACKGATE_BENCH_PULSAR_LIB"}
+    figures: dict[str, Any] = {}
+    source = str(Path(__file__).parent / "peers" / "delayed" / "DelayedPeers.java")
+    cases = [("heap", "runs", 1, 10), *(("buckets", "runs", *each) for each in EXPERIMENTS)]
+    with TemporaryDirectory() as classes:
+        subprocess.run(["javac", "-cp", f"{lib}/*", "-d", classes, source], check=True)
+        java = ["java", "-Xmx2g", "-cp", f"{classes}:{lib}/*", "DelayedPeers"]
+        for structure, shape, x, y in cases:
+            done = subprocess.run(
+                [*java, structure, shape, str(x), str(y), str(entries)],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            last = done.stdout.strip().splitlines()[-1]
+            figures[f"{structure}, {shape}, x={x} y={y}"] = json.loads(last)
     return figures
 
 
