@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 FRESH_ROWS_MAX: Final = 4_096
 """With so many rows what is fresh is packed."""
 
+FRESH_SHARE: Final = 128
+"""Or this part of the base, if that is more: so there are never many recent parts to merge."""
+
 BULK_ROWS_MIN: Final = 8_192
 """Rows that come together, and so many, are packed at once."""
 
@@ -154,7 +157,7 @@ class RunStore:
         self.entry_count += runs.entry_count
         self._fresh_first_key = min(self._fresh_first_key, int(runs.keys.min()))
         self._fresh.frombytes(np.stack(runs, axis=1).tobytes())
-        if len(self._fresh) >= 4 * FRESH_ROWS_MAX:
+        if len(self._fresh) >= 4 * max(FRESH_ROWS_MAX, self._base_rows // FRESH_SHARE):
             self._pack(ordered(self._take_fresh(TIME_MAX)))
 
     def _close_run(self) -> None:
@@ -162,7 +165,7 @@ class RunStore:
         if self._stop >= 0:
             self._fresh.extend((self._key, self._ledger_id, self._start, self._stop))
             self._stop = -1
-            if len(self._fresh) >= 4 * FRESH_ROWS_MAX:
+            if len(self._fresh) >= 4 * max(FRESH_ROWS_MAX, self._base_rows // FRESH_SHARE):
                 self._pack(ordered(self._take_fresh(TIME_MAX)))
 
     def _take_fresh(self, cutoff: int) -> Runs:
