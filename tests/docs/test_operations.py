@@ -14,7 +14,7 @@ from ackgate.config.load import load_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("operations.md", "durability.md")
-METRICS = Path(cli.__file__).parent / "admin" / "metrics.py"
+ADMIN = Path(cli.__file__).parent / "admin"
 
 
 def page(name: str) -> str:
@@ -29,7 +29,7 @@ def commands() -> list[str]:
 
 
 def test_metrics_that_are_to_be_watched_are_exposed() -> None:
-    exposed = METRICS.read_text()
+    exposed = "".join(path.read_text() for path in sorted(ADMIN.glob("*metrics.py")))
     exposed += "".join(
         f"pulsar_subscription_{name}" for name in re.findall(r"prefix}_(\w+)", exposed)
     )
