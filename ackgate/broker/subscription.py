@@ -285,7 +285,7 @@ class Subscription:
         if given_back:
             times_before = [dispatcher.redelivery_count(position) - 1 for position in given_back]
             now_ms = self.topic.parts.clock_ms()
-            nacks.hold(given_back, times_before, now_ms, random.random)
+            dispatcher.queue_due(nacks.hold(given_back, times_before, now_ms, random.random))
             if self.store is not None:
                 self.store.notify()
 

@@ -32,6 +32,7 @@ from ackgate.dispatcher.trackers.backoff import MultiplierRedeliveryBackoff
 from ackgate.dispatcher.trackers.frozen_nacks import FrozenNacks
 from ackgate.dispatcher.trackers.nack import NackTracker
 from ackgate.dispatcher.trackers.nack_settings import NackSettings
+from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,20 +94,27 @@ class HeldNacks:
         times_before: Sequence[int],
         now_ms: int,
         chance: Callable[[], float],
-    ) -> None:
-        """These were given back, so often before. `chance`: asked for only where there is jitter."""
+    ) -> list[Position]:
+        """These were given back, so often before. `chance`: asked for only where there is jitter.
+
+        Returns what is not held: there is no policy, or no room for one more ledger.
+        """
         backoff = self._backoff
         if backoff is None or not positions:
-            return
-        has_jitter = backoff.jitter > 0
-        if len(positions) < ARRAYS_FROM:
-            for position, times in zip(positions, times_before, strict=True):
-                luck = chance() if has_jitter else 0.0
-                self._tracker.add(position, now_ms, redelivery_count=times, chance=luck)
-        else:
-            chances = np.array([chance() for _ in positions]) if has_jitter else None
-            self._hold_many(positions, np.array(times_before), now_ms, chances)
+            return list(positions)
+        chances = np.array([chance() for _ in positions]) if backoff.jitter > 0 else None
         self.version += 1
+        if len(positions) >= ARRAYS_FROM:
+            return self._hold_many(positions, np.array(times_before), now_ms, chances)
+        refused = []
+        for place, position in enumerate(positions):
+            luck = float(chances[place]) if chances is not None else 0.0
+            times = times_before[place]
+            try:
+                self._tracker.add(position, now_ms, redelivery_count=times, chance=luck)
+            except CallerError:
+                refused.append(position)
+        return refused
 
     def _hold_many(
         self,
@@ -114,18 +122,23 @@ class HeldNacks:
         times_before: np.ndarray,
         now_ms: int,
         chances: np.ndarray | None,
-    ) -> None:
+    ) -> list[Position]:
         pairs = np.fromiter(chain.from_iterable(positions), np.int64, 2 * len(positions))
         ledger_ids, entry_ids = pairs[0::2], pairs[1::2]
+        refused: list[Position] = []
         for ledger_id in np.unique(ledger_ids).tolist():
             of_ledger = ledger_ids == ledger_id
-            self._tracker.add_many(
-                ledger_id,
-                entry_ids[of_ledger],
-                now_ms,
-                redelivery_counts=times_before[of_ledger],
-                chances=None if chances is None else chances[of_ledger],
-            )
+            try:
+                self._tracker.add_many(
+                    ledger_id,
+                    entry_ids[of_ledger],
+                    now_ms,
+                    redelivery_counts=times_before[of_ledger],
+                    chances=None if chances is None else chances[of_ledger],
+                )
+            except CallerError:
+                refused += [position for position in positions if position[0] == ledger_id]
+        return refused
 
     # -- what is held (`HeldSource`) --------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from ackgate.broker.delayed.nacks import HeldNacks, precision_bits
 from ackgate.broker.delayed.statistics import NackStatistics
 from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
 from ackgate.cursor.position import Position, run_of_positions
+from ackgate.dispatcher.trackers import slots
 
 NOW = 1_000_000
 
@@ -51,6 +52,21 @@ def test_many_of_several_ledgers_and_counts_at_once() -> None:
     first = nacks.pop_due(NOW + 1_000, 1_000)
     assert set(first) == {position for position in positions if position[1] % 3 == 0}
     assert set(nacks.pop_due(NOW + 2_000, 1_000)) == {p for p in positions if p[1] % 3 == 1}
+    nacks.check()
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_what_there_is_no_room_for_is_given_back(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "BLOCKS_MAX", 1)
+    nacks = held()
+    first, second = run_of_positions(3, 0, count), run_of_positions(4, 0, count)
+    assert nacks.hold(first, [0] * count, NOW, no_chance) == []
+    assert nacks.hold(second, [0] * count, NOW, no_chance) == second
+    assert nacks.entry_count == count
+    nacks.configure(None)
+    assert nacks.hold(second, [0] * count, NOW, no_chance) == second
     nacks.check()
 
 
