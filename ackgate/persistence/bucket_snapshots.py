@@ -39,8 +39,8 @@ from ackgate.persistence.bucket_records import (
 )
 from ackgate.persistence.bucket_registry import snapshot_ids
 from ackgate.persistence.cursor_ledger import ledger_options, ledger_password
-from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.limits import packing
+from ackgate.persistence.unnamed_ledgers import find_unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -326,27 +326,14 @@ class BucketSnapshots:
 async def find_orphan_snapshots(
     client: LedgerClient, metadata: MetadataStore, candidates: Iterable[int]
 ) -> list[int]:
-    """Those of the candidates that are snapshots which their cursor's node does not name.
-
-    As `find_orphan_cursor_ledgers`: candidates must be older than whoever may yet name them.
-    """
-    orphans = []
-    for ledger_id in candidates:
-        try:
-            about = await client.metadata(ledger_id)
-        except NoSuchLedgerError:
-            continue
-        path = about.custom_metadata.get(DELAYED_CURSOR_KEY)
-        if path is not None and not await _is_named(metadata, path.decode(), ledger_id):
-            orphans.append(ledger_id)
-    return orphans
-
-
-async def _is_named(metadata: MetadataStore, path: str, ledger_id: int) -> bool:
-    found = await metadata.get(path)
-    if found is None:
-        return False
-    return ledger_id in snapshot_ids(decode_cursor_node(found.value, path=path).cursor_properties)
+    """Those of the candidates that are snapshots which their cursor's node does not name."""
+    return await find_unnamed(
+        client,
+        metadata,
+        candidates,
+        path_key=DELAYED_CURSOR_KEY,
+        is_named=lambda node, ledger_id: ledger_id in snapshot_ids(node.cursor_properties),
+    )
 
 
 # ------------------------------------------------------------------------------ the rest

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
 from ackgate.persistence.chunks import CHUNK_OVERHEAD_BYTES, cut
-from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.records import DeltaRecord
+from ackgate.persistence.unnamed_ledgers import find_unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -163,25 +163,11 @@ async def delete_ledger(client: LedgerClient, ledger_id: int) -> bool:
 async def find_orphan_cursor_ledgers(
     client: LedgerClient, metadata: MetadataStore, candidates: Iterable[int]
 ) -> list[int]:
-    """Those of the candidates that are cursor ledgers and that their cursor's node does not name.
-
-    A ledger is made before its node is pointed at it, so `candidates` must be older than every
-    cursor store that is open: take `LedgerClient.ledger_ids` before the first is opened.
-    """
-    orphans = []
-    for ledger_id in candidates:
-        try:
-            about = await client.metadata(ledger_id)
-        except NoSuchLedgerError:
-            continue
-        path = about.custom_metadata.get(CURSOR_PATH_KEY)
-        if path is not None and not await _is_named(metadata, path.decode(), ledger_id):
-            orphans.append(ledger_id)
-    return orphans
-
-
-async def _is_named(metadata: MetadataStore, path: str, ledger_id: int) -> bool:
-    found = await metadata.get(path)
-    if found is None:
-        return False
-    return decode_cursor_node(found.value, path=path).cursor_ledger_id == ledger_id
+    """Those of the candidates that are cursor ledgers and that their cursor's node does not name."""
+    return await find_unnamed(
+        client,
+        metadata,
+        candidates,
+        path_key=CURSOR_PATH_KEY,
+        is_named=lambda node, ledger_id: node.cursor_ledger_id == ledger_id,
+    )
