@@ -391,11 +391,7 @@ class Subscription:
 
         Consumers are sent away first, as Pulsar does; they come back by themselves.
         """
-        self._check_idle()
-        self._is_busy = True
-        try:
-            self.disconnect_consumers()
-            await self._dispatch_loop.settle()
+        async with self.paused():
             await self.topic.until_trimmed()
             target = resolve(self.topic.ledger, position)
             self.cursor.reset(target)
@@ -406,9 +402,6 @@ class Subscription:
                 self.dispatcher.reset()
             self.held.rewound()
             await self._moved()
-        finally:
-            self._is_busy = False
-            self.ask_round()
 
     async def clear_delayed(self) -> None:
         """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
