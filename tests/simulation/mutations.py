@@ -312,8 +312,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a strict budget hops over what is held back",
         "ackgate.broker.dispatch_loop",
-        "            hops = subscription.holds and not self._is_strict\n",
-        "            hops = subscription.holds\n",
+        " subscription.holds and not self._is_strict\n",
+        " subscription.holds\n",
         {
             **_HELD_BACK,
             "backoff_ms": 300,
