@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 WIDTH: Final = 720
 HEIGHT: Final = 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 40, 60
+MARGIN: Final = 28
+"""Beside the chart, for words that are longer than their place."""
 COLOURS: Final = ("#1b6ca8", "#d1495b", "#2e933c", "#8f5db7", "#e08e0b", "#555555")
 
 
@@ -37,13 +39,13 @@ def line_chart(path: Path, title: str, x_label: str, y_label: str, lines: Sequen
 
     parts = [
         (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-MARGIN} 0 {WIDTH + 2 * MARGIN} {HEIGHT}" '
             'font-family="sans-serif" font-size="12">'
         ),
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<rect x="{-MARGIN}" width="{WIDTH + 2 * MARGIN}" height="{HEIGHT}" fill="white"/>',
         _text(WIDTH / 2, 22, title, "middle", 15),
         _text(WIDTH / 2, HEIGHT - 12, x_label, "middle"),
-        f'<g transform="translate(16 {HEIGHT / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>',
+        f'<g transform="translate(-10 {HEIGHT / 2}) rotate(-90)">{_text(0, 0, y_label, "middle")}</g>',
     ]
     for number in range(round(x_top / x_step) + 1):
         x, y = at(number * x_step, 0)
@@ -81,7 +83,7 @@ def _scale(most: float) -> tuple[float, float]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def _text(x: float, y: float, words: str, anchor: str, size: int = 12) -> str:

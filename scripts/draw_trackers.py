@@ -118,7 +118,7 @@ def buckets() -> Drawing:
     """Topic, buckets, their segments by time, and what of them is in memory."""
     drawing = Drawing(760, 430)
     drawing.text(20, 24, "positions of the topic", "b")
-    drawing.arrow(170, 20, 740, 20)
+    drawing.arrow(195, 20, 740, 20)
     for x, width, name in ((20, 220, "ledger 7"), (240, 220, "ledger 8"), (460, 280, "ledger 9")):
         drawing.box(x, 36, width, 24, PALE, name)
     for x, width, name, fill in (
@@ -138,18 +138,18 @@ def buckets() -> Drawing:
             drawing.box(x + 30, 146 + 30 * row, 160, 26, ORANGE if row == 0 else "white", text)
         drawing.arrow(x + 15, 146, x + 15, 146 + 30 * len(times))
     drawing.box(490, 146, 90, 26, ORANGE, "all of it")
-    drawing.box(620, 146, 18, 14, ORANGE)
-    drawing.text(644, 158, "times in memory", "s")
-    drawing.box(620, 168, 18, 14, "white")
-    drawing.text(644, 180, "times in the snapshot,", "s")
-    drawing.text(644, 194, "a bitmap in memory", "s")
+    drawing.box(596, 146, 18, 14, ORANGE)
+    drawing.text(620, 158, "times in memory", "s")
+    drawing.box(596, 168, 18, 14, "white")
+    drawing.text(620, 180, "times in the snapshot,", "s")
+    drawing.text(620, 194, "a bitmap in memory", "s")
     drawing.text(20, 334, "snapshot of A: a ledger of its own", "b")
     for place, name in enumerate(("metadata", "segment 0", "segment 1", "segment 2", "...")):
         drawing.box(20 + 90 * place, 346, 84, 26, GREY if place == 0 else PALE, name)
     drawing.text(480, 363, "written once, checksummed, closed", "s")
     drawing.text(20, 402, "registry, in the cursor's node:", "b")
-    drawing.text(225, 402, "7:0..7:49999 -> ledger 12,  8:0..8:49999 -> ledger 15", "")
-    drawing.text(225, 420, "changed in one compare-and-set; what it does not name is nothing", "s")
+    drawing.text(265, 402, "7:0..7:49999 -> ledger 12,  8:0..8:49999 -> ledger 15", "")
+    drawing.text(265, 420, "changed in one compare-and-set; what it does not name is nothing", "s")
     return drawing
 
 
