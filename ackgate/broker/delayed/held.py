@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ackgate.broker.entry import Entry
     from ackgate.cursor.position import Position
     from ackgate.cursor.unacked_entries import LeftOut
-    from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
+    from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings, HeldSource
 
 _DELIVER_AT: Final = attrgetter("deliver_at_ms")
 _LEDGER_ID: Final = attrgetter("position.ledger_id")
@@ -48,43 +48,6 @@ NOT_DELAYED: Final = -1
 def any_delayed(entries: Iterable[Entry]) -> bool:
     """Whether any of them has a delivery time."""
     return max(map(_DELIVER_AT, entries), default=0) > 0
-
-
-class HeldSource(Protocol):
-    """Somebody who holds entries: a `DelayedTracker`, or the held nacks. Described there."""
-
-    def __contains__(self, position: Position) -> bool:
-        """Whether it holds the entry."""
-
-    def tracked(self, ledger_id: int) -> BitMap | None:
-        """Held entry ids of one ledger, to be read only, and only until the next call."""
-
-    @property
-    def entry_count(self) -> int:
-        """Held entries. O(1)."""
-
-    @property
-    def byte_estimate(self) -> int:
-        """Bytes of memory. O(1)."""
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When to ask `pop_due` next; in the past if something is due now."""
-
-    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
-        """Take out what is due."""
-
-    def discard(self, position: Position) -> bool:
-        """It was acked. Was it held?"""
-
-    def forget_through(self, mark_delete: Position) -> int:
-        """Everything up to this one is acked or trimmed. Returns how many were held."""
-
-    def clear(self) -> None:
-        """Hold nothing any more."""
-
-    def check(self) -> None:
-        """Assert every invariant. For tests."""
 
 
 class HeldEntries:

@@ -53,10 +53,65 @@ class DelaySettings:
     only ever grew, reading on cannot find anything due sooner. 0: read on always."""
 
 
-class DelayedTracker(Protocol):
-    """One subscription's (or topic's) delayed entries. One owner calls it; it never calls back."""
+class HeldSource(Protocol):
+    """Somebody who holds entries back: a `DelayedTracker`, or the broker's held nacks.
 
-    # -- adding ---------------------------------------------------------------------------------
+    One owner calls it; it never calls back.
+    """
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def __contains__(self, position: Position) -> bool:
+        """Whether it is held."""
+        ...
+
+    def tracked(self, ledger_id: int) -> BitMap | None:
+        """Held entry ids of one ledger, to be read only, and only until the next call."""
+        ...
+
+    @property
+    def entry_count(self) -> int:
+        """Held entries (a batch is one). O(1)."""
+        ...
+
+    @property
+    def byte_estimate(self) -> int:
+        """Bytes of memory of everything, to within a fifth. O(1)."""
+        ...
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to ask `pop_due` next: when something falls due, or work of the source's own does.
+
+        In the past if something is due now. None: nothing is waited for.
+        """
+        ...
+
+    # -- taking out -----------------------------------------------------------------------------
+
+    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
+        """Take out what is due: by key, then by position. The caller owns it from here on."""
+        ...
+
+    def discard(self, position: Position) -> bool:
+        """It was acked or cancelled: forget it. Was it held?"""
+        ...
+
+    def forget_through(self, mark_delete: Position) -> int:
+        """Everything up to this one is acked or trimmed. Returns how many were held."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything; work that is under way is stale."""
+        ...
+
+    def check(self) -> None:
+        """Assert every invariant. For tests; O(everything)."""
+        ...
+
+
+class DelayedTracker(HeldSource, Protocol):
+    """One subscription's (or topic's) delayed entries."""
 
     def add(self, position: Position, deliver_at_ms: int, now_ms: int) -> bool:
         """Offer an entry that was read. True: it is tracked (or was already). False: deliver now.
@@ -76,34 +131,6 @@ class DelayedTracker(Protocol):
         """
         ...
 
-    # -- asking ---------------------------------------------------------------------------------
-
-    def __contains__(self, position: Position) -> bool:
-        """Whether it is tracked."""
-        ...
-
-    def tracked(self, ledger_id: int) -> BitMap | None:
-        """Tracked entry ids of one ledger, to be read only, and only until the next call."""
-        ...
-
-    @property
-    def entry_count(self) -> int:
-        """Tracked entries (a batch is one). O(1)."""
-        ...
-
-    @property
-    def byte_estimate(self) -> int:
-        """Bytes of memory of everything, to within a fifth. O(1)."""
-        ...
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When to ask `pop_due` next: when something falls due, or work of the tracker's own does.
-
-        In the past if something is due now. None: nothing is waited for.
-        """
-        ...
-
     def has_due(self, now_ms: int) -> bool:
         """Whether `pop_due` would give anything."""
         ...
@@ -112,30 +139,6 @@ class DelayedTracker(Protocol):
         """Whether reading on is useless now: see `DelaySettings.fixed_delay_lookahead`."""
         ...
 
-    # -- taking out -----------------------------------------------------------------------------
-
-    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
-        """Take out what is due: by key, then by position. The caller owns it from here on."""
-        ...
-
-    def discard(self, position: Position) -> bool:
-        """It was acked or cancelled: forget it. Was it tracked?"""
-        ...
-
-    def forget_through(self, mark_delete: Position) -> int:
-        """Everything up to this one is acked or trimmed. Returns how many were tracked."""
-        ...
-
-    def clear(self) -> None:
-        """Forget everything; work that is under way is stale."""
-        ...
-
-    # -- the rest -------------------------------------------------------------------------------
-
     def configure(self, settings: DelaySettings) -> None:
         """New settings. Keys that are there stay as they are."""
-        ...
-
-    def check(self) -> None:
-        """Assert every invariant. For tests; O(everything)."""
         ...
