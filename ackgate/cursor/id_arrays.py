@@ -1,8 +1,7 @@
 """Entry ids that arrive as arrays: checked as a whole before any of them is applied.
 
-Pure. Refused: anything that is not one-dimensional and whole-numbered (floats hide NaN and
-rounding, booleans hide masks), negative ids, ids above the limit. The error names the first bad
-value.
+Pure. Refused: what is no array of whole numbers, negative ids, ids above the limit. The error names
+the first bad value.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ackgate.cursor.position import LEDGER_ID_MAX
+from ackgate.cursor.whole_numbers import whole_numbers
 from ackgate.errors import PositionError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def entry_ids_below(ids: ArrayLike, entry_count: int, ledger_id: int) -> IdArray:
     """The ids as an array of integers, every one of them an entry of the ledger."""
-    array = _whole_numbers(ids, "entry ids")
+    array = whole_numbers(ids, "entry ids", PositionError)
     if array.size:
         if int(array.min()) < 0:
             raise PositionError(f"entry id {int(array.min())} of ledger {ledger_id} is negative")
@@ -38,8 +38,8 @@ def entry_ids_below(ids: ArrayLike, entry_count: int, ledger_id: int) -> IdArray
 
 def by_ledger(ledger_ids: ArrayLike, entry_ids: ArrayLike) -> Iterator[tuple[int, IdArray]]:
     """Split pairs into one array of entry ids per ledger, ledgers ascending."""
-    ledgers = _whole_numbers(ledger_ids, "ledger ids")
-    entries = _whole_numbers(entry_ids, "entry ids")
+    ledgers = whole_numbers(ledger_ids, "ledger ids", PositionError)
+    entries = whole_numbers(entry_ids, "entry ids", PositionError)
     if ledgers.size != entries.size:
         raise PositionError(f"{ledgers.size} ledger ids do not pair with {entries.size} entry ids")
     if ledgers.size == 0:
@@ -56,17 +56,3 @@ def by_ledger(ledger_ids: ArrayLike, entry_ids: ArrayLike) -> Iterator[tuple[int
     borders = np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1
     for first, group in zip((0, *borders), np.split(entries[order], borders), strict=True):
         yield int(ledgers[first]), group
-
-
-def _whole_numbers(ids: ArrayLike, what: str) -> IdArray:
-    try:
-        array = np.asarray(ids)
-    except (ValueError, OverflowError) as error:
-        raise PositionError(f"{what} are no array of integers: {error}") from None
-    if array.ndim != 1:
-        raise PositionError(f"{what} must be one-dimensional, got {array.ndim} dimensions")
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu":
-        raise PositionError(f"{what} must be integers, got an array of {array.dtype}")
-    return array

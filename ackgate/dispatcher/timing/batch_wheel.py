@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ackgate.cursor.whole_numbers import whole_numbers
 from ackgate.dispatcher.timing.levels import SLOTS_PER_LEVEL_MAX, Levels
 from ackgate.dispatcher.timing.ticks import (
     TICK_MS_MAX,
     between,
     deadline_ticks,
     now_tick,
-    whole_numbers,
 )
 from ackgate.dispatcher.timing.wheel import SLOTS_PER_LEVEL
 from ackgate.errors import CallerError

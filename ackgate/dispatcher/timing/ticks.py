@@ -13,10 +13,11 @@ can be cancelled, and never falls due. What lies before the epoch is due at once
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import numpy as np
 
+from ackgate.cursor.whole_numbers import whole_numbers
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -65,18 +66,3 @@ def deadline_ticks(deadlines_ms: ArrayLike, tick_ms: int) -> NDArray[np.int64]:
         deadlines = np.minimum(deadlines, np.uint64(TICK_MAX))
     ticks = deadlines.astype(np.int64, copy=False)
     return ticks if tick_ms == 1 else -(-np.maximum(ticks, 0) // tick_ms)
-
-
-def whole_numbers(numbers: ArrayLike, what: str) -> NDArray[np.integer[Any]]:
-    """A one-dimensional array of integers, if it is one (floats hide NaN, booleans hide masks)."""
-    try:
-        array = np.asarray(numbers)
-    except (ValueError, OverflowError) as error:
-        raise CallerError(f"{what} are no array of integers: {error}") from None
-    if array.ndim != 1:
-        raise CallerError(f"{what} must be one-dimensional, got {array.ndim} dimensions")
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu":
-        raise CallerError(f"{what} must be integers, got {array[0]!r} in an array of {array.dtype}")
-    return array

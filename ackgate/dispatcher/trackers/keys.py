@@ -21,10 +21,11 @@ is not strict stays no more than that tick early, and may be late by less than t
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ackgate.cursor.whole_numbers import whole_numbers
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -121,16 +122,7 @@ def time_ms(value: int) -> int:
 
 def times_ms(values: ArrayLike) -> NDArray[np.int64]:
     """`time_ms` for an array. Raises `CallerError` for floats, which hide NaN and rounding."""
-    try:
-        array: NDArray[Any] = np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise CallerError(f"times are no array of whole numbers: {error}") from None
-    if array.ndim != 1:
-        raise CallerError(f"times must be one-dimensional, got {array.ndim} dimensions")
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype.kind not in "iu":
-        raise CallerError(f"times must be whole numbers of ms, got an array of {array.dtype}")
+    array = whole_numbers(values, "times, in ms,")
     if array.dtype == np.uint64 and int(array.max()) > TIME_MAX:
         raise CallerError(f"time {int(array.max())} is above 2^63 - 1 ms")
     return array.astype(np.int64, copy=False)
