@@ -12,7 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.delayed.held import any_delayed
+from ackgate.broker.delayed.delivery_times import any_delayed
 from ackgate.broker.dispatchers import DUE_WAITING_MAX
 from ackgate.broker.reads import PendingRead, SubscriptionReader
 from ackgate.broker.wire_types import MessageOut, SubscriptionType

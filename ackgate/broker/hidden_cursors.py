@@ -1,13 +1,23 @@
-"""Names of the cursors that a topic keeps for itself: no subscriptions, and users see none of them.
+"""The cursors that a topic keeps for itself: no subscriptions, and users see none of them.
 
-Pure. What lies below a topic's node under another name is a subscription.
+Edge: a hidden cursor's life is its topic's. What lies below a topic's node under a name that is not
+in `HIDDEN_CURSORS` is a subscription.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.deduplication import DEDUP_CURSOR
+from ackgate.errors import OwnershipError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.broker.topic import Topic
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor.position import Position
+    from ackgate.persistence.cursor_store import CursorStore
 
 CANCELLED_CURSOR: Final = "pulsar.delayed-cancelled"
 """What it has acked are delayed messages that were cancelled."""
@@ -16,3 +26,61 @@ DELAYED_INDEX_CURSOR: Final = "pulsar.delayed-index"
 """Reads for the index of delayed messages that subscriptions share."""
 
 HIDDEN_CURSORS: Final = frozenset({DEDUP_CURSOR, CANCELLED_CURSOR, DELAYED_INDEX_CURSOR})
+
+
+class HiddenCursor:
+    """A hidden cursor that there may be or not; without one all that may be done to it is nothing."""
+
+    def __init__(
+        self, topic: Topic, open_store: Callable[[Position | None], Awaitable[CursorStore]]
+    ) -> None:
+        """`open_store`: opens the cursor, or makes it at a position."""
+        self.store: CursorStore | None = None
+        self._topic = topic
+        self._open_store = open_store
+
+    async def open(self, *, create: bool) -> CursorStore:
+        """Open it, or make it where the topic begins. Raises as `CursorStore.open`.
+
+        Raises `OwnershipError` if the topic was closed meanwhile, by somebody who knew nothing of it.
+        """
+        create_at = self._topic.ledger.facts.first_position if create else None
+        store = await self._open_store(create_at)
+        if self._topic.is_closing:
+            error = OwnershipError(f"topic {self._topic.name} was closed meanwhile")
+            store.abandon(error)
+            raise error
+        self.store = store
+        store.on_outcome(self._on_outcome)
+        return store
+
+    def _on_outcome(self) -> None:
+        why = None if self.store is None else self.store.why_stopped
+        if isinstance(why, OwnershipError) and not self._topic.is_closing:
+            self._topic.on_fenced(why)
+
+    def configure(self, settings: PersistenceSettings) -> None:
+        """New settings."""
+        if self.store is not None:
+            self.store.configure(settings)
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone, and what was acked in it."""
+        if self.store is not None:
+            self.store.cursor.ledger_trimmed(ledger_id)
+            self.store.notify()
+
+    async def close(self) -> None:
+        """Persist what is dirty and let go."""
+        if self.store is not None:
+            await self.store.close()
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more."""
+        if self.store is not None:
+            self.store.abandon(error)
+
+    async def delete(self) -> None:
+        """Forget it all."""
+        if self.store is not None:
+            await self.store.delete()

@@ -24,6 +24,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
+from ackgate.broker.hidden_cursors import HiddenCursor
 from ackgate.errors import CallerError, CursorClosedError, OwnershipError
 from ackgate.persistence.futures import fail, resolve
 
@@ -98,8 +99,7 @@ class CancelledMessages:
     ) -> None:
         """`open_store`: opens the hidden cursor, or makes it at a position."""
         self._topic = topic
-        self._open_store = open_store
-        self._store: CursorStore | None = None
+        self._hidden = HiddenCursor(topic, open_store)
         self._opening: asyncio.Task[CursorStore] | None = None
 
     # -- what is known --------------------------------------------------------------------------
@@ -266,9 +266,13 @@ class CancelledMessages:
 
     # -- life -----------------------------------------------------------------------------------
 
+    @property
+    def _store(self) -> CursorStore | None:
+        return self._hidden.store
+
     async def load(self) -> None:
         """Open the hidden cursor, which exists."""
-        self._keep(await self._open_store(None))
+        await self._hidden.open(create=False)
 
     async def _opened(self) -> None:
         """Make the hidden cursor if there is none. Several may ask at a time."""
@@ -285,25 +289,11 @@ class CancelledMessages:
                 self._opening = None
 
     async def _make(self) -> CursorStore:
-        store = await self._open_store(self._topic.ledger.facts.first_position)
-        if self._topic.is_closing:  # whoever closed the topic did not know of this one
-            store.abandon(OwnershipError(f"topic {self._topic.name} was closed meanwhile"))
+        try:
+            return await self._hidden.open(create=True)
+        except OwnershipError:
             self._check_open()
-        self._keep(store)
-        return store
-
-    def _keep(self, store: CursorStore) -> None:
-        self._store = store
-        store.on_outcome(self._on_outcome)
-
-    def _on_outcome(self) -> None:
-        store = self._store
-        if (
-            store is not None
-            and isinstance(store.why_stopped, OwnershipError)
-            and not self._topic.is_closing
-        ):
-            self._topic.on_fenced(store.why_stopped)
+            raise
 
     def _check_open(self) -> None:
         if self._topic.is_closing:
@@ -311,29 +301,23 @@ class CancelledMessages:
 
     def configure(self, settings: PersistenceSettings) -> None:
         """New settings."""
-        if self._store is not None:
-            self._store.configure(settings_of_cancelled(settings))
+        self._hidden.configure(settings_of_cancelled(settings))
 
     def ledger_trimmed(self, ledger_id: int) -> None:
         """A message ledger is gone, and what was cancelled in it."""
-        if self._store is not None:
-            self._store.cursor.ledger_trimmed(ledger_id)
-            self._store.notify()
+        self._hidden.ledger_trimmed(ledger_id)
 
     async def close(self) -> None:
         """Persist what is dirty and let go."""
-        if self._store is not None:
-            await self._store.close()
+        await self._hidden.close()
 
     def abandon(self, error: OwnershipError) -> None:
         """Let go at once, and write no more."""
-        if self._store is not None:
-            self._store.abandon(error)
+        self._hidden.abandon(error)
 
     async def delete(self) -> None:
         """Forget it all."""
-        if self._store is not None:
-            await self._store.delete()
+        await self._hidden.delete()
 
 
 def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:

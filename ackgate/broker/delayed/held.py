@@ -21,12 +21,13 @@ as ``ahead``, and left out of normal reads like the held ones, whatever becomes 
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import compress, groupby, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap
 
+from ackgate.broker.delayed.delivery_times import delayed_by_ledger
 from ackgate.broker.delayed.statistics import DelayedStatistics
 from ackgate.dispatcher.trackers.tracked_positions import TrackedPositions
 
@@ -38,16 +39,10 @@ if TYPE_CHECKING:
     from ackgate.cursor.unacked_entries import LeftOut
     from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings, HeldSource
 
-_DELIVER_AT: Final = attrgetter("deliver_at_ms")
 _LEDGER_ID: Final = attrgetter("position.ledger_id")
 
 NOT_DELAYED: Final = -1
 """What a tracker is told of an entry that nothing delays: its times do not only grow."""
-
-
-def any_delayed(entries: Iterable[Entry]) -> bool:
-    """Whether any of them has a delivery time."""
-    return max(map(_DELIVER_AT, entries), default=0) > 0
 
 
 class HeldEntries:
@@ -149,8 +144,7 @@ class HeldEntries:
         if self.left_out is not None:
             entries = self._not_elsewhere(entries)
         if is_active and entries:
-            if max(map(_DELIVER_AT, entries)) > now_ms:
-                entries = self._less_delayed(entries, now_ms)
+            entries = self._less_delayed(entries, now_ms)
             self._note_undelayed(entries[-1:], now_ms)
         if self.tracker is not None and (self._read_through is None or last > self._read_through):
             self._read_through = last
@@ -158,23 +152,15 @@ class HeldEntries:
 
     def _less_delayed(self, entries: list[Entry], now_ms: int) -> list[Entry]:
         """Those that the tracker does not want."""
-        delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
-        self._entries_offered += len(delayed)
+        delayed = delayed_by_ledger(entries, now_ms)
+        if not delayed:
+            return entries
         tracker = self.start()
-        held: set[Position] = set()
-        for ledger_id, group in groupby(delayed, _LEDGER_ID):
-            of_ledger = list(group)
-            kept = tracker.add_many(
-                ledger_id,
-                [entry.position.entry_id for entry in of_ledger],
-                [entry.deliver_at_ms for entry in of_ledger],
-                now_ms,
-            )
-            held.update(
-                entry.position
-                for entry, is_held in zip(of_ledger, kept.tolist(), strict=True)
-                if is_held
-            )
+        held: set[tuple[int, int]] = set()
+        for ledger_id, entry_ids, times_ms in delayed:
+            self._entries_offered += len(entry_ids)
+            kept = tracker.add_many(ledger_id, entry_ids, times_ms, now_ms)
+            held.update(zip(repeat(ledger_id), compress(entry_ids, kept.tolist()), strict=False))
         return [entry for entry in entries if entry.position not in held]
 
     def _not_elsewhere(self, entries: list[Entry]) -> list[Entry]:

@@ -12,17 +12,15 @@ reads it first. With buckets, their registry is the node of the topic's hidden c
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.delayed.delivery_times import delayed_by_ledger
 from ackgate.broker.delayed.tracker_status import DelayStatus
 from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.hidden_cursors import DELAYED_INDEX_CURSOR
+from ackgate.broker.hidden_cursors import DELAYED_INDEX_CURSOR, HiddenCursor
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.cursor.position import EARLIEST
 from ackgate.dispatcher.trackers.shared_index import SharedIndex
-from ackgate.errors import OwnershipError
 from ackgate.persistence.paths import cursor_path
 
 if TYPE_CHECKING:
@@ -38,10 +36,8 @@ if TYPE_CHECKING:
     from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
     from ackgate.dispatcher.trackers.delayed import DelaySettings
     from ackgate.dispatcher.trackers.shared_view import SharedView
+    from ackgate.errors import OwnershipError
     from ackgate.persistence.cursor_store import CursorStore
-
-_DELIVER_AT: Final = attrgetter("deliver_at_ms")
-_LEDGER_ID: Final = attrgetter("position.ledger_id")
 
 
 class _Everything:
@@ -65,8 +61,7 @@ class SharedDelays:
         """Fixed for the life of the topic here."""
         self._with_buckets = settings.delayed_delivery_tracker_factory_class_name == BUCKET_FACTORY
         self._topic = topic
-        self._open_store = open_store
-        self._store: CursorStore | None = None
+        self._hidden = HiddenCursor(topic, open_store)
         self._home: TrackerHome | None = None
         self._index: SharedIndex | None = None
         self._members: list[Subscription] = []
@@ -77,52 +72,35 @@ class SharedDelays:
     async def load(self, *, exists: bool) -> None:
         """Open the hidden cursor if there is anything to be kept in it. Before the subscriptions."""
         if self.is_on and (self._with_buckets or exists):
-            first = self._topic.ledger.facts.first_position
-            self._store = await self._open_store(None if exists else first)
-            self._store.on_outcome(self._on_outcome)
-
-    def _on_outcome(self) -> None:
-        store = self._store
-        if (
-            store is not None
-            and isinstance(store.why_stopped, OwnershipError)
-            and not self._topic.is_closing
-        ):
-            self._topic.on_fenced(store.why_stopped)
+            await self._hidden.open(create=not exists)
 
     def configure(self, settings: PersistenceSettings) -> None:
         """New settings."""
-        if self._store is not None:
-            self._store.configure(settings)
+        self._hidden.configure(settings)
 
     async def close(self) -> None:
         """End what was begun, and close the hidden cursor."""
         if self._home is not None:
             await self._home.close()
-        if self._store is not None:
-            await self._store.close()
+        await self._hidden.close()
 
     def abandon(self, error: OwnershipError) -> None:
         """Let go at once, and write no more."""
         if self._home is not None:
             self._home.abandon()
-        if self._store is not None:
-            self._store.abandon(error)
+        self._hidden.abandon(error)
 
     async def delete(self) -> None:
         """Forget it all, with what is stored of it."""
         if self._home is not None:
             await self._home.close(is_kept=False)
-        if self._store is not None:
-            await self._store.delete()
+        await self._hidden.delete()
         if self._home is not None:
             await self._home.delete()
 
     def ledger_trimmed(self, ledger_id: int) -> None:
         """A message ledger is gone."""
-        if self._store is not None:
-            self._store.cursor.ledger_trimmed(ledger_id)
-            self._store.notify()
+        self._hidden.ledger_trimmed(ledger_id)
 
     # -- subscriptions --------------------------------------------------------------------------
 
@@ -147,7 +125,7 @@ class SharedDelays:
             topic.parts,
             cursor_path(topic.path, DELAYED_INDEX_CURSOR),
             _Everything(),
-            self._store,
+            self._hidden.store,
             on_change=self._on_change,
             on_lost=self._on_lost,
         )
@@ -160,18 +138,11 @@ class SharedDelays:
         if index is None or not index.views or not self._topic.delayed_delivery.is_active:
             return
         now_ms = self._topic.parts.clock_ms()
-        if not entries or max(map(_DELIVER_AT, entries)) <= now_ms:
-            return
-        delayed = [entry for entry in entries if entry.deliver_at_ms > now_ms]
-        for ledger_id, group in groupby(delayed, _LEDGER_ID):
-            of_ledger = list(group)
-            index.add_published(
-                ledger_id,
-                [entry.position.entry_id for entry in of_ledger],
-                [entry.deliver_at_ms for entry in of_ledger],
-                now_ms,
-            )
-        self.pump()
+        delayed = delayed_by_ledger(entries, now_ms)
+        for ledger_id, entry_ids, times_ms in delayed:
+            index.add_published(ledger_id, entry_ids, times_ms, now_ms)
+        if delayed:
+            self.pump()
 
     # -- storage --------------------------------------------------------------------------------
 
