@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with ackgate (editable), the real pulsar-client and the development tools.
-# With the word `spark`, PySpark as well (some 400 MB): its jars hold the ZooKeeper that tests start.
+# With the word `spark`, PySpark as well (some 600 MB with PyArrow and pandas): the data pipeline runs on
+# it, and its jars hold the ZooKeeper that tests start.
 # Does nothing, and needs no network, when the last run was with the same files in the same place.
 # PYTHON names another interpreter than python3.
 set -euo pipefail
@@ -42,13 +43,13 @@ install_ackgate() {
 
 install_spark() {
     local wanted
-    wanted=$(grep -E '^(pyspark|py4j|setuptools)==' constraints.txt)
+    wanted=$(grep -E '^(fsspec|pandas|py4j|pyarrow|pyspark|setuptools)==' constraints.txt)
     [ "$(cat "$spark_stamp" 2>/dev/null || true)" != "$wanted" ] || return 0
-    echo "Installing PySpark for its ZooKeeper (once; some 400 MB, which takes a few minutes)" >&2
+    echo "Installing PySpark (once; some 600 MB, which takes a few minutes)" >&2
     rm -f "$spark_stamp"
     # It comes as source only; an isolated build would fetch a newer setuptools each time.
     "${pip[@]}" setuptools
-    "${pip[@]}" --no-build-isolation pyspark
+    "${pip[@]}" --no-build-isolation -e '.[spark]'
     printf '%s' "$wanted" >"$spark_stamp"
 }
 

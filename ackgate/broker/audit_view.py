@@ -10,9 +10,9 @@ from ackgate.persistence.ledgers.replication import spans
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.broker.offline_storage import OfflineStorage
     from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
     from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
+    from ackgate.persistence.offline_storage import OfflineStorage
 
 
 def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str]:

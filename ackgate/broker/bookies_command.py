@@ -23,14 +23,14 @@ from ackgate.broker.audit_view import (
     open_fragments,
     totals_line,
 )
-from ackgate.broker.offline_storage import opened_storage, places_of, quiet_logs
 from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
 from ackgate.persistence.ledgers.settings import AuditSettings
+from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
 
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.broker.offline_storage import StoragePlaces
+    from ackgate.persistence.offline_storage import StoragePlaces
 
 
 def run_bookies(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """One entry on its way through the broker: its bytes and what dispatch must know of them.
 
-The bytes are what the producer sent, from the magic number on:
-``0x0e01, crc32c, metadata size, MessageMetadata, payload``. They are stored and forwarded
+The bytes are what the producer sent (see `ackgate.persistence.message_entry`), stored and forwarded
 untouched; the metadata is parsed only when somebody asks (a key, a publish time) and then kept.
 """
 
@@ -9,21 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
-from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.dispatcher import Chunk
 from ackgate.dispatcher.key_hash import resolve_key
-from ackgate.errors import CorruptRecordError
+from ackgate.persistence.message_entry import metadata_span, parse_metadata
 
 if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerEntry
+    from ackgate.persistence.proto.message_pb2 import MessageMetadata
 
-_MAGIC: Final = b"\x0e\x01"
-_HEADER_BYTES: Final = 10  # magic 2, crc 4, metadata size 4
 _CHUNK_COUNT_TAG: Final = b"\xd8\x01"  # field 27, varint: num_chunks_from_msg
-_NO_MAGIC_HEADER_BYTES: Final = 4  # a client without checksums sends the metadata size at once
 
 
 class Entry:
@@ -39,7 +33,7 @@ class Entry:
         self.payload = payload
         self.message_count = message_count
         self.deliver_at_ms = 0
-        self._metadata: pb.MessageMetadata | None = None
+        self._metadata: MessageMetadata | None = None
 
     @classmethod
     def stored(cls, ledger_id: int, entry: LedgerEntry) -> Entry:
@@ -51,7 +45,7 @@ class Entry:
         return made
 
     @property
-    def metadata(self) -> pb.MessageMetadata:
+    def metadata(self) -> MessageMetadata:
         """The parsed metadata. Raises `CorruptRecordError` naming the position."""
         if self._metadata is None:
             self._metadata = parse_metadata(self.payload, self.position)
@@ -75,28 +69,9 @@ class Entry:
 
         Metadata without the bytes of the field's tag is not parsed: nearly every entry.
         """
-        start = _metadata_start(self.payload)
-        stop = start + int.from_bytes(self.payload[start - 4 : start], "big")
+        start, stop = metadata_span(self.payload)
         if self.payload.find(_CHUNK_COUNT_TAG, start, stop) < 0:
             return None
         metadata = self.metadata
         count = metadata.num_chunks_from_msg
         return Chunk(metadata.uuid, metadata.chunk_id == count - 1) if count > 1 else None
-
-
-def parse_metadata(payload: bytes, position: Position) -> pb.MessageMetadata:
-    """Parse the MessageMetadata at the head of an entry. Raises `CorruptRecordError`."""
-    start = _metadata_start(payload)
-    size = int.from_bytes(payload[start - 4 : start], "big")
-    if start + size > len(payload):
-        raise CorruptRecordError(
-            f"entry {position}: metadata of {size} bytes does not fit into {len(payload)} bytes"
-        )
-    try:
-        return pb.MessageMetadata.FromString(payload[start : start + size])
-    except DecodeError as error:
-        raise CorruptRecordError(f"entry {position}: metadata cannot be parsed") from error
-
-
-def _metadata_start(payload: bytes) -> int:
-    return _HEADER_BYTES if payload[:2] == _MAGIC else _NO_MAGIC_HEADER_BYTES

@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.entry import parse_metadata
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.tables import printable, size_text, time_text
 from ackgate.cursor.position import Position
 from ackgate.errors import AckGateError
 from ackgate.persistence.codec import decode_record
+from ackgate.persistence.message_entry import metadata_span, parse_metadata
 from ackgate.persistence.records import ChunkRecord, DeltaRecord
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.records import CursorRecord
 
 _HEX_COLUMNS: Final = 16
-_CHECKSUM_MAGIC: Final = b"\x0e\x01"
 
 
 def message_json(ledger_id: int, entry: LedgerEntry, *, has_payload: bool) -> dict[str, Any]:
@@ -68,8 +67,7 @@ def message_json(ledger_id: int, entry: LedgerEntry, *, has_payload: bool) -> di
 
 
 def _message_payload(payload: bytes) -> bytes:
-    head = 10 if payload[:2] == _CHECKSUM_MAGIC else 4
-    return payload[head + int.from_bytes(payload[head - 4 : head], "big") :]
+    return payload[metadata_span(payload)[1] :]
 
 
 def message_line(told: dict[str, Any]) -> str:

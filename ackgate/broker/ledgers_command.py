@@ -33,7 +33,6 @@ from ackgate.broker.entry_view import (
 )
 from ackgate.broker.ledger_owner import owner_of
 from ackgate.broker.names import TopicName
-from ackgate.broker.offline_storage import opened_storage, places_of, quiet_logs
 from ackgate.broker.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
 from ackgate.broker.tables import printable, size_text, table, time_text
 from ackgate.errors import (
@@ -44,13 +43,14 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
 from ackgate.persistence.ports import LedgerState
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator
 
-    from ackgate.broker.offline_storage import OfflineStorage
+    from ackgate.persistence.offline_storage import OfflineStorage
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
 
 _READ_BYTES: Final = 4 * 1024 * 1024

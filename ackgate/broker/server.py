@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from ackgate.broker.data_directory import DataDirectory
 from ackgate.broker.dynamic_configuration import DynamicConfiguration
 from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.orphans import MAKER_KEY, delete_orphan_ledgers
@@ -31,6 +30,7 @@ from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
+from ackgate.persistence.data_directory import DataDirectory
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster

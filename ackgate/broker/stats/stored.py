@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.broker.hidden_cursors import HIDDEN_CURSORS
 from ackgate.broker.names import TopicName
-from ackgate.broker.offline_storage import opened_storage, storage_places
 from ackgate.broker.partition_counts import read_partition_count
 from ackgate.broker.stats.ack_state import AckState
 from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer
@@ -22,6 +21,7 @@ from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
 from ackgate.persistence.offline import read_cursor
+from ackgate.persistence.offline_storage import opened_storage, storage_places
 from ackgate.persistence.outcome import RecoveryReport
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 from ackgate.persistence.topic_node import decode_topic_node

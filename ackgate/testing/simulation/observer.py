@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.dispatchers import HOLDING_TYPES
-from ackgate.broker.entry import parse_metadata
 from ackgate.broker.topic import NO_POSITION
 from ackgate.broker.wire_types import SubscriptionType
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.gate import PauseReason
+from ackgate.persistence.message_entry import parse_metadata
 from ackgate.persistence.outcome import RecoverySource
 from ackgate.testing.simulation.facts import Key, SubscriptionFacts, TopicFacts, violated
 from ackgate.testing.simulation.nack_facts import NackFacts

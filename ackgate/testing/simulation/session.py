@@ -12,10 +12,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ackgate.broker.entry import parse_metadata
 from ackgate.broker.errors import BrokerError, ServerError, ServiceNotReadyError
 from ackgate.cursor.position import EARLIEST
 from ackgate.errors import AckGateError
+from ackgate.persistence.message_entry import parse_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

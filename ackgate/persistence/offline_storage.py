@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.broker.data_directory import DataDirectory, metadata_path
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
+from ackgate.persistence.data_directory import DataDirectory, metadata_path
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, known_cluster

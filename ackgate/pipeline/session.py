@@ -1,0 +1,43 @@
+"""A Spark session that runs this interpreter, quietly, with the data source registered.
+
+Edge.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def local_session(
+    master: str,
+    *,
+    app_name: str,
+    scratch: Path,
+    driver_memory: str,
+) -> Any:  # noqa: ANN401 - Spark has no types here
+    """A session in this process; `scratch` takes what Spark spills and its warehouse."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": driver_memory,
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    # Else it is the environment's PYSPARK_PYTHON, or whatever `python3` happens to be.
+    session.sparkContext.pythonExec = sys.executable
+    return session
