@@ -1,0 +1,80 @@
+"""Rows of the table `delivery_journal` for tests, told as a story.
+
+Pure. Epoch, sequence number, time and cursor versions are kept by the `Story` itself. Rows are dicts
+in the order of ``tables.DELIVERY_JOURNAL``'s columns::
+
+    story = Story("t").add("opened").publish(1, 0, key="k")
+    story.dispatch("s", 1, 0).ack("s", 1, 0).persisted("s").restart()
+    spark.createDataFrame(story.rows, spark_schema(DELIVERY_JOURNAL.columns))
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from ackgate.pipeline.tables import DELIVERY_JOURNAL
+
+
+class Story:
+    """What happened on one topic. Every method gives the story back."""
+
+    def __init__(self, topic: str, *, start_us: int = 1_000_000, step_us: int = 1_000) -> None:
+        self.topic = topic
+        self.rows: list[dict[str, Any]] = []
+        self.time_us = start_us
+        self.versions: Counter[str] = Counter()
+        """Version of each subscription's cursor."""
+        self._step_us = step_us
+        self._epoch = 1
+        self._sequence = 0
+
+    def add(self, event: str, subscription: str | None = None, **columns: Any) -> Story:
+        """Any event. Columns by name; those not named are null."""
+        row: dict[str, Any] = {column.name: None for column in DELIVERY_JOURNAL.columns}
+        known = {
+            "topic": self.topic,
+            "owner_epoch": self._epoch,
+            "sequence": self._sequence,
+            "time_us": self.time_us,
+            "event": event,
+            "subscription": subscription,
+            **columns,
+        }
+        for name in known:
+            DELIVERY_JOURNAL.column(name)
+        self.rows.append(row | known)
+        self._sequence += 1
+        self.time_us += self._step_us
+        return self
+
+    def restart(self) -> Story:
+        """Another owner: the next epoch, numbered from 0."""
+        self._epoch += 1
+        self._sequence = 0
+        return self
+
+    def publish(self, ledger_id: int, entry_id: int, **columns: Any) -> Story:
+        """A confirmed entry of one message, unless the columns say else."""
+        known = {"producer": "p", "batch_size": 1, "publish_time_ms": self.time_us // 1000}
+        known |= {"ledger_id": ledger_id, "entry_id": entry_id, "entry_bytes": 100}
+        return self.add("published", **(known | columns))
+
+    def dispatch(self, subscription: str, ledger_id: int, entry_id: int, **columns: Any) -> Story:
+        """An entry goes to a consumer: ``c#1``, for the first time."""
+        known = {"consumer": "c#1", "batch_size": 1, "redelivery_count": 0, "reason": "normal"}
+        known |= {"ledger_id": ledger_id, "entry_id": entry_id}
+        return self.add("dispatched", subscription, **(known | columns))
+
+    def ack(self, subscription: str, ledger_id: int, entry_id: int, **columns: Any) -> Story:
+        """An ack of the whole entry; the cursor's version grows."""
+        self.versions[subscription] += 1
+        known = {"consumer": "c#1", "is_cumulative": False, "ledger_id": ledger_id}
+        known |= {"entry_id": entry_id, "version": self.versions[subscription]}
+        return self.add("acked", subscription, **(known | columns))
+
+    def persisted(self, subscription: str, outcome: dict[str, Any] | None = None) -> Story:
+        """All that the cursor holds so far is durable."""
+        version, detail = self.versions[subscription], json.dumps(outcome or {})
+        return self.add("persisted", subscription, version=version, detail=detail)
