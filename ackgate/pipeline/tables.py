@@ -223,17 +223,21 @@ DELIVERY_JOURNAL: Final = Table(
         _long("time_us", "When, by the broker's clock, in microseconds."),
         _text(
             "event",
-            "opened, published, subscribed, unsubscribed, recovered, consumer_added, "
-            "consumer_removed, dispatched, acked, nacked, reset, receipt, gate_shut, gate_opened, "
-            "persisted, persist_failed or dropped.",
+            "opened, configured, ledger_opened, ledger_closed, ledger_trimmed, published, "
+            "subscribed, unsubscribed, recovered, consumer_added, consumer_removed, dispatched, "
+            "acked, nacked, reset, receipt, gate_shut, gate_opened, persisted, persist_failed or "
+            "dropped.",
         ),
         _text("subscription", "Subscription, if it is about one.", null=True),
         _text(
-            "consumer", "Consumer, as `name#number`; its number tells connections apart.", null=True
+            "consumer",
+            "Consumer, as `name#number`; its number tells connections apart. Of acked: null when no "
+            "consumer did it (an entry that was cancelled).",
+            null=True,
         ),
         _text("producer", "Of published: the producer.", null=True),
         _long("ledger_id", "Message ledger.", null=True),
-        _long("entry_id", "Entry.", null=True),
+        _long("entry_id", "Entry. Of ledger_closed: its last one, -1: it is empty.", null=True),
         _int("batch_size", "Of published and dispatched: messages in the entry.", null=True),
         Column(
             "unacked_indexes",
@@ -253,7 +257,8 @@ DELIVERY_JOURNAL: Final = Table(
             "reason",
             "Of dispatched: normal, redelivery or delayed. Of nacked: asked, or consumer_closed. Of "
             "gate_shut and gate_opened: the reasons, joined by commas. Of reset: seek, skip, clear, "
-            "expire or cancel.",
+            "expire or cancel. Of persist_failed: the store, ledger or metadata-store; each attempt "
+            "is an event. Of subscribed and consumer_added: the type of the subscription.",
             null=True,
         ),
         _long(
@@ -268,10 +273,20 @@ DELIVERY_JOURNAL: Final = Table(
         _int("entry_bytes", "Of published: size of the entry.", null=True),
         _text(
             "detail",
-            "JSON. Of opened: the settings that hold. Of subscribed: type and position. Of "
-            "recovered: the recovery report. Of persisted: the outcome. Of persist_failed: the "
-            "error. Of reset: the state left behind.",
+            "JSON. Of opened: the settings that hold, and each message ledger with its entries. Of "
+            "configured: the settings that changed. Of subscribed: the position. Of recovered: the "
+            "recovery report. Of acked: the properties that a cumulative ack set. Of persisted: the "
+            "outcome, when its record was written, whether a cursor ledger was begun for it and "
+            "whether it was put into the node at closing. Of persist_failed: the error, and since "
+            "when writes have failed. Of reset: the state left behind.",
             null=True,
+        ),
+        Column(
+            "state",
+            Kind.BINARY,
+            "Of recovered: the state to begin with, as a stored snapshot of the cursor.",
+            is_nullable=True,
+            is_heavy=True,
         ),
     ),
 )
