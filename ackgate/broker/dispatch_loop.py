@@ -2,15 +2,16 @@
 
 Edge. A round asks the dispatcher what to read, reads it (from the cache at once, from a ledger in
 a task of its own), hands the entries over and sends what comes of it, until there is nothing to
-read or others have waited long enough. Whoever changes anything asks for a round; since rounds and
-changes never overlap, no wake-up is lost between them.
+read or others have waited long enough. Then it waits: for entries or for the gate as an operation of
+the broker's purgatory, else for its next deadline. Whoever changes anything asks for a round; since
+rounds and changes never overlap, no wake-up is lost between them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.delayed.delivery_times import any_delayed
 from ackgate.broker.dispatchers import DUE_WAITING_MAX
@@ -20,9 +21,13 @@ from ackgate.dispatcher.dispatcher import ReadKind
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ackgate.broker.entry import Entry
+    from ackgate.broker.managed_ledger import ManagedLedger
     from ackgate.broker.subscription import Subscription
     from ackgate.dispatcher.dispatcher import Delivery, Dispatcher, Read
+    from ackgate.dispatcher.gate import Gate
     from ackgate.dispatcher.timing.wheel import Timer
 
 log = logging.getLogger(__name__)
@@ -56,7 +61,7 @@ class DispatchLoop:
         )
         self._is_asked = False
         self._reading: asyncio.Task[None] | None = None
-        self._timer: Timer | None = None
+        self._waiting: _Waiting | None = None
         self._finds_delayed = False
         """Whether most of what the last normal read brought was not to be delivered yet."""
         self._told = ""
@@ -80,9 +85,11 @@ class DispatchLoop:
 
     def stop(self) -> None:
         """Wake up no more."""
-        if self._timer is not None:
-            self._subscription.topic.parts.waits.cancel(self._timer)
-            self._timer = None
+        if self._waiting is not None:
+            waits = self._subscription.topic.parts.waits
+            end = waits.cancel if self._waiting.key is None else waits.unpark
+            end(self._waiting.timer)
+            self._waiting = None
 
     def _round(self) -> None:
         subscription = self._subscription
@@ -96,7 +103,7 @@ class DispatchLoop:
                 return
             read = self._next_read()
             if read is None:
-                self._arm_timer()
+                self._wait()
                 return
             # A strict budget is of neighbours: those held back are read through, and count in it.
             hops = subscription.held.is_used and subscription.holds and not self._is_strict
@@ -118,7 +125,7 @@ class DispatchLoop:
         dispatcher, cursor = subscription.dispatcher, subscription.cursor
         if dispatcher is None:
             return None
-        has_unread = cursor.read_position <= subscription.topic.ledger.facts.last_confirmed
+        has_unread = self._has_unread()
         held = subscription.held
         if held.is_used and subscription.holds and held.entry_count:
             now_ms = subscription.topic.parts.clock_ms()
@@ -266,13 +273,59 @@ class DispatchLoop:
         if not consumer.session.is_writable and subscription.dispatcher is not None:
             subscription.dispatcher.set_writable(consumer.key, is_writable=False)
 
-    def _arm_timer(self) -> None:
-        """Wake up for the next deadline: the dispatcher's, the gate's, that of what is held."""
+    # ---------------------------------------------------------------- waiting
+
+    def _wait(self) -> None:
+        """For entries or for the gate, if it is these that a read needs, and for the next deadline.
+
+        What brings anything else (permits, acks, entries to be delivered again) asks for a round. A
+        wait that is as it was stays where it is.
+        """
         subscription = self._subscription
         subscription.tracking.pump()
-        self.stop()
-        deadlines = [subscription.gate.next_deadline_ms]
         now_ms = subscription.topic.parts.clock_ms()
+        deadline_ms = self._deadline_ms(now_ms)
+        key, has_come = self._awaited()
+        waiting = self._waiting
+        if waiting is not None and waiting.key is key and waiting.deadline_ms == deadline_ms:
+            return
+        self.stop()
+        waits = subscription.topic.parts.waits
+        delay_ms = None
+        if deadline_ms is not None:
+            delay_ms = min(max(0, deadline_ms - now_ms), TIMER_MS_MAX)
+        timer = None
+        if has_come is not None:
+            timer = waits.park(
+                key, has_come, self._on_come, delay_ms=delay_ms, expire=self._on_deadline
+            )
+        elif delay_ms is not None:
+            timer = waits.wake_in(delay_ms, self._on_deadline)
+        if timer is not None:
+            self._waiting = _Waiting(key, deadline_ms, timer)
+
+    def _awaited(self) -> tuple[ManagedLedger | Gate | None, Callable[[], bool] | None]:
+        """What a normal read waits for, and how to see that it has come."""
+        subscription = self._subscription
+        if subscription.dispatcher is None:
+            return None, None
+        if not self._has_unread():
+            return subscription.topic.ledger, self._has_unread
+        if subscription.pauses and not subscription.gate.is_open:
+            return subscription.gate, self._is_gate_open
+        return None, None
+
+    def _has_unread(self) -> bool:
+        subscription = self._subscription
+        return subscription.cursor.read_position <= subscription.topic.ledger.facts.last_confirmed
+
+    def _is_gate_open(self) -> bool:
+        return self._subscription.gate.is_open
+
+    def _deadline_ms(self, now_ms: int) -> int | None:
+        """The dispatcher's, the gate's, or that of what is held."""
+        subscription = self._subscription
+        deadlines = [subscription.gate.next_deadline_ms]
         if subscription.dispatcher is not None:
             deadlines.append(subscription.dispatcher.next_deadline_ms)
             # Who makes room where too much waits already asks for a round.
@@ -281,16 +334,26 @@ class DispatchLoop:
                 held_ms = held.next_deadline_ms
                 is_overdue = held_ms is not None and held_ms <= now_ms
                 deadlines.append(now_ms + DUE_RETRY_MS if is_overdue else held_ms)
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if known:
-            delay_ms = min(max(0, min(known) - now_ms), TIMER_MS_MAX)
-            self._timer = subscription.topic.parts.waits.wake_in(delay_ms, self._on_timer)
+        return min((known for known in deadlines if known is not None), default=None)
 
-    def _on_timer(self) -> None:
+    def _on_come(self) -> None:
+        self._waiting = None
+        self._subscription.ask_round()
+
+    def _on_deadline(self) -> None:
         subscription = self._subscription
-        self._timer = None
+        self._waiting = None
         now_ms = subscription.topic.parts.clock_ms()
         subscription.gate.advance(now_ms)
         if subscription.dispatcher is not None:
             subscription.carry_out(subscription.dispatcher.advance(now_ms))
         subscription.ask_round()
+
+
+class _Waiting(NamedTuple):
+    """What the next round waits for."""
+
+    key: ManagedLedger | Gate | None
+    """None: for its deadline only."""
+    deadline_ms: int | None
+    timer: Timer

@@ -223,11 +223,6 @@ class Subscription:
 
     # ---------------------------------------------------------------- facts
 
-    def on_entries_added(self) -> None:
-        """The topic has new entries."""
-        if self.consumers:
-            self.ask_round()
-
     def on_acked(self) -> None:
         """The cursor's state has changed: by acks, a skip, a reset."""
         self._observe()
@@ -348,6 +343,7 @@ class Subscription:
             self.gate.budget(budget, now_ms)
         if self.gate.is_open and not was_open:
             self.gate_opened_at_ms = now_ms
+            self.topic.parts.waits.came(self.gate)
 
     def _on_outcome(self) -> None:
         store = self.store

@@ -356,8 +356,7 @@ class Topic:
         if self._dedup is not None:
             self._dedup.confirmed(contexts)
         self.shared_delays.published(entries)
-        for subscription in self.subscriptions.values():
-            subscription.on_entries_added()
+        self.parts.waits.came(self.ledger)
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         """Entries will not be stored: tell their producers.

@@ -1,15 +1,15 @@
-"""What waits in this broker, under one clock: a timing wheel, a purgatory, and one loop timer.
+"""What waits in this broker, under one clock: a timing wheel, two purgatories, and one loop timer.
 
-Edge. The timer is set to the next slot of the two that is not empty, so that a broker in which
+Edge. The timer is set to the next slot of the three that is not empty, so that a broker in which
 nothing falls due does not wake, however many subscriptions it has.
 
 * **Deadlines** (`wake_in`): a subscription's next round, which is due with its gate, its
   dispatcher, the next delayed message or the next entry that was held back; a read that failed.
-* **Receipts** (`receipts`): acks that wait to be durable are operations in the purgatory, watched
+* **Receipts** (`receipts`): acks that wait to be durable are operations in a purgatory, watched
   under their cursor. The cursor's store says what is durable, and whom to tell that it takes too long.
-
-Rounds that wait for entries, permits or the gate wait for no time: whoever brings these asks for a
-round, which is one flag for any number of reasons. There is nothing to watch and nothing to expire.
+* **Reads** (`park`): a subscription that has nothing to read waits for entries, or for its gate, as an
+  operation in a purgatory of its own, watched under the topic's ledger, or under the gate. Whoever
+  brings entries or opens a gate says so (`came`). Its deadline is that of its next round.
 
 Time is the event loop's, which does not jump when the clock of the machine is set.
 """
@@ -17,6 +17,7 @@ Time is the event loop's, which does not jump when the clock of the machine is s
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,7 @@ from ackgate.dispatcher.timing.purgatory import Purgatory
 from ackgate.dispatcher.timing.wheel import TimingWheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ackgate.dispatcher.timing.purgatory import PurgatoryStats
     from ackgate.dispatcher.timing.wheel import Timer
@@ -33,18 +34,22 @@ if TYPE_CHECKING:
 WAKES_MAX: Final = 1_000
 """Deadlines and overdue receipts that are carried out before other tasks get their turn."""
 
+WAIT_MS_MAX: Final = 24 * 3_600_000
+"""A read that waits for no time is looked at again so seldom: once a day costs nothing."""
+
 _ROUNDING_MS: Final = 0.001
 """A time in seconds, times a thousand, may miss the whole millisecond by less."""
 
 
 class Waits:
-    """Deadlines and receipts of one broker."""
+    """Deadlines, receipts and waiting reads of one broker."""
 
-    __slots__ = ("_armed_ms", "_loop_timer", "_purgatory", "_wheel", "wakes")
+    __slots__ = ("_armed_ms", "_loop_timer", "_purgatory", "_reads", "_wheel", "wakes")
 
     def __init__(self) -> None:
         self._wheel: TimingWheel[Callable[[], None]] = TimingWheel()
         self._purgatory: Purgatory[CursorReceipts, _Receipt] = Purgatory()
+        self._reads: Purgatory[Hashable, _ParkedRead] = Purgatory()
         self._loop_timer: asyncio.TimerHandle | None = None
         self._armed_ms = 0
         """When the loop timer is due, if there is one."""
@@ -61,6 +66,11 @@ class Waits:
         """Of acks that wait to be durable. O(1)."""
         return self._purgatory.stats
 
+    @property
+    def read_stats(self) -> PurgatoryStats:
+        """Of reads that wait for entries or for a gate. O(1)."""
+        return self._reads.stats
+
     # -- deadlines ------------------------------------------------------------------------------
 
     def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
@@ -72,8 +82,40 @@ class Waits:
 
     def cancel(self, timer: Timer) -> None:
         """Do not call it, if it was not called yet."""
-        if self._wheel.cancel(timer) and not self._wheel.size and not len(self._purgatory):
-            self._disarm()
+        if self._wheel.cancel(timer):
+            self._disarm_if_idle()
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    def park(
+        self,
+        key: Hashable,
+        has_come: Callable[[], bool],
+        wake: Callable[[], None],
+        *,
+        delay_ms: int | None = None,
+        expire: Callable[[], None],
+    ) -> Timer | None:
+        """Call `wake` once what the key stands for `has_come`, or `expire` after the delay.
+
+        None: it has come already, and nothing is called. No delay: no time but a day's.
+        """
+        deadline_ms = self._deadline_ms(WAIT_MS_MAX if delay_ms is None else delay_ms)
+        parked = _ParkedRead(has_come, wake, expire)
+        timer = self._reads.try_complete_else_watch(parked, (key,), deadline_ms)
+        if timer is not None:
+            self._arm(deadline_ms)
+        return timer
+
+    def came(self, key: Hashable) -> None:
+        """What the key stands for is there, or there is more of it."""
+        for parked in self._reads.check_and_complete(key):
+            parked.wake()
+
+    def unpark(self, timer: Timer) -> None:
+        """It waits no more, if it still does."""
+        if self._reads.complete(timer) is not None:
+            self._disarm_if_idle()
 
     # -- receipts -------------------------------------------------------------------------------
 
@@ -102,6 +144,10 @@ class Waits:
             self._armed_ms = deadline_ms
             self._loop_timer = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._advance)
 
+    def _disarm_if_idle(self) -> None:
+        if not self._wheel.size and not len(self._purgatory) and not len(self._reads):
+            self._disarm()
+
     def _disarm(self) -> None:
         if self._loop_timer is not None:
             self._loop_timer.cancel()
@@ -112,16 +158,30 @@ class Waits:
         self.wakes += 1
         loop = asyncio.get_running_loop()
         now_ms = int(loop.time() * 1000 + _ROUNDING_MS)
-        for wake in self._wheel.advance(now_ms, WAKES_MAX):
+        expired = (parked.expire for parked in self._reads.advance(now_ms, WAKES_MAX))
+        for wake in chain(self._wheel.advance(now_ms, WAKES_MAX), expired):
             try:
                 wake()
             except Exception as error:  # noqa: BLE001  # one's fault is not the others'
                 loop.call_exception_handler({"message": "a deadline failed", "exception": error})
         for receipt in self._purgatory.advance(now_ms, WAKES_MAX):
             receipt.cursor.expired(receipt)
-        for next_ms in (self._wheel.next_deadline_ms, self._purgatory.next_deadline_ms):
-            if next_ms is not None:
-                self._arm(next_ms)
+        for waiting in (self._wheel, self._purgatory, self._reads):
+            if waiting.next_deadline_ms is not None:
+                self._arm(waiting.next_deadline_ms)
+
+
+class _ParkedRead:
+    """An operation: a subscription that has nothing to read."""
+
+    __slots__ = ("expire", "try_complete", "wake")
+
+    def __init__(
+        self, has_come: Callable[[], bool], wake: Callable[[], None], expire: Callable[[], None]
+    ) -> None:
+        self.try_complete = has_come
+        self.wake = wake
+        self.expire = expire
 
 
 class _Receipt:

@@ -96,7 +96,7 @@ def _broker(labelled: Labelled, call: Call, total: _Total) -> None:
 
 
 def _waits(labelled: Labelled, waits: Waits) -> None:
-    add, receipts = labelled.add, waits.receipt_stats
+    add, receipts, reads = labelled.add, waits.receipt_stats, waits.read_stats
     add("ackgate_waits_deadlines", waits.deadline_count)
     add("ackgate_waits_wakes_total", waits.wakes)
     add("ackgate_waits_receipts", receipts.size)
@@ -104,6 +104,11 @@ def _waits(labelled: Labelled, waits: Waits) -> None:
     add("ackgate_waits_completed_total", receipts.completed)
     add("ackgate_waits_expired_total", receipts.expired)
     add("ackgate_waits_purged_total", receipts.purged)
+    add("ackgate_waits_reads", reads.size)
+    add("ackgate_waits_reads_watched", reads.watched)
+    add("ackgate_waits_reads_completed_total", reads.completed)
+    add("ackgate_waits_reads_expired_total", reads.expired)
+    add("ackgate_waits_reads_purged_total", reads.purged)
 
 
 def _bookies(labelled: Labelled, parts: BrokerParts) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ackgate.broker.parts import BrokerParts
     from ackgate.config.delayed import DelayedSettings
     from ackgate.cursor.position import Position
+    from ackgate.dispatcher.timing.wheel import Timer
     from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
     from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
     from ackgate.persistence.cursor_store import CursorStore
@@ -92,7 +93,7 @@ class TrackerHome:
         self._tracker: BucketTracker | None = None
         self._storage: BucketStorage | None = None
         self._cleaning: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_ms: int | None = None
         self._answered = asyncio.Event()
         self._is_over = False
@@ -205,13 +206,16 @@ class TrackerHome:
         work_ms = None if self._tracker is None or self._is_over else self._tracker.next_work_ms
         if work_ms == self._timer_ms:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
         self._timer_ms = work_ms
         if work_ms is not None:
-            wait_ms = max(work_ms - self._parts.clock_ms(), 0)
-            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._work)
+            wait_ms = work_ms - self._parts.clock_ms()
+            self._timer = self._parts.waits.wake_in(wait_ms, self._work)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._parts.waits.cancel(self._timer)
+            self._timer = None
 
     def _work(self) -> None:
         self._timer = self._timer_ms = None
@@ -261,9 +265,7 @@ class TrackerHome:
 
     def _end(self) -> None:
         self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._stop_timer()
 
     # ------------------------------------------------------------------- the rest
 

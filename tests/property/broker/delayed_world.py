@@ -17,6 +17,7 @@ from pyroaring import BitMap
 from ackgate.broker.delayed.storage_lanes import StorageLanes
 from ackgate.broker.delayed.trackers import TrackerHome
 from ackgate.broker.parts import BrokerParts
+from ackgate.broker.waits import Waits
 from ackgate.config.delayed import BUCKET_FACTORY, DelayedSettings
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
@@ -125,6 +126,7 @@ class Life:
                 MemoryLedgerClient(world.world.storage), world.snapshots_plan
             ),
             delayed_lanes=StorageLanes(),
+            waits=Waits(),
         )
         self.home = TrackerHome(
             cast("BrokerParts", cast("Any", parts)),

@@ -144,3 +144,87 @@ async def test_receipts_are_answered_when_durable_or_overdue_and_once() -> None:
     receipts.add(9, 10.0, done[0])  # unless it asks for what is durable already
     await asyncio.sleep(0)
     assert (heard, len(receipts)) == ([0], 0)
+
+
+# ---------------------------------------------------------------- reads
+
+
+class Awaited:
+    """Something that a read waits for."""
+
+    def __init__(self, waits: Waits) -> None:
+        self.is_there = False
+        self.heard: list[str] = []
+        self._waits = waits
+
+    def park(self, delay_ms: int | None = None):
+        return self._waits.park(
+            self,
+            lambda: self.is_there,
+            partial(self.heard.append, "came"),
+            delay_ms=delay_ms,
+            expire=partial(self.heard.append, "expired"),
+        )
+
+
+@virtual
+async def test_a_read_is_woken_once_when_what_it_waits_for_has_come() -> None:
+    waits = Waits()
+    entries, gate = Awaited(waits), Awaited(waits)
+    entries.park(1_000)
+    gate.park()
+    waits.came(entries)
+    assert entries.heard == []  # somebody else's entries
+    entries.is_there = True
+    waits.came(entries)
+    waits.came(entries)
+    await asyncio.sleep(2)
+    assert (entries.heard, gate.heard) == (["came"], [])
+    assert (waits.read_stats.size, waits.read_stats.completed) == (1, 1)
+
+
+@virtual
+async def test_a_read_whose_deadline_comes_first_is_told_so() -> None:
+    waits = Waits()
+    awaited = Awaited(waits)
+    awaited.park(1_000)
+    await asyncio.sleep(0.999)
+    assert awaited.heard == []
+    await asyncio.sleep(0.002)
+    awaited.is_there = True
+    waits.came(awaited)
+    assert awaited.heard == ["expired"]
+
+
+@virtual
+async def test_a_read_does_not_wait_for_what_is_there() -> None:
+    waits = Waits()
+    awaited = Awaited(waits)
+    awaited.is_there = True
+    assert awaited.park(10) is None
+    await asyncio.sleep(1)
+    assert awaited.heard == []
+    assert waits.wakes == 0
+
+
+@virtual
+async def test_a_read_that_waits_no_more_is_not_told() -> None:
+    waits = Waits()
+    awaited = Awaited(waits)
+    timer = awaited.park(10)
+    assert timer is not None
+    waits.unpark(timer)
+    awaited.is_there = True
+    waits.came(awaited)
+    await asyncio.sleep(1)
+    assert awaited.heard == []
+    assert waits.wakes == 0
+
+
+@virtual
+async def test_reads_that_wait_for_no_time_hardly_wake_anybody() -> None:
+    waits = Waits()
+    for _ in range(100):
+        Awaited(waits).park()
+    await asyncio.sleep(12 * 3_600)
+    assert waits.wakes <= 4  # one a level
