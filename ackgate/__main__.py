@@ -1,5 +1,31 @@
-"""``python -m ackgate`` is the ``ackgate`` command."""
+"""The ``ackgate`` command, as ``python -m ackgate`` too: a broker's commands, and the pipeline's.
 
-from ackgate.broker.cli import main
+Neither room knows of the other; here they meet.
+"""
 
-raise SystemExit(main())
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.cli import command_parser, run_parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PIPELINE: Final = "pipeline"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == [_PIPELINE]:
+        from ackgate.pipeline.command import run_pipeline  # noqa: PLC0415 - only when asked for
+
+        return run_pipeline(words[1:])
+    others = {_PIPELINE: "jobs over everything that was ever persisted, on Spark"}
+    return run_parsed(command_parser(others).parse_args(words))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -12,7 +12,7 @@ from ackgate.broker.storage_arguments import add_bookies_parser, add_ledgers_par
 from ackgate.errors import AckGateError, OwnershipError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -21,7 +21,11 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    return run_parsed(command_parser().parse_args(argv))
+
+
+def run_parsed(arguments: argparse.Namespace) -> int:
+    """Run what `command_parser` has read; returns the exit code."""
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -61,7 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return run_stats(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
+    """The commands of a broker. `others` (name to help) are shown, and are read by somebody else."""
     parser = argparse.ArgumentParser(
         prog="ackgate",
         description="A message broker that does not forget an ack, and stops before it would.",
@@ -111,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     add_delayed_parser(commands)
     add_bookies_parser(commands)
     add_ledgers_parser(commands)
+    for name, line in (others or {}).items():
+        commands.add_parser(name, help=line)
     return parser
 
 

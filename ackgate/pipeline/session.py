@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -18,11 +19,15 @@ def local_session(
     app_name: str,
     scratch: Path,
     driver_memory: str,
+    settings: Mapping[str, str] | None = None,
 ) -> Any:  # noqa: ANN401 - Spark has no types here
-    """A session in this process; `scratch` takes what Spark spills and its warehouse."""
+    """A session in this process; `scratch` takes what Spark spills and its warehouse.
+
+    `settings` are Spark's, and go before those that are chosen here.
+    """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    settings = {
+    chosen = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
@@ -34,7 +39,7 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
     }
     builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in settings.items():
+    for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -125,7 +125,7 @@ def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose, name: str)
     assert broker.command[: len(own)] == own
     assert broker.command[0] == "ackgate"
 
-    arguments: Any = cli._parser().parse_args(broker.command[1:])
+    arguments: Any = cli.command_parser().parse_args(broker.command[1:])
     assert str(arguments.data_dir) in broker.volumes[0].split(":")
     loaded = load_settings(None, arguments.overrides, broker.environment)
     assert loaded.settings.broker.advertised_address == name

@@ -57,4 +57,4 @@ def test_settings_that_are_named_exist() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_are_understood(command: str) -> None:
-    cli._parser().parse_args(shlex.split(command)[1:])
+    cli.command_parser().parse_args(shlex.split(command)[1:])

@@ -83,7 +83,7 @@ def test_commands_are_understood(words: list[str]) -> None:
         assert set(arguments) <= targets()
     else:
         assert program in {"ackgate", ".venv/bin/ackgate"}
-        cli._parser().parse_args(arguments)
+        cli.command_parser().parse_args(arguments)
 
 
 def test_ready_line_is_the_brokers(ackgate_broker: BrokerProcess) -> None:

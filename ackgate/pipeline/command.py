@@ -1,0 +1,129 @@
+"""``ackgate pipeline JOB``: a session, the job, its output and its summary; errors in one line.
+
+Edge: the terminal. Exit codes: 0 fine; 1 failed, or the job found what must not be; 2 a wrong command
+line, or an output that exists; 130 interrupted. The summary is the only thing on standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.errors import AckGateError, ConfigurationError, OwnershipError
+from ackgate.pipeline.arguments import needs_spark, parse_command, spark_settings
+from ackgate.pipeline.failures import is_of_spark, told_by
+from ackgate.pipeline.job import DataAddress, JobRun
+from ackgate.pipeline.outputs import staged_output
+from ackgate.pipeline.prerequisites import check_spark_can_run
+from ackgate.pipeline.progress import Progress
+from ackgate.pipeline.summary_text import summary_json, summary_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from ackgate.pipeline.job import Job, JobSummary
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+SUMMARY_FILE: Final = "summary.json"
+
+
+def run_pipeline(words: Sequence[str]) -> int:
+    """Run one job; returns the exit code."""
+    arguments, job = parse_command(words)
+    try:
+        summary = _run(job, arguments)
+    except KeyboardInterrupt:
+        return _failed("interrupted; nothing was written", EXIT_INTERRUPTED)
+    except AckGateError as error:
+        _trace(arguments)
+        is_usage = isinstance(error, OwnershipError | ValueError)
+        return _failed(str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
+    except Exception as error:
+        _trace(arguments)
+        if not is_of_spark(error):
+            raise
+        return _failed(told_by(str(error)), EXIT_FAILED)
+    with contextlib.suppress(BrokenPipeError):
+        print(summary_json(summary) if arguments.json else summary_text(summary), flush=True)  # noqa: T201
+    return 0 if summary.is_fine else EXIT_FAILED
+
+
+def _run(job: Job, arguments: argparse.Namespace) -> JobSummary:
+    with contextlib.ExitStack() as stack:
+        is_on_spark = needs_spark(job)
+        if is_on_spark:
+            check_spark_can_run()
+        data = _data_address(arguments) if is_on_spark else DataAddress({})
+        staging = stack.enter_context(staged_output(arguments.output))
+        spark = stack.enter_context(_session(arguments)) if is_on_spark else None
+        progress = stack.enter_context(Progress.on_terminal(spark))
+        summary = job.run(
+            JobRun(
+                spark=spark,
+                data=data,
+                output=staging,
+                arguments=arguments,
+                result_format=getattr(arguments, "format", "parquet"),
+                progress=progress.tell,
+            )
+        )
+        if is_on_spark:
+            (staging / SUMMARY_FILE).write_text(summary_json(summary) + "\n", encoding="utf-8")
+        return summary
+
+
+def _data_address(arguments: argparse.Namespace) -> DataAddress:
+    """Raises `ConfigurationError`."""
+    if arguments.data_dir is None and arguments.metadata_url is None:
+        raise ConfigurationError("--data-dir (or --metadata-url and --bookies) says where to read")
+    path = arguments.data_dir
+    if path is not None and "://" not in path and not Path(path).is_dir():
+        raise ConfigurationError(f"--data-dir {path}: there is no such directory")
+    options = {
+        "path": path,
+        "config": arguments.config,
+        "metadataUrl": arguments.metadata_url,
+        "bookies": arguments.bookies,
+        "topic": arguments.topic,
+        "subscription": arguments.subscription,
+    }
+    return DataAddress({key: value for key, value in options.items() if value is not None})
+
+
+@contextlib.contextmanager
+def _session(arguments: argparse.Namespace) -> Iterator[Any]:
+    from ackgate.pipeline import register  # noqa: PLC0415 - Spark, when it is needed
+    from ackgate.pipeline.session import local_session  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="ackgate-pipeline-") as scratch:
+        session = local_session(
+            arguments.master,
+            app_name=f"ackgate {arguments.job}",
+            scratch=Path(scratch),
+            driver_memory=arguments.driver_memory,
+            settings=spark_settings(arguments),
+        )
+        register(session)
+        try:
+            yield session
+        finally:
+            with contextlib.suppress(Exception):  # done, or failed for a reason of its own
+                session.stop()
+
+
+def _trace(arguments: argparse.Namespace) -> None:
+    if arguments.verbose:
+        traceback.print_exc()
+
+
+def _failed(why: str, code: int) -> int:
+    print(f"ackgate: {why}", file=sys.stderr)  # noqa: T201
+    return code

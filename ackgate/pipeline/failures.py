@@ -1,0 +1,58 @@
+"""What went wrong in Spark, in a line: our own message if there is one in it, else Spark's first.
+
+Pure. An error raised in an executor, or in the process that plans a read, reaches the driver as the
+text of a Python traceback inside a Java stack trace. What a person can act on is one line of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ackgate import errors
+
+_OWN: Final = "|".join(
+    sorted(
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.AckGateError)
+    )
+)
+_OWN_LINE: Final = re.compile(
+    rf"^(?:\S*: )?(?:ackgate\.[\w.]+\.)(?:{_OWN}|\w+Error): (?P<told>.+)$", re.MULTILINE
+)
+_PYTHON_LINE: Final = re.compile(r"^(?P<told>[\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
+_JAVA_FRAME: Final = re.compile(r"^\s*(?:at .+\(.*\)|\.\.\. \d+ more)\s*$")
+_NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
+
+LINE_CHARACTERS_MAX: Final = 1_000
+
+
+def told_by(text: str) -> str:
+    """The line of a failure's whole text that says what happened."""
+    own = _OWN_LINE.findall(text)
+    if own:
+        return _cut(own[-1])
+    missing = _NO_MODULE.search(text)
+    if missing:
+        return (
+            f"the cluster's workers lack the package {missing['module'].partition('.')[0]!r}: "
+            "install ackgate[spark] in their Python, in the same versions"
+        )
+    python = _PYTHON_LINE.findall(text)
+    if python:
+        return _cut(python[-1])
+    lines = [line.strip() for line in text.splitlines() if not _JAVA_FRAME.match(line)]
+    return _cut(next((line for line in lines if line), "Spark failed and did not say why"))
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Whether it came out of Spark or of the bridge to it. Imports neither."""
+    return any(
+        kind.__module__.partition(".")[0] in {"pyspark", "py4j"} for kind in type(error).__mro__
+    )
+
+
+def _cut(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= LINE_CHARACTERS_MAX else line[:LINE_CHARACTERS_MAX] + "..."
