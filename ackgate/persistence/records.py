@@ -28,6 +28,7 @@ class RecordKind(enum.IntEnum):
     DELAYED_METADATA = 5
     DELAYED_SEGMENT = 6
     DELAYED_CHUNK = 7
+    DELIVERY_EVENTS = 8
 
 
 class Stamp(NamedTuple):

@@ -1,0 +1,194 @@
+"""Blocks of the delivery journal as bytes: Avro, by columns, in the envelope that all records have.
+
+Pure. Within the columns the events are sorted by kind, stably: entries that were published ascend
+by themselves, as do those that were dispatched, and those that were acked; mixed, none would.
+
+    events     published dispatched published acked      kinds, in the order of events
+    entry_id   7, 8 | 7 | 7                              first those published, then ...
+
+What is decoded is checked before it is believed: that columns are known, and that there are as many
+values and words as announced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.avro import AvroSchema
+from ackgate.persistence.delivery_columns import (
+    BLOB_COLUMNS,
+    KINDS,
+    NUMBER_COLUMNS,
+    TEXT_COLUMNS,
+    EventColumns,
+    NumberColumn,
+    WordColumn,
+)
+from ackgate.persistence.envelope import Packing, seal, unseal
+from ackgate.persistence.packed_numbers import pack_numbers, unpack_numbers
+from ackgate.persistence.records import RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+EVENTS_MAX: Final = 1_000_000
+"""Of one block. A header that promises more is not believed."""
+
+_SCHEMA: Final = AvroSchema("delivery_events")
+_SEQUENCE_MAX: Final = 2**63 - 1
+_ALL_WORDS: Final = frozenset((*TEXT_COLUMNS, *BLOB_COLUMNS))
+_CODES: Final = {kind.value: code for code, kind in enumerate(KINDS)}
+
+
+def encode_events(columns: EventColumns, packing: Packing) -> bytes:
+    """The bytes of a block. Raises `CallerError` for text that is not valid Unicode."""
+    if not 0 < len(columns) <= EVENTS_MAX:
+        raise CallerError(f"a block holds 1 to {EVENTS_MAX} events, not {len(columns)}")
+    order = np.argsort(columns.kinds, kind="stable")
+    words = [
+        _word_fields(name, column.codes[order], _texts_as_bytes(column.words))
+        for name, column in columns.texts.items()
+    ] + [
+        _word_fields(name, column.codes[order], column.words)
+        for name, column in columns.blobs.items()
+    ]
+    fields = {
+        "topic": columns.topic,
+        "owner_epoch": columns.owner_epoch,
+        "first_sequence": columns.first_sequence,
+        "event_count": len(columns),
+        "kinds": [kind.value for kind in KINDS],
+        "events": pack_numbers(columns.kinds),
+        "numbers": [
+            {
+                "name": name,
+                "is_set": _bits(column.is_set[order]),
+                "values": pack_numbers(column.values[order][column.is_set[order]]),
+            }
+            for name, column in columns.numbers.items()
+        ],
+        "words": words,
+    }
+    return seal(RecordKind.DELIVERY_EVENTS, _SCHEMA.encode(fields), packing)
+
+
+def decode_events(payload: bytes) -> EventColumns:
+    """The block again. Raises `CorruptRecordError`, `UnknownFormatError`."""
+    record_kind, body = unseal(payload)
+    if record_kind != RecordKind.DELIVERY_EVENTS:
+        raise CorruptRecordError(f"record kind {record_kind} is no block of a delivery journal")
+    fields = _SCHEMA.decode(body)
+    count = fields["event_count"]
+    if not 0 < count <= EVENTS_MAX:
+        raise CorruptRecordError(f"a block of {count} events cannot be")
+    if not 0 <= fields["first_sequence"] <= _SEQUENCE_MAX - count:
+        raise CorruptRecordError(f"a block cannot begin with event {fields['first_sequence']}")
+    stored_kinds = unpack_numbers(fields["events"], count)
+    places = np.empty(count, dtype=np.intp)
+    places[np.argsort(stored_kinds, kind="stable")] = np.arange(count)
+    words = {each["name"]: each for each in fields["words"]}
+    numbers = {each["name"]: each for each in fields["numbers"]}
+    if not (words.keys() <= _ALL_WORDS and numbers.keys() <= set(NUMBER_COLUMNS)):
+        raise CorruptRecordError(f"columns {sorted((*words, *numbers))} are not all known")
+    return EventColumns(
+        topic=fields["topic"],
+        owner_epoch=fields["owner_epoch"],
+        first_sequence=fields["first_sequence"],
+        kinds=_kinds(fields["kinds"], stored_kinds),
+        numbers={name: _number_column(each, places) for name, each in numbers.items()},
+        texts={
+            name: _text_column(each, places) for name, each in words.items() if name in TEXT_COLUMNS
+        },
+        blobs={
+            name: _word_column(each, places) for name, each in words.items() if name in BLOB_COLUMNS
+        },
+    )
+
+
+# ---------------------------------------------------------------------- to Avro
+
+
+def _bits(is_set: NDArray[np.bool_]) -> bytes:
+    return b"" if is_set.all() else np.packbits(is_set, bitorder="little").tobytes()
+
+
+def _texts_as_bytes(words: tuple[str, ...]) -> tuple[bytes, ...]:
+    try:
+        return tuple(word.encode() for word in words)
+    except UnicodeEncodeError as error:
+        raise CallerError(f"not valid Unicode: {error.object!r}") from None
+
+
+def _word_fields(name: str, codes: NDArray[np.int64], words: tuple[bytes, ...]) -> dict[str, Any]:
+    is_set = codes >= 0
+    return {
+        "name": name,
+        "is_set": _bits(is_set),
+        "codes": pack_numbers(codes[is_set]),
+        "word_count": len(words),
+        "lengths": pack_numbers(np.fromiter(map(len, words), np.int64, len(words))),
+        "words": b"".join(words),
+    }
+
+
+# -------------------------------------------------------------------- from Avro
+
+
+def _kinds(names: Sequence[str], codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    unknown = [name for name in names if name not in _CODES]
+    if unknown:
+        raise CorruptRecordError(f"events {', '.join(unknown)} are not known")
+    ours = np.array([_CODES[name] for name in names], dtype=np.int64)
+    if codes.min() < 0 or codes.max() >= ours.size:
+        raise CorruptRecordError(f"an event of kind {codes.max()} of {ours.size}")
+    return ours[codes]
+
+
+def _is_set(stored: bytes, count: int) -> NDArray[np.bool_]:
+    if not stored:
+        return np.ones(count, dtype=np.bool_)
+    if len(stored) != (count + 7) // 8:
+        raise CorruptRecordError(f"{len(stored)} bytes are not the bits of {count} events")
+    bits = np.unpackbits(np.frombuffer(stored, np.uint8), count=count, bitorder="little")
+    return bits.astype(np.bool_)
+
+
+def _number_column(fields: Mapping[str, Any], places: NDArray[np.intp]) -> NumberColumn:
+    is_set = _is_set(fields["is_set"], places.size)
+    values = np.zeros(places.size, dtype=np.int64)
+    values[is_set] = unpack_numbers(fields["values"], int(is_set.sum()))
+    return NumberColumn(values[places], is_set[places])
+
+
+def _word_column(fields: Mapping[str, Any], places: NDArray[np.intp]) -> WordColumn[bytes]:
+    is_set = _is_set(fields["is_set"], places.size)
+    codes = np.full(places.size, -1, dtype=np.int64)
+    codes[is_set] = unpack_numbers(fields["codes"], int(is_set.sum()))
+    word_count, words = fields["word_count"], fields["words"]
+    if not 0 <= word_count <= places.size:
+        raise CorruptRecordError(f"{places.size} events cannot have {word_count} words")
+    if codes[is_set].size and not 0 <= codes[is_set].min() <= codes.max() < word_count:
+        raise CorruptRecordError(f"word {codes.max()} of {word_count}")
+    lengths = unpack_numbers(fields["lengths"], word_count)
+    # Each by itself too, so that a sum that overflowed is not taken for right.
+    if word_count and not 0 <= lengths.min() <= lengths.max() <= len(words):
+        raise CorruptRecordError(f"a word of {lengths.max()} bytes in {len(words)}")
+    ends = np.cumsum(lengths).tolist()
+    if (ends[-1] if ends else 0) != len(words):
+        raise CorruptRecordError(f"{len(words)} bytes are not the words that were announced")
+    starts = (0, *ends[:-1])
+    cut = tuple(words[start:end] for start, end in zip(starts, ends, strict=False))
+    return WordColumn(codes[places], cut)
+
+
+def _text_column(fields: Mapping[str, Any], places: NDArray[np.intp]) -> WordColumn[str]:
+    column = _word_column(fields, places)
+    try:
+        return WordColumn(column.codes, tuple(word.decode() for word in column.words))
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"a word is no text: {error}") from None
