@@ -14,6 +14,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from ackgate.broker.errors import ServerError
 from ackgate.broker.wire_types import InitialPosition
 from ackgate.cursor.position import Position
 from ackgate.testing.broker_process import BrokerProcess
@@ -24,7 +25,12 @@ from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
     zookeeper,
 )
 from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import DisconnectedError, WireConsumer, WireProducer
+from ackgate.testing.wire_handles import (
+    DisconnectedError,
+    RefusedError,
+    WireConsumer,
+    WireProducer,
+)
 from ackgate.testing.wire_lookup import Owner, find_owner
 from tests.broker.target import eventually
 
@@ -94,10 +100,21 @@ class Story:
         while (await find_owner([asked], TOPIC)).port != broker.port:
             await asyncio.sleep(0.05)
 
+    async def _subscribe_at(self, broker: BrokerProcess) -> tuple[WireClient, WireConsumer]:
+        """Until it is let in: who has just come back says that it is not ready, and clients try again."""
+        while True:
+            client = await WireClient.connect(*Owner("127.0.0.1", broker.port))
+            try:
+                return client, await client.subscribe(TOPIC, "s")
+            except RefusedError as refused:
+                await client.close()
+                if refused.code is not ServerError.SERVICE_NOT_READY:
+                    raise
+                await asyncio.sleep(0.05)
+
     async def goes_on_at(self, broker: BrokerProcess) -> None:
         """Publish there, and take what is not acked: exactly that, in order, and the new one."""
-        client = await WireClient.connect(*Owner("127.0.0.1", broker.port))
-        consumer = await client.subscribe(TOPIC, "s")
+        client, consumer = await self._subscribe_at(broker)
         position = await (await client.producer(TOPIC)).send(b"after")
         consumer.flow(1000)
         expected = [each for each in self.positions if each not in self.acked]
