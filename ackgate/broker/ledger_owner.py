@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.managed_ledger import TOPIC_PATH_KEY
 from ackgate.persistence.bucket_snapshots import DELAYED_CURSOR_KEY
 from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node
+from ackgate.persistence.topic_node import TOPIC_PATH_KEY
 
 if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata

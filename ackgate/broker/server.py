@@ -34,7 +34,7 @@ from ackgate.persistence.data_directory import DataDirectory
 from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster
-from ackgate.persistence.ledgers.lost_metadata import refuse_known_ledgers
+from ackgate.persistence.ledgers.lost_metadata import RUN_COUNTER_PATH, refuse_known_ledgers
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.changes import count_up
 from ackgate.persistence.metadata.session_options import SessionOptions
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
-
-RUN_COUNTER_PATH: Final = "/ackgate/runs"
-"""Counts the broker's starts; makes generated producer names unique."""
 
 STARTS_AT_ONCE_MAX: Final = 1_000
 """Brokers that may start at the same time on one metadata store."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 
+TOPIC_PATH_KEY: Final = "ackgate/topic"
+"""Custom metadata of a message ledger: the path of its topic's node."""
+
 
 @dataclass(frozen=True, slots=True)
 class MessageLedgerRecord:

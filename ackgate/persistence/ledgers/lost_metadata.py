@@ -6,7 +6,7 @@ would be served as those of new ledgers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import ConfigurationError
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ackgate.persistence.ledgers.bookie import Bookie
+
+RUN_COUNTER_PATH: Final = "/ackgate/runs"
+"""Counts starts of brokers, and so says that the store was used; makes generated producer names
+unique."""
 
 
 async def refuse_known_ledgers(bookies: Iterable[Bookie]) -> None:
