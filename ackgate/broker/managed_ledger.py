@@ -53,7 +53,8 @@ from ackgate.errors import (
     StoreSuspendedError,
 )
 from ackgate.persistence.backoff import backoff_seconds
-from ackgate.persistence.owned_topic_node import WRITES_MAX, OwnedTopicNode
+from ackgate.persistence.epoch_node import WRITES_MAX
+from ackgate.persistence.owned_topic_node import OwnedTopicNode
 from ackgate.persistence.ports import SessionState
 from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode
 

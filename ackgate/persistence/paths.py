@@ -1,10 +1,11 @@
-"""Where things lie in the metadata store, in Pulsar's layout.
+"""Where things lie in the metadata store, in Pulsar's layout and, below it, in ours.
 
 Pure.
 
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>            a topic
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>   a cursor
     /ledgers/<ledger id>                                                a ledger
+    /ackgate/delivery-journals/<tenant>/<namespace>/<topic>             a topic's delivery journal
 
 Names come from clients. Each is percent-encoded whole, slashes and lone dots included, so that a
 name is always exactly one node and none steps out of its place.
@@ -19,6 +20,7 @@ from ackgate.errors import CallerError
 
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 LEDGERS: Final = "/ledgers"
+DELIVERY_JOURNALS: Final = "/ackgate/delivery-journals"
 
 _DOTS: Final = {".": "%2E", "..": "%2E%2E"}
 
@@ -53,3 +55,9 @@ def cursor_path(topic_node_path: str, cursor: str) -> str:
 def ledger_path(ledger_id: int) -> str:
     """Node of a ledger's metadata."""
     return f"{LEDGERS}/{ledger_id}"
+
+
+def delivery_journal_path(tenant: str, namespace: str, topic: str) -> str:
+    """Node of a topic's delivery journal; the names as in `topic_path`."""
+    names = (node_of_name(tenant), node_of_name(namespace), node_of_name(topic))
+    return "/".join((DELIVERY_JOURNALS, *names))

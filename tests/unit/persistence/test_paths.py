@@ -10,6 +10,7 @@ from ackgate.errors import CallerError
 from ackgate.persistence.metadata.rules import check_path
 from ackgate.persistence.paths import (
     cursor_path,
+    delivery_journal_path,
     ledger_path,
     name_of_node,
     node_of_name,
@@ -22,6 +23,11 @@ def test_the_layout_is_pulsars() -> None:
     assert topic == "/managed-ledgers/public/default/persistent/orders-partition-0"
     assert cursor_path(topic, "my sub") == topic + "/my%20sub"
     assert ledger_path(12) == "/ledgers/12"
+
+
+def test_delivery_journals_lie_in_a_tree_of_their_own() -> None:
+    path = delivery_journal_path("public", "a/b", "my topic")
+    assert path == "/ackgate/delivery-journals/public/a%2Fb/my%20topic"
 
 
 @given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])))
