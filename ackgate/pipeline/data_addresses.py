@@ -1,0 +1,73 @@
+"""Where data may lie: a path of this machine, or any address that fsspec opens.
+
+Edge: lists directories. What is told of an address leaves out the user and password in it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from ackgate.errors import ConfigurationError, StorageError
+
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*(?:::|://)")
+_USER: Final = re.compile(r"//[^/@]*@")
+
+
+def is_remote(address: str) -> bool:
+    """Whether it takes fsspec to open this."""
+    return _ADDRESS.match(address) is not None
+
+
+def shown_address(address: str) -> str:
+    """As people may see it."""
+    return _USER.sub("//", address)
+
+
+def check_directory(root: str) -> None:
+    """Raise `ConfigurationError` when a path of this machine cannot be a data directory."""
+    if is_remote(root):
+        return
+    path = Path(root)
+    try:
+        if not path.exists():
+            raise ConfigurationError(f"there is no directory {path}")
+        if not path.is_dir():
+            raise ConfigurationError(f"{path} is not a directory")
+        if next(path.iterdir(), None) is None:
+            raise ConfigurationError(f"{path} is empty: no broker has kept anything here")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def bookies_below(root: str) -> tuple[str, ...]:
+    """Addresses of the bookies in a data directory, in order.
+
+    Raises `ConfigurationError` when there are none, `StorageError`.
+    """
+    above = f"{root.rstrip('/')}/bookies"
+    try:
+        names = _remote_directories(above) if is_remote(root) else _directories(Path(above))
+    except (OSError, ValueError, ImportError) as error:
+        raise StorageError(f"{shown_address(above)} cannot be read: {error}") from error
+    if not names:
+        raise ConfigurationError(f"no bookies in {shown_address(above)}")
+    return tuple(f"{above}/{name}" for name in sorted(names))
+
+
+def _directories(above: Path) -> list[str]:
+    return [path.name for path in above.iterdir() if path.is_dir()] if above.is_dir() else []
+
+
+def _remote_directories(above: str) -> list[str]:
+    import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
+
+    files, path = fsspec.core.url_to_fs(above)
+    if not files.isdir(path):
+        return []
+    return [
+        str(entry["name"]).rstrip("/").rpartition("/")[2]
+        for entry in files.ls(path, detail=True)
+        if entry["type"] == "directory"
+    ]

@@ -1,0 +1,191 @@
+"""What a user may say to the data source, checked before anything is opened.
+
+Pure. Names are taken in any case, as Spark hands them over in lower case; an unknown one is refused
+with those that look like it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
+from ackgate.errors import CallerError, PositionError
+from ackgate.pipeline.tables import table_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.pipeline.tables import Column, Table
+
+SPLIT_BYTES: Final = 64 * 1024 * 1024
+"""Aim for one partition's share of the files."""
+
+OPTIONS: Final = (
+    "path",
+    "bookies",
+    "metadataUrl",
+    "config",
+    "topic",
+    "subscription",
+    "table",
+    "columns",
+    "ledgerIds",
+    "entryIds",
+    "minPublishTimeMs",
+    "maxPublishTimeMs",
+    "onCorrupt",
+    "version",
+    "atMs",
+    "splitBytes",
+    "startingPosition",
+    "maxEntriesPerTrigger",
+    "onTrimmed",
+)
+
+_BY_LOWER_CASE: Final = {name.lower(): name for name in OPTIONS}
+_ID_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_MILLISECONDS_MAX: Final = 2**63 - 1
+
+
+class IdRange(NamedTuple):
+    """Ids from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options, understood."""
+
+    table: Table
+    paths: tuple[str, ...] = ()
+    bookies: tuple[str, ...] = ()
+    metadata_url: str | None = None
+    config: str | None = None
+    topics: tuple[str, ...] = ()
+    """Empty: all."""
+    subscription: str | None = None
+    columns: tuple[Column, ...] | None = None
+    """None: those of the schema, or the default ones."""
+    ledger_ids: tuple[IdRange, ...] | None = None
+    entry_ids: tuple[IdRange, ...] | None = None
+    min_publish_time_ms: int | None = None
+    max_publish_time_ms: int | None = None
+    skips_corrupt: bool = False
+    version: int | None = None
+    at_ms: int | None = None
+    split_bytes: int = SPLIT_BYTES
+    starting_position: Position | None = None
+    """Of a stream that has no checkpoint. None: where `starts_at_end` says."""
+    starts_at_end: bool = False
+    max_entries_per_trigger: int | None = None
+    reports_trimmed: bool = False
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Raises `CallerError` naming the option and what is allowed."""
+    values = _named(given)
+    if "path" not in values and "metadataUrl" not in values and "config" not in values:
+        raise CallerError("option path is missing: it names the data directory")
+    if "version" in values and "atMs" in values:
+        raise CallerError("options version and atMs exclude each other")
+    table = table_named(values.get("table", "messages").strip())
+    start = values.get("startingPosition", "earliest").strip()
+    return SourceOptions(
+        table=table,
+        paths=_words(values.get("path")),
+        bookies=_words(values.get("bookies")),
+        metadata_url=values.get("metadataUrl"),
+        config=values.get("config"),
+        topics=_words(values.get("topic")),
+        subscription=values.get("subscription"),
+        columns=table.select(_words(values["columns"])) if "columns" in values else None,
+        ledger_ids=_ids(values, "ledgerIds", LEDGER_ID_MAX),
+        entry_ids=_ids(values, "entryIds", ENTRY_ID_MAX),
+        min_publish_time_ms=_number(values, "minPublishTimeMs", 0, _MILLISECONDS_MAX),
+        max_publish_time_ms=_number(values, "maxPublishTimeMs", 0, _MILLISECONDS_MAX),
+        skips_corrupt=_choice(values, "onCorrupt", ("fail", "skip")) == "skip",
+        version=_number(values, "version", 0, _MILLISECONDS_MAX),
+        at_ms=_number(values, "atMs", 0, _MILLISECONDS_MAX),
+        split_bytes=_number(values, "splitBytes", 1, _MILLISECONDS_MAX) or SPLIT_BYTES,
+        starting_position=_position(start),
+        starts_at_end=start.lower() == "latest",
+        max_entries_per_trigger=_number(values, "maxEntriesPerTrigger", 1, _MILLISECONDS_MAX),
+        reports_trimmed=_choice(values, "onTrimmed", ("fail", "report")) == "report",
+    )
+
+
+def near_matches(word: str, known: list[str]) -> str:
+    """What may have been meant, as the end of a sentence; empty when nothing comes near."""
+    found = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for name, value in given.items():
+        known = _BY_LOWER_CASE.get(name.lower())
+        if known is None:
+            near = difflib.get_close_matches(name.lower(), list(_BY_LOWER_CASE), n=3, cutoff=0.5)
+            meant = near_matches(name.lower(), near)
+            for lower in near:
+                meant = meant.replace(lower, _BY_LOWER_CASE[lower])
+            raise CallerError(
+                f"the data source has no option {name!r}{meant or '; it has ' + ', '.join(OPTIONS)}"
+            )
+        values[known] = value
+    return values
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def _number(values: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(most))):
+        raise CallerError(f"option {name}: {text!r} is not a whole number")
+    if not least <= int(digits) <= most:
+        raise CallerError(f"option {name}: {digits} is not within {least}..{most}")
+    return int(digits)
+
+
+def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    word = values.get(name, allowed[0]).strip().lower()
+    if word not in allowed:
+        raise CallerError(f"option {name}: {word!r} is not one of {', '.join(allowed)}")
+    return word
+
+
+def _ids(values: Mapping[str, str], name: str, most: int) -> tuple[IdRange, ...] | None:
+    if name not in values:
+        return None
+    ranges = []
+    for word in _words(values[name]):
+        match = _ID_RANGE.fullmatch(word)
+        first = int(match[1]) if match else -1
+        last = int(match[2] or match[1]) if match else -1
+        if not 0 <= first <= last <= most:
+            raise CallerError(f"option {name}: {word!r} is neither an id nor FIRST-LAST")
+        ranges.append(IdRange(first, last))
+    if not ranges:
+        raise CallerError(f"option {name} names no id")
+    return tuple(ranges)
+
+
+def _position(text: str) -> Position | None:
+    if text.lower() in {"earliest", "latest"}:
+        return None
+    try:
+        return Position.parse(text)
+    except (PositionError, ValueError):
+        raise CallerError(
+            f"option startingPosition: {text!r} is not earliest, latest or LEDGER:ENTRY"
+        ) from None
