@@ -1,0 +1,173 @@
+"""Many message entries at once, as a producer with checksums would have sent them.
+
+Pure. Entries of one shape (the same number of bytes in each field) are rows of one matrix, in which a
+field is a block of columns::
+
+    | 0e 01 | crc | size | 0a .. name | 10 seq | 18 time | 32 .. key | ... | payload |
+    | 0e 01 | crc | size | 0a .. name | 10 seq | 18 time | 32 .. key | ... | payload |
+
+so that nothing but the checksum is done entry by entry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from ackgate.persistence.message_entry import HEADER_BYTES, MAGIC
+from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ackgate.pipeline.jobs.generate.plan import TopicPlan
+
+Numbers: TypeAlias = "NDArray[np.int64]"
+Columns: TypeAlias = "NDArray[np.uint8] | bytes"
+"""Bytes of a field, entry by entry, or the same for all."""
+
+_KEY_DIGITS: Final = 9
+_CRC_START: Final = len(MAGIC)
+_CRC_STOP: Final = _CRC_START + 4
+
+# Field numbers of MessageMetadata and of SingleMessageMetadata, with their wire types.
+_PRODUCER_NAME: Final = b"\x0a"
+_SEQUENCE_ID: Final = b"\x10"
+_PUBLISH_TIME: Final = b"\x18"
+_PARTITION_KEY: Final = b"\x32"
+_UNCOMPRESSED_SIZE: Final = b"\x48"
+_MESSAGES_IN_BATCH: Final = b"\x58"
+_DELIVER_AT_TIME: Final = b"\x98\x01"
+_SINGLE_KEY: Final = b"\x12"
+_SINGLE_PAYLOAD_SIZE: Final = b"\x18"
+
+
+class EntryMaker:
+    """The entries of one topic, in order. What it makes depends on how they are asked for, too."""
+
+    def __init__(self, topic: TopicPlan) -> None:
+        self._topic = topic
+        self._random = np.random.default_rng((topic.plan.seed, topic.number))
+        self._producer = f"generator-{topic.number}".encode()
+
+    def make(self, first: int, count: int) -> list[bytes]:
+        """`count` entries from the topic's entry `first` on."""
+        size, messages = self._topic.plan.batch_size, self._topic.messages
+        left_over = messages - (first + count - 1) * size
+        if size > 1 and left_over < size:
+            return [
+                *self._make(first, count - 1, size),
+                *self._make(first + count - 1, 1, left_over),
+            ]
+        return self._make(first, count, size)
+
+    def _make(self, first: int, count: int, batch_size: int) -> list[bytes]:
+        plan = self._topic.plan
+        sequence_ids = np.arange(first, first + count, dtype=np.int64) * plan.batch_size
+        publish_ms = plan.start_ms + sequence_ids // MESSAGES_PER_MS
+        deliver_at_ms = np.zeros(count, dtype=np.int64)
+        if plan.delayed_share:
+            delays = self._random.integers(1, plan.delay_seconds_max * 1000 + 1, count)
+            is_delayed = self._random.random(count) < plan.delayed_share
+            deliver_at_ms[is_delayed] = (publish_ms + delays)[is_delayed]
+        keys = self._random.integers(0, plan.keys, count) if plan.keys else None
+        entries = np.empty(count, dtype=object)
+        for rows in _shapes(sequence_ids, publish_ms, deliver_at_ms):
+            metadata: list[Columns] = [
+                _PRODUCER_NAME,
+                _varint(len(self._producer)),
+                self._producer,
+                _SEQUENCE_ID,
+                varint_columns(sequence_ids[rows]),
+                _PUBLISH_TIME,
+                varint_columns(publish_ms[rows]),
+            ]
+            key: list[Columns] = []
+            if keys is not None:
+                key = [_varint(4 + _KEY_DIGITS), b"key-", digit_columns(keys[rows], _KEY_DIGITS)]
+                metadata += [_PARTITION_KEY, *key]
+            payload = self._payload(len(rows), batch_size, key)
+            if batch_size > 1:
+                metadata += [_UNCOMPRESSED_SIZE, _varint(_width(payload))]
+                metadata += [_MESSAGES_IN_BATCH, _varint(batch_size)]
+            if deliver_at_ms[rows[0]]:
+                metadata += [_DELIVER_AT_TIME, varint_columns(deliver_at_ms[rows])]
+            entries[rows] = _sealed(len(rows), metadata, payload)
+        return list(entries)
+
+    def _payload(self, count: int, batch_size: int, key: Sequence[Columns]) -> list[Columns]:
+        """Random bytes; in a batch each message with its own metadata in front."""
+        size = self._topic.plan.payload_bytes
+        content = self._random.integers(0, 256, (batch_size, count, size), dtype=np.uint8)
+        if batch_size == 1:
+            return [content[0]]
+        metadata = [*((_SINGLE_KEY, *key) if key else ()), _SINGLE_PAYLOAD_SIZE, _varint(size)]
+        metadata_bytes = _width(metadata).to_bytes(4, "big")
+        return [part for message in content for part in (metadata_bytes, *metadata, message)]
+
+
+def varint_columns(numbers: Numbers) -> NDArray[np.uint8]:
+    """Protobuf's varints, a row each. All must take the same number of bytes."""
+    width = int(varint_widths(numbers[:1])[0])
+    shifts = np.arange(width, dtype=np.int64) * 7
+    columns = (numbers[:, None] >> shifts) & 0x7F
+    columns[:, :-1] |= 0x80
+    return columns.astype(np.uint8)
+
+
+def varint_widths(numbers: Numbers) -> Numbers:
+    """Bytes that each of them takes."""
+    borders = np.left_shift(np.int64(1), np.arange(7, 63, 7, dtype=np.int64))
+    return np.searchsorted(borders, numbers, side="right") + 1
+
+
+def digit_columns(numbers: Numbers, width: int) -> NDArray[np.uint8]:
+    """Decimal, with zeros in front."""
+    powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
+    return (numbers[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+
+
+def _shapes(*fields: Numbers) -> list[NDArray[np.intp]]:
+    """Entries in groups of the same shape: in each field the same width, and 0 where others have 0."""
+    code = np.zeros(len(fields[0]), dtype=np.int64)
+    for field in fields:
+        code = code * 16 + np.where(field == 0, 0, varint_widths(field))
+    return [np.flatnonzero(code == shape) for shape in np.unique(code)]
+
+
+def _sealed(count: int, metadata: Sequence[Columns], payload: Sequence[Columns]) -> list[bytes]:
+    """Header, metadata and payload as entries, with their checksums."""
+    parts = [MAGIC, bytes(4), _width(metadata).to_bytes(4, "big"), *metadata, *payload]
+    width = _width(parts)
+    matrix = np.empty((count, width), dtype=np.uint8)
+    at = 0
+    for part in parts:
+        if isinstance(part, bytes):
+            matrix[:, at : at + len(part)] = np.frombuffer(part, dtype=np.uint8)
+            at += len(part)
+        else:
+            matrix[:, at : at + part.shape[1]] = part
+            at += part.shape[1]
+    content, checksum = matrix.tobytes(), google_crc32c.value
+    stops = range(width, count * width + 1, width)
+    checksums = [checksum(content[stop - width + _CRC_STOP : stop]) for stop in stops]
+    matrix[:, _CRC_START:_CRC_STOP] = (
+        np.array(checksums, dtype=">u4").view(np.uint8).reshape(count, 4)
+    )
+    content = matrix.tobytes()
+    return [content[stop - width : stop] for stop in stops]
+
+
+def _width(parts: Sequence[Columns]) -> int:
+    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+
+
+def _varint(number: int) -> bytes:
+    return varint_columns(np.array([number], dtype=np.int64)).tobytes()
+
+
+assert HEADER_BYTES == _CRC_STOP + 4

@@ -1,0 +1,131 @@
+"""What is to be generated: how many messages on which topics, and which of them are acked.
+
+Pure. Everything follows from the plan and its seed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TENANT: Final = "public"
+NAMESPACE: Final = "default"
+
+MESSAGES_PER_MS: Final = 10
+"""Of one topic, by their publish times."""
+
+LEDGERS_PER_TOPIC_MAX: Final = 5_000
+"""What a topic's node has room for under the store's size guard, and some to spare."""
+
+START_MS: Final = 1_767_225_600_000
+"""2026-01-01, 00:00 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratePlan:
+    """Checked when it is made: raises `ConfigurationError` naming what is wrong."""
+
+    messages: int
+    seed: int
+    topics: int = 1
+    skew: float = 0.0
+    """Share of the messages that the first topic gets; 0: all get the same."""
+    subscriptions: int = 1
+    """On each topic."""
+    keys: int = 1_000
+    delayed_share: float = 0.0
+    delay_seconds_max: int = 86_400
+    batch_size: int = 1
+    payload_bytes: int = 100
+    ledger_entries: int = 50_000
+    acked_share: float = 0.0
+    """How much of a topic is acked from its beginning on, but for the holes."""
+    holes: int = 100
+    """Entries of the acked part that are not, at most, for each subscription."""
+    start_ms: int = START_MS
+    """Publish time of the first message."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{_option(name)} must be at least {least}")
+        for name in ("skew", "delayed_share", "acked_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{_option(name)} is a share: 0 to 1")
+        if self.batch_size > 1 and self.delayed_share:
+            raise ConfigurationError(
+                "delayed messages are not sent in batches: --delayed-share wants --batch-size 1"
+            )
+        ledgers = max(len(list(topic.ledgers())) for topic in self.each_topic())
+        if ledgers > LEDGERS_PER_TOPIC_MAX:
+            raise ConfigurationError(
+                f"a topic would have {ledgers:,} ledgers, and its node holds "
+                f"{LEDGERS_PER_TOPIC_MAX:,}: take more --topics or --ledger-entries"
+            )
+
+    def each_topic(self) -> Iterator[TopicPlan]:
+        """In the order in which they are written."""
+        first = round(self.messages * self.skew) if self.skew and self.topics > 1 else None
+        shared, sharing = self.messages - (first or 0), self.topics - (first is not None)
+        for number in range(self.topics):
+            if number == 0 and first is not None:
+                count = first
+            else:
+                at = number - (first is not None)
+                count = shared * (at + 1) // sharing - shared * at // sharing
+            yield TopicPlan(number, f"generated-{number}", count, self)
+
+    def subscription_names(self) -> list[str]:
+        """Of every topic."""
+        return [f"subscription-{number}" for number in range(self.subscriptions)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """One topic's part of it."""
+
+    number: int
+    name: str
+    messages: int
+    plan: GeneratePlan
+
+    @property
+    def entries(self) -> int:
+        """A batch is one; the last may be smaller than the others."""
+        return -(-self.messages // self.plan.batch_size)
+
+    @property
+    def entries_acked(self) -> int:
+        """Where the acked part ends."""
+        return round(self.entries * self.plan.acked_share)
+
+    def ledgers(self) -> Iterator[tuple[int, int]]:
+        """First entry of the topic and number of entries, of each."""
+        for first in range(0, self.entries, self.plan.ledger_entries):
+            yield first, min(self.plan.ledger_entries, self.entries - first)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+_LEAST: Final = {
+    "messages": 0,
+    "seed": 0,
+    "topics": 1,
+    "subscriptions": 0,
+    "keys": 0,
+    "delay_seconds_max": 1,
+    "batch_size": 1,
+    "payload_bytes": 0,
+    "ledger_entries": 1,
+    "holes": 0,
+    "start_ms": 0,
+}
+
+PLAN_FIELDS: Final = tuple(field.name for field in fields(GeneratePlan))

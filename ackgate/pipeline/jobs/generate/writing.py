@@ -1,0 +1,215 @@
+"""A data directory, written as a broker writes it: ledgers, topics' nodes, cursors.
+
+Edge: the metadata store and a bookie in a directory of their own, which nobody else looks at yet.
+Topic by topic, ledger by ledger; while the bookie writes one part of a ledger the next is made.
+Message ledgers are closed; cursors are left as by a broker that was killed, with their ledgers, since
+one that is closed keeps nothing but its last state.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ackgate.config.persistence import PersistenceSettings
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.errors import OwnershipError
+from ackgate.persistence.cursor_ledger import ledger_options
+from ackgate.persistence.cursor_store import CursorStore
+from ackgate.persistence.data_directory import metadata_path
+from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence.ledgers.lost_metadata import RUN_COUNTER_PATH
+from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.metadata.changes import count_up
+from ackgate.persistence.metadata.rules import MUST_NOT_EXIST
+from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence.paths import cursor_path, topic_path
+from ackgate.persistence.topic_node import (
+    TOPIC_PATH_KEY,
+    MessageLedgerRecord,
+    TopicNode,
+    encode_topic_node,
+)
+from ackgate.pipeline.jobs.generate.entries import EntryMaker
+from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS, NAMESPACE, TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ackgate.persistence.metadata.sqlite import SqliteMetadataStore as Metadata
+    from ackgate.persistence.ports import AppendTicket
+    from ackgate.pipeline.jobs.generate.plan import GeneratePlan, TopicPlan
+
+_BYTES_PER_APPEND: Final = 4 * 1024 * 1024
+_ENTRIES_PER_APPEND_MAX: Final = 10_000
+_PERSISTS: Final = 4
+"""Writes of a cursor's state, so that it has a history."""
+
+_OWNER_EPOCH: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How much there is now."""
+
+    entries: int
+    message_ledgers: int
+    entry_bytes: int
+    cursors: int
+
+
+async def write_data(directory: Path, plan: GeneratePlan, tell: Callable[[str], None]) -> Written:
+    """Write all of it into this empty directory. Raises `StorageError`."""
+    settings = PersistenceSettings()
+    clock = _Clock(plan.start_ms)
+    random_bytes = random.Random(plan.seed).randbytes  # noqa: S311 - the same names every time
+    async with AsyncExitStack() as stack:
+        metadata = await SqliteMetadataStore.open(
+            metadata_path(directory), node_bytes_max=settings.metadata_store_max_node_bytes
+        )
+        stack.push_async_callback(metadata.close)
+        bookies = await open_bookies(
+            settings.bookie_paths(directory),
+            settings=bookie_settings(settings),
+            random_bytes=random_bytes,
+        )
+        client = BookieLedgerClient(
+            bookies,
+            metadata,
+            settings=ledger_client_settings(settings),
+            clock_ms=clock,
+            random_bytes=random_bytes,
+        )
+        stack.push_async_callback(client.close)
+        await count_up(metadata, RUN_COUNTER_PATH, first=0)
+        writing = _Writing(plan, client, metadata, settings, clock)
+        done = 0
+        for topic in plan.each_topic():
+            await writing.topic(topic)
+            done += topic.messages
+            tell(f"{done:,} of {plan.messages:,} messages on {topic.number + 1:,} topics")
+        return writing.written
+
+
+class _Clock:
+    """Time goes on with the messages."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class _Writing:
+    """What is common to all topics."""
+
+    def __init__(
+        self,
+        plan: GeneratePlan,
+        client: BookieLedgerClient,
+        metadata: Metadata,
+        settings: PersistenceSettings,
+        clock: _Clock,
+    ) -> None:
+        self.written = Written(0, 0, 0, 0)
+        self._plan = plan
+        self._client = client
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+
+    async def topic(self, topic: TopicPlan) -> None:
+        """Its ledgers, then the node that names them, then its cursors."""
+        path = topic_path(TENANT, NAMESPACE, topic.name)
+        self._clock.now_ms = self._plan.start_ms
+        maker, facts = EntryMaker(topic), MessageLedgers()
+        records = []
+        for first, count in topic.ledgers():
+            record = await self._ledger(path, maker, first, count)
+            facts.open_ledger(record.ledger_id)
+            facts.close_ledger(record.ledger_id, count)
+            records.append(record)
+        node = TopicNode(ledgers=tuple(records), owner_epoch=_OWNER_EPOCH)
+        await self._metadata.put(path, encode_topic_node(node), expected_version=MUST_NOT_EXIST)
+        for number, name in enumerate(self._plan.subscription_names()):
+            await self._cursor(cursor_path(path, name), topic, number, facts)
+        self._count(
+            entries=topic.entries,
+            message_ledgers=len(records),
+            entry_bytes=sum(record.size_bytes for record in records),
+            cursors=self._plan.subscriptions,
+        )
+
+    async def _ledger(
+        self, path: str, maker: EntryMaker, first: int, count: int
+    ) -> MessageLedgerRecord:
+        opened_ms = self._clock.now_ms
+        options = ledger_options(path, self._settings)
+        writer = await self._client.create(
+            replace(options, custom_metadata={TOPIC_PATH_KEY: path.encode()})
+        )
+        step = self._entries_per_append()
+        under_way: AppendTicket | None = None
+        for at in range(first, first + count, step):
+            entries = maker.make(at, min(step, first + count - at))
+            ticket = writer.append(entries)
+            if under_way is not None:
+                await under_way.durable
+            under_way = ticket
+        if under_way is not None:
+            await under_way.durable
+        sent = (first + count) * self._plan.batch_size
+        self._clock.now_ms = self._plan.start_ms + sent // MESSAGES_PER_MS
+        await writer.close()
+        return MessageLedgerRecord(
+            writer.ledger_id, count, writer.length_bytes, opened_ms, self._clock.now_ms
+        )
+
+    def _entries_per_append(self) -> int:
+        entry_bytes = self._plan.batch_size * (self._plan.payload_bytes + 32) + 64
+        return max(1, min(_ENTRIES_PER_APPEND_MAX, _BYTES_PER_APPEND // entry_bytes))
+
+    async def _cursor(
+        self, path: str, topic: TopicPlan, number: int, facts: MessageLedgers
+    ) -> None:
+        store = await CursorStore.open(
+            path=path,
+            ledgers=facts,
+            ledger_client=self._client,
+            metadata=self._metadata,
+            settings=self._settings,
+            batch_index_acks=True,
+            owner_epoch=_OWNER_EPOCH,
+            clock_ms=self._clock,
+            create_at=facts.first_position,
+        )
+        border = topic.entries_acked
+        source = np.random.default_rng((self._plan.seed, topic.number, number))
+        holes = np.unique(source.integers(0, border, self._plan.holes)) if border else np.empty(0)
+        for part in range(_PERSISTS):
+            start, stop = border * part // _PERSISTS, border * (part + 1) // _PERSISTS
+            acked = np.setdiff1d(np.arange(start, stop), holes, assume_unique=True)
+            _ack(store, topic, facts, acked)
+            await store.flush()
+        store.abandon(OwnershipError("whoever starts on this data owns it"))
+
+    def _count(self, **more: int) -> None:
+        self.written = replace(
+            self.written, **{name: getattr(self.written, name) + n for name, n in more.items()}
+        )
+
+
+def _ack(
+    store: CursorStore, topic: TopicPlan, facts: MessageLedgers, entries: np.ndarray[Any, Any]
+) -> None:
+    """Ack entries that are numbered through the topic."""
+    for ledger_id, (first, count) in zip(facts.ledger_ids, topic.ledgers(), strict=True):
+        start, stop = np.searchsorted(entries, (first, first + count))
+        if stop > start:
+            store.cursor.ack_many(ledger_id, entries[start:stop] - first)
