@@ -1,0 +1,130 @@
+"""The files of several bookies, opened for looking.
+
+Edge: blocking; takes no lock, changes nothing, so that a broker beside it does not notice. Made once
+per task and used for all its ranges: a directory is listed again only when it has changed, or when an
+entry was not found.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.ledgers.disk import OsDisk
+from ackgate.persistence.ledgers.entry_codec import CrcDigest
+from ackgate.persistence.ledgers.fragment_storage import FragmentStorage
+from ackgate.persistence.ledgers.journal_view import JournalView
+from ackgate.persistence.ledgers.layout import JOURNAL_DIRECTORY, LEDGERS_DIRECTORY
+from ackgate.persistence.ledgers.settings import BookieSettings
+from ackgate.persistence.ports import DigestType
+from ackgate.pipeline.storage.fragment_stream import FragmentStream
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from ackgate.persistence.ledgers.disk import Disk
+    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
+    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.ranges import EntryRange
+
+_SETTINGS = BookieSettings(open_files_max=32)
+
+
+class BookieFiles:
+    """One bookie's fragment files and journals."""
+
+    def __init__(self, disk: Disk, bookie_id: str, directory: Path) -> None:
+        self.bookie_id = bookie_id
+        self.directory = directory
+        self._disk = disk
+        self._ledgers = directory / LEDGERS_DIRECTORY
+        self._storage = FragmentStorage(disk, self._ledgers, _SETTINGS, os.urandom)
+        self._journals = JournalView(disk, directory / JOURNAL_DIRECTORY, None)
+        self._storage.refresh()
+
+    def streams(
+        self, ledger_id: int, digest: Digest, *, fragment: int | None = None
+    ) -> list[FragmentStream]:
+        """The ledger's files as of the last listing, each read from its front.
+
+        `fragment`: only those named by a fragment that begins with this entry.
+        """
+        streams = []
+        for name in self._storage.names(ledger_id):
+            if fragment is not None and name.first_entry_id != fragment:
+                continue
+            try:
+                file = self._disk.open_read(self._ledgers / str(name))
+            except FileNotFoundError:
+                continue
+            streams.append(
+                FragmentStream(file, bookie=self.bookie_id, ledger_id=ledger_id, digest=digest)
+            )
+        return streams
+
+    def find(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
+        """Copies of entries first..last, wherever they are; digests are not verified."""
+        return self._storage.read(ledger_id, first, last, is_wide=True)
+
+    def find_moving(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
+        """As `find`, in journals too, and in files made since they were listed."""
+        # In this order: what has left a journal is in a fragment file by then.
+        self._journals.refresh()
+        found = self._journals.read(ledger_id, first, last)
+        self._storage.refresh()
+        return found + self.find(ledger_id, first, last)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._storage.close()
+
+
+class OpenBookies:
+    """Those bookies of `places` that were asked for so far. Close it, or use it in a `with`."""
+
+    def __init__(self, places: BookiePlaces) -> None:
+        self._places = places
+        self._disk = OsDisk()
+        self._open: dict[str, BookieFiles] = {}
+
+    def bookie(self, bookie_id: str) -> BookieFiles | None:
+        """None: it is not among the places, or its directory is gone."""
+        files = self._open.get(bookie_id)
+        directory = self._places.directories.get(bookie_id)
+        if files is None and directory is not None:
+            try:
+                files = BookieFiles(self._disk, bookie_id, Path(directory))
+            except FileNotFoundError:
+                return None
+            self._open[bookie_id] = files
+        return files
+
+    def digest(self, entry_range: EntryRange) -> Digest:
+        """What verifies the range's entries.
+
+        Raises `DigestMismatchError` for a wrong password, `ConfigurationError`.
+        """
+        digest_type = entry_range.metadata.digest_type
+        if digest_type is DigestType.CRC32C:
+            return CrcDigest()
+        if entry_range.password_check is None:
+            raise ConfigurationError(
+                f"ledger {entry_range.ledger_id}: its digests ({digest_type.value}) need a password"
+            )
+        return entry_range.password_check.digest(
+            entry_range.ledger_id, digest_type, self._places.password
+        )
+
+    def close(self) -> None:
+        """Close all of them."""
+        for files in self._open.values():
+            files.close()
+        self._open.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

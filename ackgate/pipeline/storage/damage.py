@@ -1,0 +1,30 @@
+"""A damaged place of a bookie's files, and what it cost.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Damage:
+    """A stretch of a file that is not what was written."""
+
+    ledger_id: int
+    bookie: str
+    file: str
+    offset: int
+    end_offset: int
+    why: str
+    behind_entry_id: int
+    """Last entry that the file holds whole in front of it; -1: none."""
+    is_tail: bool = False
+    """Nothing whole follows: a broker is writing there, or was when it was killed."""
+    entries_lost: int = 0
+    """Entries that should be here and that no other copy could give either."""
+
+    def __str__(self) -> str:
+        span = f"bytes {self.offset} to {self.end_offset}"
+        return f"bookie {self.bookie}: {self.file}: {span}: {self.why}"

@@ -1,0 +1,272 @@
+"""Reading a range of entries: each once, ascending, verified, from whichever copy is good.
+
+Edge: blocking. Striped entries lie on several bookies; as few of them are read as hold everything::
+
+    ensemble 3, write quorum 2      bookie 0     0  .  2  3  .  5      read
+                                    bookie 1     0  1  .  3  4  .      read: with bookie 0 that is all
+                                    bookie 2     .  1  2  .  4  5      only for entries that are missing
+
+What these do not give is looked for on every bookie that should have it, in its journals too (entries
+that are in no fragment file yet). What is still missing then is lost: an error that says where, or
+with ``on_corrupt="skip"`` a count in `damages`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from ackgate.errors import NoSuchEntryError, StorageError
+from ackgate.persistence.ledgers.quorum import holds
+from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.storage.damage import Damage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.pipeline.storage.bookie_files import BookieFiles
+    from ackgate.pipeline.storage.fragment_stream import FragmentStream
+    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.ranges import EntryRange
+
+OnCorrupt = Literal["fail", "skip"]
+
+_FIRST_ENTRIES: Final = 1024
+_ENTRIES_MAX: Final = 16_384
+_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""A batch is about that large, or `_ENTRIES_MAX` entries; bounds the memory of a task."""
+
+_NAMED_MAX: Final = 5
+"""Damaged places that an error message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBatch:
+    """Entries of one ledger, ascending."""
+
+    entry_ids: npt.NDArray[np.int64]
+    payloads: list[bytes]
+
+
+def read_range(
+    bookies: BookiePlaces | OpenBookies,
+    entry_range: EntryRange,
+    *,
+    on_corrupt: OnCorrupt = "fail",
+    damages: list[Damage] | None = None,
+) -> Iterator[EntryBatch]:
+    """The range's entries. Whoever reads many ranges gives `OpenBookies`.
+
+    `damages` gets every damaged place that was met, when the reading is over. Raises
+    `NoSuchEntryError` (a `CorruptRecordError`) naming bookies, files and bytes, `StorageError`.
+    """
+    with contextlib.ExitStack() as stack:
+        if not isinstance(bookies, OpenBookies):
+            bookies = stack.enter_context(OpenBookies(bookies))
+        try:
+            reading = _Reading(bookies, entry_range, is_skipping=on_corrupt == "skip")
+            stack.callback(reading.close)
+            try:
+                yield from reading.batches()
+            finally:
+                if damages is not None:
+                    damages += reading.damages()
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise StorageError(
+                f"ledger {entry_range.ledger_id}: {where}{error.strerror or error}"
+            ) from error
+
+
+class _Reading:
+    """One reading of one range."""
+
+    def __init__(self, bookies: OpenBookies, entry_range: EntryRange, *, is_skipping: bool) -> None:
+        self._range = entry_range
+        self._is_skipping = is_skipping
+        self._ledger_id = entry_range.ledger_id
+        self._size = entry_range.metadata.ensemble_size
+        self._quorum = entry_range.metadata.write_quorum
+        self._ensemble = entry_range.fragment.ensemble
+        self._digest = bookies.digest(entry_range)
+        self._copies = [bookies.bookie(bookie) for bookie in self._ensemble]
+        self._examined: list[Damage] | None = None
+        self._missing: list[Damage] = []
+        self._streams: list[FragmentStream] = []
+        for place in self._places_to_read():
+            self._streams += self._streams_at(place, entry_range.fragment.first_entry_id)
+
+    def _places_to_read(self) -> list[int]:
+        """As few places as hold every entry, of those that are there."""
+        size, chosen = self._size, []
+        open_classes = set(range(size))
+        start = self._ledger_id % size
+        for place in [*range(start, size), *range(start)]:
+            held = {c for c in open_classes if holds(place, c, size, self._quorum)}
+            if held and self._copies[place] is not None:
+                chosen.append(place)
+                open_classes -= held
+        return chosen
+
+    def _streams_at(self, place: int, fragment: int | None) -> list[FragmentStream]:
+        files = self._copies[place]
+        if files is None:
+            return []
+        return files.streams(self._ledger_id, self._digest, fragment=fragment)
+
+    def batches(self) -> Iterator[EntryBatch]:
+        """The entries, a bounded number at a time."""
+        first, stop = self._range.first_entry_id, self._range.last_entry_id + 1
+        for stream in self._streams:
+            stream.skip_to(first)
+        count = _FIRST_ENTRIES
+        while first < stop:
+            behind = min(first + count, stop)
+            batch = self._batch(first, behind)
+            size = sum(map(len, batch.payloads))
+            if batch.payloads:
+                yield batch
+            count = max(1, min(_ENTRIES_MAX, 2 * count, count * _BATCH_BYTES // max(size, 1)))
+            first = behind
+
+    def _batch(self, first: int, behind: int) -> EntryBatch:
+        taken = [stream.take(behind - 1) for stream in self._streams]
+        entry_ids = np.arange(first, behind, dtype=np.int64)
+        if len(taken) == 1:
+            found_ids = np.array([entry[1] for entry in taken[0]], np.int64)
+            if np.array_equal(found_ids, entry_ids):
+                return EntryBatch(entry_ids, [entry[5] for entry in taken[0]])
+        found = {e.entry_id: e.payload for entries in taken for e in entries}
+        missing = [entry_id for entry_id in range(first, behind) if entry_id not in found]
+        if missing:
+            lost = self._look_further(missing, found)
+            if lost:
+                self._lose(lost)
+                entry_ids = np.setdiff1d(entry_ids, np.array(lost, np.int64), assume_unique=True)
+        return EntryBatch(entry_ids, [found[entry_id] for entry_id in entry_ids.tolist()])
+
+    # ------------------------------------------------------------------------------- other copies
+
+    def _look_further(self, missing: list[int], found: dict[int, bytes]) -> list[int]:
+        """Add to `found` what other copies have. Returns what is in none."""
+        copies = [(place, files) for place, files in enumerate(self._copies) if files is not None]
+        for place, files in copies:
+            missing = self._look(missing, found, place, files, is_moving=False)
+        for place, files in copies:
+            missing = self._look(missing, found, place, files, is_moving=True)
+        return missing
+
+    def _look(
+        self,
+        missing: list[int],
+        found: dict[int, bytes],
+        place: int,
+        files: BookieFiles,
+        *,
+        is_moving: bool,
+    ) -> list[int]:
+        held = [i for i in missing if holds(place, i, self._size, self._quorum)]
+        if not held:
+            return missing
+        find = files.find_moving if is_moving else files.find
+        self._keep_good(find(self._ledger_id, held[0], held[-1]), set(held), found)
+        return [entry_id for entry_id in missing if entry_id not in found]
+
+    def _keep_good(
+        self, entries: Iterable[StoredEntry], wanted: set[int], found: dict[int, bytes]
+    ) -> None:
+        for entry in entries:
+            if (
+                entry.entry_id in wanted
+                and entry.ledger_id == self._ledger_id
+                and self._digest.matches(entry)
+            ):
+                found[entry.entry_id] = entry.payload
+
+    # ------------------------------------------------------------------------------------- damage
+
+    def _lose(self, lost: list[int]) -> None:
+        """Raises `NoSuchEntryError`, unless they are to be skipped."""
+        culprits: dict[int, Damage] = {}
+        for entry_id in lost:
+            damage = self._culprit(entry_id)
+            damage.entries_lost += 1
+            culprits[id(damage)] = damage
+        if self._is_skipping:
+            return
+        named = list(culprits.values())
+        named += [
+            damage
+            for damage in self._examined or ()
+            if id(damage) not in culprits and damage.behind_entry_id < lost[-1]
+        ]
+        raise NoSuchEntryError(
+            f"ledger {self._ledger_id}: no good copy of {_words(lost)}: "
+            + "; ".join(map(str, named[:_NAMED_MAX]))
+        )
+
+    def _culprit(self, entry_id: int) -> Damage:
+        """The damaged place nearest in front of a lost entry, on one of its bookies."""
+        if self._examined is None:
+            self._examined = self._examine()
+        bookies = {
+            bookie
+            for place, bookie in enumerate(self._ensemble)
+            if holds(place, entry_id, self._size, self._quorum)
+        }
+        fitting = [
+            damage
+            for damage in self._examined
+            if damage.bookie in bookies and damage.behind_entry_id < entry_id
+        ]
+        if fitting:
+            return max(fitting, key=lambda damage: damage.behind_entry_id)
+        for damage in self._missing:
+            if damage.bookie in bookies:
+                return damage
+        place = entry_id % self._size
+        files = self._copies[place]
+        where, why = ("", "no such bookie here")
+        if files is not None:
+            where, why = str(files.directory), "the entry is in none of its files"
+        self._missing.append(
+            Damage(self._ledger_id, self._ensemble[place], where, 0, 0, why, entry_id - 1)
+        )
+        return self._missing[-1]
+
+    def _examine(self) -> list[Damage]:
+        """Every damaged place of every copy. Reads them all: only once something is lost."""
+        damages = []
+        for place in range(self._size):
+            for stream in self._streams_at(place, None):
+                while stream.take(self._range.last_entry_id, blocks_max=1):
+                    pass
+                damages += stream.damages
+                if stream.torn_tail is not None:
+                    damages.append(stream.torn_tail)
+                stream.close()
+        return damages
+
+    def damages(self) -> list[Damage]:
+        """The damaged places met so far; a torn tail only if it has lost something."""
+        if self._examined is None:
+            return [damage for stream in self._streams for damage in stream.damages]
+        counted = [d for d in self._examined if not d.is_tail or d.entries_lost]
+        return counted + self._missing
+
+    def close(self) -> None:
+        """Give the files back."""
+        for stream in self._streams:
+            stream.close()
+
+
+def _words(entry_ids: list[int]) -> str:
+    if len(entry_ids) == 1:
+        return f"entry {entry_ids[0]}"
+    return f"{len(entry_ids)} entries from {entry_ids[0]} to {entry_ids[-1]}"
