@@ -78,3 +78,40 @@ class Story:
         """All that the cursor holds so far is durable."""
         version, detail = self.versions[subscription], json.dumps(outcome or {})
         return self.add("persisted", subscription, version=version, detail=detail)
+
+    def nack(self, subscription: str, ledger_id: int, entry_id: int, **columns: Any) -> Story:
+        """Give it again: asked for by ``c#1``, unless the columns say else."""
+        known = {"consumer": "c#1", "reason": "asked", "ledger_id": ledger_id, "entry_id": entry_id}
+        return self.add("nacked", subscription, **(known | columns))
+
+    def subscribe(
+        self, subscription: str, ledger_id: int, entry_id: int, kind: str = "Shared"
+    ) -> Story:
+        """A new subscription: everything up to this position counts as acked."""
+        detail = json.dumps({"position": [ledger_id, entry_id]})
+        return self.add("subscribed", subscription, reason=kind, detail=detail)
+
+    def reset(
+        self, subscription: str, ledger_id: int, entry_id: int, reason: str = "seek"
+    ) -> Story:
+        """The mark-delete is put to this position, without acks above it."""
+        self.versions[subscription] += 1
+        detail = json.dumps({"mark_delete": [ledger_id, entry_id]})
+        version = self.versions[subscription]
+        return self.add("reset", subscription, reason=reason, version=version, detail=detail)
+
+    def consumer_removed(self, subscription: str, consumer: str = "c#1") -> Story:
+        """It closed, or its connection was lost."""
+        return self.add("consumer_removed", subscription, consumer=consumer)
+
+    def recovered(self, subscription: str) -> Story:
+        """Its state has been read back by the new owner."""
+        return self.add("recovered", subscription, version=self.versions[subscription])
+
+    def gate(self, subscription: str, *, is_shut: bool, reason: str = "ranges") -> Story:
+        """It shuts or opens."""
+        return self.add("gate_shut" if is_shut else "gate_opened", subscription, reason=reason)
+
+    def dropped(self, count: int) -> Story:
+        """So many events are missing here."""
+        return self.add("dropped", version=count)

@@ -1,0 +1,85 @@
+"""What the audit reads of the delivery journal, and the expressions that it is read with.
+
+Pure: expressions only. The order of events is that of `at`: the owner's epoch, then the number of
+the event in it; clocks are for latencies only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from ackgate.pipeline.job import DataFrame
+
+Expression: TypeAlias = Any
+"""Spark's, which has no types here."""
+
+JOURNAL_COLUMNS: Final = (
+    "topic",
+    "owner_epoch",
+    "sequence",
+    "time_us",
+    "event",
+    "subscription",
+    "consumer",
+    "ledger_id",
+    "entry_id",
+    "unacked_indexes",
+    "is_cumulative",
+    "reason",
+    "version",
+    "key",
+    "deliver_at_ms",
+    "detail",
+)
+"""Of the table ``delivery_journal``; no heavy ones."""
+
+SUBSCRIPTION: Final = ("topic", "subscription")
+ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")
+POSITION: Final = ("ledger_id", "entry_id")
+
+NO: Final = False
+YES: Final = True
+"""For `coalesce`, where there is nothing to compare."""
+
+
+def at() -> Expression:
+    """When, as an order: later events are greater."""
+    return f.struct("owner_epoch", "sequence", "time_us")
+
+
+def position(ledger_id: str = "ledger_id", entry_id: str = "entry_id") -> Expression:
+    """A position, ordered as positions are."""
+    return f.struct(f.col(ledger_id).alias("ledger_id"), f.col(entry_id).alias("entry_id"))
+
+
+def mark_delete() -> Expression:
+    """Of subscribed and reset: everything up to it counts as acked."""
+
+    def part(column: str, index: int) -> Expression:
+        told = [
+            f.get_json_object("detail", f"$.{name}[{index}]").cast("bigint")
+            for name in ("position", "mark_delete")
+        ]
+        return f.coalesce(f.col(column), *told).alias(column)
+
+    return f.struct(part("ledger_id", 0), part("entry_id", 1))
+
+
+def events_of(journal: DataFrame, *kinds: str) -> DataFrame:
+    """The events of these kinds, with `at`."""
+    return journal.where(f.col("event").isin(*kinds)).withColumn("at", at())
+
+
+def whole_acks(journal: DataFrame) -> DataFrame:
+    """Acks of one entry that leave none of its messages unacked."""
+    return events_of(journal, "acked").where(f.col("unacked_indexes").isNull())
+
+
+def cumulative_marks(journal: DataFrame) -> DataFrame:
+    """Cumulative acks, as the last position that each acks whole; with the columns of the event."""
+    acks = events_of(journal, "acked").where("is_cumulative")
+    is_partial = f.col("unacked_indexes").isNotNull()
+    return acks.withColumn("entry_id", f.col("entry_id") - f.when(is_partial, 1).otherwise(0))
