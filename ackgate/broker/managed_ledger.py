@@ -56,7 +56,7 @@ from ackgate.persistence.backoff import backoff_seconds
 from ackgate.persistence.epoch_node import WRITES_MAX
 from ackgate.persistence.owned_topic_node import OwnedTopicNode
 from ackgate.persistence.ports import SessionState
-from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode
+from ackgate.persistence.topic_node import TOPIC_PATH_KEY, MessageLedgerRecord, TopicNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,9 +72,6 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger(__name__)
-
-TOPIC_PATH_KEY: Final = "ackgate/topic"
-"""Custom metadata of a message ledger: the path of its topic's node."""
 
 SWITCH_SECONDS_MAX: Final = 30.0
 """How long adds wait for a new ledger while the metadata store fails; the producers' own time-out."""

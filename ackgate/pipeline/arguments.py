@@ -1,7 +1,7 @@
 """The command line of ``ackgate pipeline``: what all jobs understand, and the job's own beside it.
 
-Only the module of the job that was named is loaded, and none of them imports Spark. Jobs that are
-not part of this build are not offered.
+Jobs are loaded for this, and none of them imports Spark by that. One that is not part of this build
+is not offered.
 """
 
 from __future__ import annotations
@@ -65,13 +65,18 @@ def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
 
 def offered_jobs() -> tuple[str, ...]:
     """Names of the jobs that are part of this build."""
-    return tuple(name for name in JOBS if importlib.util.find_spec(_module_of(name)) is not None)
+    return tuple(name for name in JOBS if _has_job(_module_of(name)))
 
 
 def load_job(name: str) -> Job:
     """One of the jobs that are offered."""
     job: Job = importlib.import_module(_module_of(name)).JOB
     return job
+
+
+def _has_job(module: str) -> bool:
+    is_there = importlib.util.find_spec(module) is not None
+    return is_there and hasattr(importlib.import_module(module), "JOB")
 
 
 def _module_of(name: str) -> str:

@@ -111,6 +111,10 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
             driver_memory=arguments.driver_memory,
             settings=spark_settings(arguments),
         )
+        if not arguments.verbose:
+            session.sparkContext.setLogLevel(
+                "OFF"
+            )  # else each failed task is a page of Java's trace
         register(session)
         try:
             yield session

@@ -1,0 +1,57 @@
+"""What Spark says at length is told in a line."""
+
+import pytest
+
+from ackgate.pipeline.failures import is_of_spark, told_by
+
+TRACE = """An error occurred while calling o85.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
+Traceback (most recent call last):
+  File "worker.py", line 1245, in main
+    process()
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(Runner.scala:581)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.io.IOException: something else
+\t... 17 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            "ackgate.errors.CorruptRecordError: ledger 3: entry 7 of f.avro is damaged at 120",
+            "ledger 3: entry 7 of f.avro is damaged at 120",
+        ),
+        (
+            "ackgate.pipeline.source.NoSuchTopicError: no topic 'a'; there is 'b'",
+            "no topic 'a'; there is 'b'",
+        ),
+        ("ValueError: wrong", "ValueError: wrong"),
+        (
+            "ModuleNotFoundError: No module named 'ackgate.cursor'",
+            (
+                "the cluster's workers lack the package 'ackgate': install ackgate[spark] in their "
+                "Python, in the same versions"
+            ),
+        ),
+        ("", "An error occurred while calling o85.save."),
+    ],
+)
+def test_the_line_that_helps_is_found(error, told):
+    assert told_by(TRACE.format(error=error)) == told
+
+
+def test_it_never_is_a_page():
+    assert len(told_by("x" * 100_000)) < 1_100
+    assert told_by("\n\n") == "Spark failed and did not say why"
+
+
+def test_only_sparks_own_errors_are_told_so():
+    spark = type("PySparkException", (Exception,), {"__module__": "pyspark.errors.exceptions.base"})
+
+    assert is_of_spark(spark())
+    assert is_of_spark(type("Mine", (spark,), {})())
+    assert not is_of_spark(ValueError())

@@ -1,0 +1,55 @@
+"""Without Java 17 and the packages nothing is started, and it is said what is missing."""
+
+import importlib.util
+
+import pytest
+
+from ackgate.errors import ConfigurationError
+from ackgate.pipeline.prerequisites import check_java, check_spark_can_run
+
+
+def java_that_says(tmp_path, text):
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}\nEND\n")
+    java.chmod(0o755)
+    return str(java)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['openjdk version "17.0.9" 2023-10-17', 'openjdk version "21" 2023', 'java version "17-ea"'],
+)
+def test_a_new_java_will_do(tmp_path, text):
+    check_java(java_that_says(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('java version "1.8.0_392"', "is Java 8"),
+        ('openjdk version "11.0.21" 2023-10-17', "is Java 11"),
+        ("Segmentation fault", "may not be Java"),
+    ],
+)
+def test_another_one_is_refused(tmp_path, text, told):
+    with pytest.raises(ConfigurationError, match=told):
+        check_java(java_that_says(tmp_path, text))
+
+
+def test_where_java_was_looked_for_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+
+    with pytest.raises(
+        ConfigurationError, match=r"Java 17 or newer, and there is no .*nowhere/bin/java"
+    ):
+        check_spark_can_run()
+
+
+def test_missing_packages_are_named(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name)
+    )
+
+    with pytest.raises(ConfigurationError, match=r"pyspark is not installed.*ackgate\[spark\]"):
+        check_spark_can_run()

@@ -1,0 +1,173 @@
+"""`ackgate pipeline JOB` around a job: output, summary, exit codes. Without Spark."""
+
+import contextlib
+import json
+import os
+import sys
+from types import ModuleType
+
+import pytest
+
+from ackgate.__main__ import main
+from ackgate.errors import ConfigurationError, StorageError
+from ackgate.pipeline import arguments, command
+from ackgate.pipeline.job import JobSummary, SummaryTable
+
+SUMMARY = JobSummary(
+    {"messages": 1_234_567, "share": 0.5, "is_exact": True, "newest": None},
+    (
+        SummaryTable(
+            "By topic", ("topic", "entries"), (("a", 1_000), ("long-name", 7)), rows_left_out=3
+        ),
+    ),
+)
+TOLD = """\
+messages  1,234,567
+share     0.500
+is_exact  yes
+newest    -
+
+By topic
+topic      entries
+a            1,000
+long-name        7
+... and 3 more
+"""
+
+
+class FakeJob:
+    name = "audit"
+    help = "a job of this test"
+
+    def __init__(self):
+        self.answer = SUMMARY
+        self.error = None
+        self.given = None
+
+    def add_arguments(self, parser):
+        parser.add_argument("--own", type=int, default=3)
+
+    def run(self, run):
+        self.given = run
+        run.progress("at work")
+        (run.output / "result").write_text("1")
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+@pytest.fixture
+def job(monkeypatch):
+    module, job = ModuleType("ackgate.pipeline.jobs.audit"), FakeJob()
+    module.JOB = job
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(arguments, "offered_jobs", lambda: ("audit",))
+    monkeypatch.setattr(command, "check_spark_can_run", lambda: None)
+    monkeypatch.setattr(command, "_session", lambda _: contextlib.nullcontext(None))
+    return job
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "data").mkdir()
+
+    def run(*words, data="data"):
+        base = ["pipeline", "audit", "--data-dir", str(tmp_path / data)]
+        return main([*base, "--output", str(tmp_path / "out"), *words])
+
+    return run
+
+
+def test_the_summary_is_told_and_kept(job, run, tmp_path, capsys):
+    assert run("--topic", "t", "--own", "5", "--format", "csv") == 0
+
+    told = capsys.readouterr()
+    assert told.out == TOLD
+    assert told.err == "at work\n"
+    assert sorted(os.listdir(tmp_path / "out")) == ["result", "summary.json"]
+    kept = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert kept["figures"] == dict(SUMMARY.figures)
+    assert kept["tables"]["By topic"][1] == {"topic": "long-name", "entries": 7}
+    assert job.given.arguments.own == 5
+    assert job.given.result_format == "csv"
+    assert job.given.data.options == {"path": str(tmp_path / "data"), "topic": "t"}
+
+
+def test_json_alone_for_programs(job, run, capsys):
+    assert run("--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["figures"]["messages"] == 1_234_567
+
+
+def test_a_job_that_finds_what_must_not_be_says_so_by_its_exit_code(job, run, tmp_path):
+    job.answer = JobSummary({"losses": 1}, is_fine=False)
+
+    assert run() == 1
+    assert (tmp_path / "out" / "summary.json").exists(), "what it found is what it is for"
+
+
+class Py4JJavaError(Exception):
+    __module__ = "py4j.protocol"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (StorageError("disk is away"), 1, "ackgate: disk is away"),
+        (ConfigurationError("not so"), 2, "ackgate: not so"),
+        (KeyboardInterrupt(), 130, "ackgate: interrupted; nothing was written"),
+        (
+            Py4JJavaError("o1.save\nackgate.errors.StorageError: f is gone\n\tat a.b(C.java:1)\n"),
+            1,
+            "ackgate: f is gone",
+        ),
+    ],
+)
+def test_a_failure_is_a_line_and_leaves_nothing(job, run, tmp_path, capsys, error, code, told):
+    job.error = error
+
+    assert run() == code
+
+    assert capsys.readouterr().err.splitlines() == ["at work", told]
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_a_defect_of_ours_is_not_hidden(job, run, tmp_path):
+    job.error = ZeroDivisionError()
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_done(job, run, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+
+    assert run() == 2
+
+    assert "exists" in capsys.readouterr().err
+    assert job.given is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--conf", "spark.x"], "wants KEY=VALUE"),
+        (["--data-dir", "nowhere"], "nowhere: there is no such directory"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(job, run, monkeypatch, capsys, words, told):
+    monkeypatch.setattr(
+        command, "_session", lambda a: contextlib.nullcontext(arguments.spark_settings(a))
+    )
+
+    assert run(*words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_jobs_that_are_not_there_are_not_offered(capsys):
+    assert "generate" in arguments.offered_jobs()
+    with pytest.raises(SystemExit) as end:
+        main(["pipeline", "no-such-job"])
+    assert end.value.code == 2
+    assert "invalid choice" in capsys.readouterr().err
