@@ -1,0 +1,75 @@
+"""`ackgate pipeline` with a real session of its own: what a person sees, and what is left."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = '''
+import sys
+from types import ModuleType
+
+from ackgate.__main__ import main
+from ackgate.pipeline import arguments
+from ackgate.pipeline.job import JobSummary
+
+
+class Job:
+    """Doubles numbers in tasks; 7 is damaged when asked for."""
+
+    name = "audit"
+    help = "of this test"
+
+    def add_arguments(self, parser):
+        parser.add_argument("--damaged", action="store_true")
+
+    def run(self, run):
+        is_damaged = run.arguments.damaged
+
+        def double(batches):
+            import pyarrow as pa
+            import pyarrow.compute as pc
+
+            from ackgate.errors import CorruptRecordError
+
+            for batch in batches:
+                ids = batch.column(0)
+                if is_damaged and 7 in ids.to_pylist():
+                    raise CorruptRecordError("ledger 3: entry 7 is damaged")
+                yield pa.RecordBatch.from_arrays([pc.multiply(ids, 2)], ["doubled"])
+
+        frame = run.spark.range(10, numPartitions=2).mapInArrow(double, "doubled bigint")
+        run.progress("doubling")
+        run.write("numbers", frame)
+        return JobSummary({"rows": run.spark.read.parquet(str(run.output / "numbers")).count()})
+
+
+module = ModuleType("ackgate.pipeline.jobs.audit")
+module.JOB = Job()
+sys.modules[module.__name__] = module
+arguments.offered_jobs = lambda: ("audit",)
+directory = sys.argv[1]
+base = ["pipeline", "audit", "--data-dir", directory, "--master", "local[2]"]
+print(main([*base, "--output", directory + "/good", "--json"]))
+print(main([*base, "--output", directory + "/bad", "--damaged"]))
+'''
+
+
+@pytest.mark.slow
+def test_a_good_run_and_one_that_fails_in_a_task(tmp_path):
+    told = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+    lines = told.stdout.splitlines()
+    assert lines[-1] == "1", told.stderr
+    assert lines[-2] == "0"
+    assert json.loads("\n".join(lines[:-2]))["figures"] == {"rows": 10}
+    assert told.stderr.splitlines()[-1] == "ackgate: ledger 3: entry 7 is damaged"
+    assert "\tat " not in told.stderr
+    assert "Traceback" not in told.stderr
+    assert os.listdir(tmp_path) == ["good"]
+    assert sorted(os.listdir(tmp_path / "good")) == ["numbers", "summary.json"]
