@@ -1,0 +1,215 @@
+"""What is to be read, cut into tasks: by the driver, from the metadata store alone.
+
+Edge: the catalogue, and the sizes of files. A task is what one topic's or one cursor's entries of one
+or more ledgers take; small ones travel together, so that a hundred thousand small ledgers do not
+make as many Spark tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ackgate.cursor.position import ENTRY_ID_MAX
+from ackgate.errors import CallerError
+from ackgate.persistence.delivery_journal_node import DeliveryJournalNode, decode_journal_node
+from ackgate.persistence.paths import DELIVERY_JOURNALS, MANAGED_LEDGERS
+from ackgate.persistence.ports import LedgerState
+from ackgate.pipeline.borders import last_entries
+from ackgate.pipeline.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.storage.places import find_bookies
+from ackgate.pipeline.storage.ranges import plan_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ackgate.persistence.cursor_node import CursorNode
+    from ackgate.pipeline.catalogue import Catalogue, Cursor, StorageAddress, Topic
+    from ackgate.pipeline.options import SourceOptions
+    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.ranges import EntryRange
+
+ENTRY_BYTES: Final = 1024
+"""What an entry of a ledger is taken for whose size is not known."""
+
+TASKS_TOGETHER_MAX: Final = 500
+BYTES_TOGETHER_MAX: Final = 16 * 1024 * 1024
+
+HIDDEN_PREFIX: Final = "pulsar."
+"""Cursors of this name are the broker's own: no subscriptions."""
+
+DELAYED_INDEX_CURSOR: Final = "pulsar.delayed-index"
+"""Its buckets are those that a topic's subscriptions share."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Entries that belong together, and whose they are. Picklable."""
+
+    topic: str
+    subscription: str | None
+    ranges: tuple[EntryRange, ...]
+    node: CursorNode | None = None
+    """Of a cursor: its node, which holds a state too."""
+
+    @property
+    def bytes(self) -> int:
+        """About so many are read: of an open ledger nobody knows."""
+        return sum(_bytes(part) for part in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Where to read, and what: each group is one task of Spark."""
+
+    bookies: BookiePlaces
+    groups: list[tuple[ReadTask, ...]]
+
+
+def plan_read(options: SourceOptions) -> ReadPlan:
+    """Plan the read that the options ask for. Reads no entries.
+
+    Raises `CallerError`, `ConfigurationError`, `StorageError`, `CorruptRecordError`.
+    """
+    address = storage_address(options)
+    bookies = find_bookies(map(Path, address.bookies), password=address.password)
+    with open_catalogue(options) as catalogue:
+        planning = _Planning(catalogue, options, address)
+        return ReadPlan(bookies, list(_together(planning.tasks())))
+
+
+class _Planning:
+    """One plan in the making."""
+
+    def __init__(
+        self, catalogue: Catalogue, options: SourceOptions, address: StorageAddress
+    ) -> None:
+        self._catalogue = catalogue
+        self._options = options
+        self._address = address
+
+    def tasks(self) -> Iterator[ReadTask]:
+        """Those of the table."""
+        match self._options.table.name:
+            case "messages":
+                return self._of_messages()
+            case "cursor_records" | "ack_state":
+                return self._of_cursors()
+            case "delayed_index":
+                return self._of_buckets()
+            case "delivery_journal":
+                return self._of_journals()
+            case name:
+                raise CallerError(f"table {name} cannot be read yet")
+
+    def _of_messages(self) -> Iterator[ReadTask]:
+        owners = {
+            ledger.ledger_id: topic.name
+            for topic in self._topics()
+            for ledger in self._catalogue.message_ledgers(topic).ledgers
+            if self._is_wanted(ledger.ledger_id)
+        }
+        for part in self._ranges(owners, entry_ids=self._entry_bounds()):
+            yield ReadTask(owners[part.ledger_id], None, (part,))
+
+    def _of_cursors(self) -> Iterator[ReadTask]:
+        cursors = list(self._subscriptions())
+        ids = {cursor.node.cursor_ledger_id for cursor in cursors} - {None}
+        ranges = defaultdict(list)
+        for part in self._ranges(sorted(filter(None, ids)), is_cursors=True):
+            ranges[part.ledger_id].append(part)
+        for cursor in cursors:
+            ledger_id = cursor.node.cursor_ledger_id
+            parts = () if ledger_id is None else tuple(ranges[ledger_id])
+            yield ReadTask(cursor.topic.name, cursor.name, parts, cursor.node)
+
+    def _of_buckets(self) -> Iterator[ReadTask]:
+        owners: dict[int, tuple[str, str | None]] = {}
+        for cursor in self._catalogue.all_cursors(self._topics(), self._options.subscription):
+            is_shared = cursor.name == DELAYED_INDEX_CURSOR
+            if is_shared or not cursor.name.startswith(HIDDEN_PREFIX):
+                owner = (cursor.topic.name, None if is_shared else cursor.name)
+                owners.update((bucket.snapshot_id, owner) for bucket in cursor.buckets)
+        for snapshot_id, (topic, subscription) in owners.items():
+            parts = tuple(self._ranges([snapshot_id]))
+            if parts:
+                yield ReadTask(topic, subscription, parts)
+
+    def _of_journals(self) -> Iterator[ReadTask]:
+        owners: dict[int, str] = {}
+        for topic in self._topics():
+            path = journal_path(topic)
+            value = self._catalogue.value(path)
+            node = decode_journal_node(value, path=path) if value else DeliveryJournalNode()
+            owners.update((ledger.ledger_id, topic.name) for ledger in node.ledgers)
+        for part in self._ranges(owners):
+            yield ReadTask(owners[part.ledger_id], None, (part,))
+
+    # ---------------------------------------------------------------------- pieces
+
+    def _topics(self) -> list[Topic]:
+        return self._catalogue.topics(self._options.topics)
+
+    def _subscriptions(self) -> Iterator[Cursor]:
+        wanted = self._options.subscription
+        for cursor in self._catalogue.all_cursors(self._topics(), wanted):
+            if wanted is not None or not cursor.name.startswith(HIDDEN_PREFIX):
+                yield cursor
+
+    def _is_wanted(self, ledger_id: int) -> bool:
+        wanted = self._options.ledger_ids
+        return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
+
+    def _entry_bounds(self) -> tuple[int, int]:
+        """Outside of them nothing is read; what is not wanted between them is left to the reader."""
+        wanted = self._options.entry_ids or ((0, ENTRY_ID_MAX),)
+        return min(first for first, _ in wanted), max(last for _, last in wanted)
+
+    def _ranges(
+        self,
+        ledger_ids: Iterable[int],
+        *,
+        is_cursors: bool = False,
+        entry_ids: tuple[int, int] = (0, ENTRY_ID_MAX),
+    ) -> Iterator[EntryRange]:
+        """The ranges of those ledgers that are there, in this order."""
+        found = [self._catalogue.entry(i) for i in ledger_ids if i in self._catalogue.ledger_nodes]
+        lasts = last_entries(
+            self._address, [entry.metadata for entry in found], is_cursors=is_cursors
+        )
+        first, last = entry_ids
+        for metadata, password_check, _ in found:
+            border = min(last, lasts[metadata.ledger_id])
+            yield from plan_ranges(
+                metadata, border, first_entry_id=first, password_check=password_check
+            )
+
+
+def journal_path(topic: Topic) -> str:
+    """Node of a topic's delivery journal."""
+    tenant, namespace, _, name = topic.path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
+    return f"{DELIVERY_JOURNALS}/{tenant}/{namespace}/{name}"
+
+
+def _bytes(part: EntryRange) -> int:
+    """The share that its entries have in their ledger's bytes."""
+    about = part.metadata
+    if about.state is not LedgerState.CLOSED:
+        return part.entry_count * ENTRY_BYTES
+    return about.length_bytes * part.entry_count // max(1, about.last_entry_id + 1)
+
+
+def _together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
+    group: list[ReadTask] = []
+    size = 0
+    for task in tasks:
+        is_full = size + task.bytes > BYTES_TOGETHER_MAX or len(group) >= TASKS_TOGETHER_MAX
+        if group and is_full:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(task)
+        size += task.bytes
+    if group:
+        yield tuple(group)

@@ -1,0 +1,151 @@
+"""A planned task, read: its entries by way of `storage`, and Arrow of them by the table's reader.
+
+Edge: runs on the executors.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import CallerError
+from ackgate.persistence.codec import decode_record
+from ackgate.persistence.ports import LedgerEntry
+from ackgate.persistence.records import SnapshotRecord
+from ackgate.pipeline.readers.ack_state import StateAt, state_of, state_rows
+from ackgate.pipeline.readers.cursor_records import record_rows
+from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
+from ackgate.pipeline.readers.delivery_journal import event_rows
+from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
+from ackgate.pipeline.storage.reading import OnCorrupt, read_range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from ackgate.pipeline.options import SourceOptions
+    from ackgate.pipeline.planning import ReadTask
+    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.ranges import EntryRange
+    from ackgate.pipeline.tables import Column
+
+
+def read_task(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, with the columns of the options. Raises `AckGateError`."""
+    return _READERS[options.table.name](bookies, task, options)
+
+
+def _entries(
+    bookies: BookiePlaces, ranges: Sequence[EntryRange], options: SourceOptions
+) -> Iterator[LedgerEntry]:
+    on_corrupt: OnCorrupt = "skip" if options.skips_corrupt else "fail"
+    for entry_range in ranges:
+        for batch in read_range(bookies, entry_range, on_corrupt=on_corrupt):
+            yield from starmap(
+                LedgerEntry, zip(batch.entry_ids.tolist(), batch.payloads, strict=True)
+            )
+
+
+def _columns(options: SourceOptions) -> tuple[Column, ...]:
+    return options.table.default_columns if options.columns is None else options.columns
+
+
+def _records(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[StoredRecord]:
+    ledger_id = task.node.cursor_ledger_id if task.node is not None else None
+    return stored_records(
+        -1 if ledger_id is None else ledger_id,
+        _entries(bookies, task.ranges, options),
+        is_skipping_corrupt=options.skips_corrupt,
+    )
+
+
+def _record_of_node(task: ReadTask) -> Iterator[StoredRecord]:
+    encoded = None if task.node is None else task.node.state
+    if encoded is not None:
+        record = decode_record(encoded)
+        assert isinstance(record, SnapshotRecord)
+        yield StoredRecord(-1, record, len(encoded), 1)
+
+
+def _read_cursor_records(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    assert task.node is not None
+    assert task.subscription is not None
+    for ledger_id, records in (
+        (task.node.cursor_ledger_id, _records(bookies, task, options)),
+        (None, _record_of_node(task)),
+    ):
+        yield from record_rows(
+            records,
+            _columns(options),
+            topic=task.topic,
+            subscription=task.subscription,
+            cursor_ledger_id=ledger_id,
+        )
+
+
+def _read_ack_state(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    assert task.node is not None
+    assert task.subscription is not None
+    at = StateAt(options.version, options.at_ms)
+    records = (stored.record for stored in _records(bookies, task, options))
+    state = state_of(records, task.node.stored_state(), at)
+    if state is not None:
+        yield from state_rows(
+            state, _columns(options), topic=task.topic, subscription=task.subscription
+        )
+    elif at.version is not None:
+        raise CallerError(
+            f"subscription {task.subscription!r} of {task.topic}: nothing is stored any more of "
+            f"version {at.version} or before"
+        )
+
+
+def _read_delayed_index(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    snapshot_id = task.ranges[0].ledger_id
+    segments = stored_segments(
+        snapshot_id,
+        _entries(bookies, task.ranges, options),
+        is_skipping_corrupt=options.skips_corrupt,
+    )
+    return segment_rows(
+        segments,
+        _columns(options),
+        topic=task.topic,
+        subscription=task.subscription,
+        snapshot_id=snapshot_id,
+    )
+
+
+def _read_delivery_journal(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    return chain.from_iterable(
+        event_rows(
+            part.ledger_id,
+            _entries(bookies, (part,), options),
+            _columns(options),
+            is_skipping_corrupt=options.skips_corrupt,
+        )
+        for part in task.ranges
+    )
+
+
+_READERS: Final[
+    dict[str, Callable[[BookiePlaces, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
+] = {
+    "cursor_records": _read_cursor_records,
+    "ack_state": _read_ack_state,
+    "delayed_index": _read_delayed_index,
+    "delivery_journal": _read_delivery_journal,
+}

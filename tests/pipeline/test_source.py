@@ -1,0 +1,116 @@
+"""The tables of a real broker's data directory: while it runs, and after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from ackgate.cursor.bitmap_runs import run_bounds
+from ackgate.persistence.offline import StoredCursorView, read_cursor
+from ackgate.persistence.offline_storage import opened_storage, storage_places
+from ackgate.persistence.paths import cursor_path, topic_path
+from ackgate.pipeline import register
+from ackgate.testing.broker_process import BrokerProcess
+
+MESSAGES = 60
+TOPIC = "persistent://public/default/orders"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One that has a topic with holes and delayed messages, and runs."""
+    settings = {
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("data"), settings=settings) as running:
+        client = pulsar.Client(running.service_url)
+        consumer = client.subscribe("orders", "billing", pulsar.ConsumerType.Shared)
+        producer = client.create_producer("orders", batching_enabled=False)
+        for number in range(MESSAGES):
+            producer.send(str(number).encode(), partition_key=f"k{number % 3}")
+        received = [consumer.receive(10_000) for _ in range(MESSAGES)]
+        for message in received:
+            if int(message.data()) % 3 or int(message.data()) < 10:
+                consumer.acknowledge(message)
+        consumer.close()  # what is acked is on its way to storage by then
+        client.close()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tables(spark):
+    register(spark)
+
+    def read(broker: BrokerProcess, table: str, **options: str):
+        reader = spark.read.format("ackgate").option("path", str(broker.data_directory))
+        return reader.option("table", table).options(**options).load()
+
+    return read
+
+
+def stored_cursor(data_directory: Path) -> StoredCursorView:
+    """As the command `ackgate ledgers` and a recovery see it."""
+
+    async def read() -> StoredCursorView:
+        async with opened_storage(storage_places(data_directory=data_directory)) as storage:
+            path = cursor_path(topic_path("public", "default", "orders"), "billing")
+            return await read_cursor(path, ledger_client=storage.client, metadata=storage.metadata)
+
+    return asyncio.run(read())
+
+
+def expected_state(view: StoredCursorView) -> list[tuple]:
+    ledger_id, entry_id = view.snapshot.mark_delete
+    ranges = [
+        ("range", acked_ledger, start, stop)
+        for acked_ledger, bitmap in view.snapshot.acked.items()
+        for start, stop in zip(*(each.tolist() for each in run_bounds(bitmap)), strict=True)
+    ]
+    return sorted([("mark_delete", ledger_id, 0, entry_id + 1), *ranges])
+
+
+def found_state(frame) -> list[tuple]:
+    return sorted(
+        (row.kind, row.ledger_id, row.first_entry_id, row.end_entry_id) for row in frame.collect()
+    )
+
+
+def check_cursor_tables(broker, tables):
+    view = stored_cursor(broker.data_directory)
+    assert found_state(tables(broker, "ack_state", topic="orders")) == expected_state(view)
+    records = tables(broker, "cursor_records").collect()
+    assert {(row.topic, row.subscription) for row in records} == {(TOPIC, "billing")}
+    assert max(row.version for row in records) == view.snapshot.version
+    return records
+
+
+def test_cursor_tables_of_a_live_broker_and_of_one_that_was_killed(broker, tables):
+    check_cursor_tables(broker, tables)
+    broker.kill()
+    records = check_cursor_tables(broker, tables)
+    first = min(records, key=lambda row: (row.owner_epoch, row.version))
+    old = tables(broker, "ack_state", version=str(first.version)).collect()
+    assert {row.version for row in old} == {first.version}
+    journal = tables(broker, "delivery_journal").collect()
+    assert {row.topic for row in journal} <= {TOPIC}
+    assert tables(broker, "delayed_index").collect() == []
+
+
+def test_a_users_schema_is_a_choice_of_columns(broker, tables, spark):
+    frame = (
+        spark.read.format("ackgate")
+        .option("path", str(broker.data_directory))
+        .option("TABLE", "cursor_records")
+        .schema("version bigint, acked array<struct<ledger_id:bigint,entry_ids:binary>>")
+        .load()
+    )
+    assert frame.columns == ["version", "acked"]
+    assert frame.count() == tables(broker, "cursor_records").count()
+
+
+def test_an_unknown_topic_is_told_with_its_neighbours(broker, tables):
+    with pytest.raises(Exception, match=r"did you mean.*orders"):
+        tables(broker, "ack_state", topic="oders").collect()
