@@ -106,6 +106,18 @@ class PositionAxis:
         at = int(np.searchsorted(self.offsets, coordinate, side="right")) - 1
         return int(self.ledger_ids[at]), int(self.first_entries[at] + coordinate - self.offsets[at])
 
+    def bin_of(self, position: Position) -> float:
+        """Where a position lies, in bins; one that is not on the axis lies at the nearest end."""
+        if not len(self.ledger_ids):
+            return 0.0
+        at = int(np.searchsorted(self.ledger_ids, position.ledger_id))
+        if at == len(self.ledger_ids):
+            return self.entry_count / self.bin_entries
+        coordinate = int(self.offsets[at])
+        if self.ledger_ids[at] == position.ledger_id:
+            coordinate += max(position.entry_id - int(self.first_entries[at]), 0)
+        return min(coordinate, self.entry_count) / self.bin_entries
+
     def unacked_by_bin(self, holes: Holes) -> NDArray[np.int64]:
         """How many entries of each bin lie in a hole. The axis must reach over all of them."""
         if not holes.count:

@@ -1,0 +1,213 @@
+"""The report: one HTML page that needs nothing beside itself, with pictures as inline SVG.
+
+Pure. Its size is bounded: so many rows of the table, so many subscriptions with pictures; what is left
+out is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ackgate.pipeline.jobs.ack_stats.axes import bytes_text, count_text, span_text, time_text
+from ackgate.pipeline.jobs.ack_stats.plots import bytes_plot, heat_map, hole_plot, range_plot
+from ackgate.pipeline.jobs.ack_stats.style import STYLE
+from ackgate.pipeline.jobs.ack_stats.svg import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
+    from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    """What a report is made of."""
+
+    source: str
+    """Where the ledgers are, for people."""
+    table: Sequence[SubscriptionStats]
+    """The most urgent ones first; without history, if not drawn."""
+    drawn: int
+    """How many of them get pictures, from the first on."""
+    subscriptions: int
+    """All that there are."""
+    records: int
+    record_bytes: int
+    at_limit_expected: int
+    with_cut_records: int
+    """Subscriptions of each sort, of all."""
+    shut: Mapping[tuple[str, str], Sequence[GateInterval]]
+    """By topic and subscription."""
+    has_journal: bool
+
+
+_NOTE = (
+    "Ranges, bytes and outcomes are those of the records that cursor ledgers still hold. A hole is a run "
+    "of unacked entries that an acked entry of the same ledger follows. The forecast lays a straight line "
+    "through the part of the past that would have told this series best; its band is what 90 % of such "
+    "forecasts missed by. Where the count was at the limit, the limit that would have sufficed is foretold "
+    "from the time before."
+)
+
+
+def report_page(data: ReportData) -> str:
+    """The page."""
+    drawn = [one for one in data.table[: data.drawn] if one.history]
+    sections = "".join(_section(number, one, data) for number, one in enumerate(drawn))
+    return "".join(
+        (
+            (
+                '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+                '<meta name="viewport" content="width=device-width, initial-scale=1">'
+                f"<title>Ack statistics</title><style>{STYLE}</style></head>\n<body><main>"
+            ),
+            f"<h1>Ack statistics</h1><p>{escaped(data.source)}</p>",
+            _cards(data),
+            _table(data, len(drawn)),
+            sections,
+            _left_out(data, len(drawn)),
+            f"<p>{_NOTE}</p></main></body></html>\n",
+        )
+    )
+
+
+def _cards(data: ReportData) -> str:
+    cards = (
+        (count_text(data.subscriptions), "subscriptions"),
+        (count_text(data.records), "records"),
+        (bytes_text(data.record_bytes), "written"),
+        (count_text(data.at_limit_expected), "expected at their limit"),
+        (count_text(data.with_cut_records), "with acks left out"),
+    )
+    return '<div class="cards">{}</div>'.format(
+        "".join(f"<div><b>{number}</b>{words}</div>" for number, words in cards)
+    )
+
+
+def _table(data: ReportData, drawn: int) -> str:
+    if not data.table:
+        return "<section><p>No cursor record was found: there is no subscription to speak of.</p></section>"
+    heads = (
+        "subscription",
+        "ranges<small>now / most</small>",
+        "limit",
+        "at the limit<small>expected (UTC), band</small>",
+        "sufficient limit<small>expected, band</small>",
+        "holes<small>entries in them</small>",
+        "oldest hole<small>for</small>",
+        "written<small>records</small>",
+        "cut records<small>entries dropped</small>",
+    )
+    head = "".join(f"<th>{one}</th>" for one in heads)
+    rows = "\n".join(
+        f"<tr>{_row(one, number if number < drawn else None)}</tr>"
+        for number, one in enumerate(data.table)
+    )
+    left_out = data.subscriptions - len(data.table)
+    more = f"<p>{count_text(left_out)} more are in the results, not here.</p>" if left_out else ""
+    return (
+        f'<section><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{more}</section>"
+    )
+
+
+def _row(one: SubscriptionStats, number: int | None) -> str:
+    name = escaped(one.subscription)
+    link = name if number is None else f'<a href="#s{number}">{name}</a>'
+    hole = "-"
+    if one.oldest_hole_since_ms is not None:
+        at = f"{one.oldest_hole_ledger_id}:{one.oldest_hole_entry_id}"
+        hole = f"{at}<small>{span_text(max(one.until_ms - one.oldest_hole_since_ms, 0))}</small>"
+    cut = count_text(one.records_cut)
+    cells = (
+        f"{link}<small>{escaped(one.topic)}</small>",
+        f"{count_text(one.ranges_in_memory)} / {count_text(one.ranges_in_memory_max)}",
+        count_text(one.range_limit),
+        _at_limit(one),
+        _sufficient(one),
+        f"{_known(one.holes)}<small>{_known(one.hole_entries)}</small>",
+        hole,
+        f"{bytes_text(one.record_bytes)}<small>{count_text(one.records)}</small>",
+        (
+            f'<span class="{"alarm" if one.records_cut else ""}">{cut}</span>'
+            f"<small>{count_text(one.entries_dropped_max)}</small>"
+        ),
+    )
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else count_text(value)
+
+
+def _at_limit(one: SubscriptionStats) -> str:
+    if not one.has_forecast:
+        return "too few records"
+    earliest, expected = one.at_limit_earliest_ms, one.at_limit_expected_ms
+    latest = one.at_limit_latest_ms
+    if earliest is None:
+        return f"not within {span_text(one.horizon_ms or 0)}"
+    if earliest <= one.until_ms:
+        return '<span class="alarm">now</span>'
+    until = "open" if latest is None else time_text(latest)
+    what = "not expected" if expected is None else time_text(expected)
+    css = "" if expected is None else "alarm"
+    return f'<span class="{css}">{what}</span><small>{time_text(earliest)} to {until}</small>'
+
+
+def _sufficient(one: SubscriptionStats) -> str:
+    low, high = count_text(one.sufficient_limit_low), count_text(one.sufficient_limit_high)
+    if one.sufficient_limit_is_bound:
+        return f"at least {low}"
+    band = "" if low == high else f"<small>{low} to {high}</small>"
+    return f"{count_text(one.sufficient_limit_expected)}{band}"
+
+
+def _section(number: int, one: SubscriptionStats, data: ReportData) -> str:
+    shut = data.shut.get((one.topic, one.subscription), ())
+    plots = (range_plot(one, shut), heat_map(one), hole_plot(one), bytes_plot(one))
+    return (
+        f'<section id="s{number}"><h2>{escaped(one.subscription)}</h2>'
+        f"<p>{escaped(one.topic)}<br>{_words(one, shut, has_journal=data.has_journal)}</p>"
+        f'<div class="plots">{"".join(plots)}</div></section>\n'
+    )
+
+
+def _words(one: SubscriptionStats, shut: Sequence[GateInterval], *, has_journal: bool) -> str:
+    words = [f"{time_text(one.from_ms)} to {time_text(one.until_ms)} UTC."]
+    if one.back_test_counts:
+        share = round(100 * (one.back_test_counts_in_band or 0) / one.back_test_counts)
+        words.append(
+            f"Back test: {count_text(one.back_test_counts)} counts foretold from earlier points, {share} % "
+            f"within the band, off by {count_text(round(one.back_test_error_median or 0, 1))} ranges in "
+            "the median."
+        )
+    if one.back_test_crossings:
+        words.append(
+            f"Of {one.back_test_crossings} new peaks, taken as limits, "
+            f"{one.back_test_crossings_in_band} were reached within the time foretold."
+        )
+    if one.records_unlinked:
+        words.append(
+            f"{count_text(one.records_unlinked)} deltas build on records that are gone; until the next "
+            "snapshot the holes are unknown."
+        )
+    if shut:
+        total = sum(each.until_ms - each.from_ms for each in shut)
+        reasons = ", ".join(sorted({each.reasons or "?" for each in shut}))
+        words.append(
+            f"The gate was shut {count_text(len(shut))} times, {span_text(total)} in all "
+            f"({escaped(reasons)})."
+        )
+    elif not has_journal:
+        words.append("There is no delivery journal to say when the gate was shut.")
+    return " ".join(words)
+
+
+def _left_out(data: ReportData, drawn: int) -> str:
+    left_out = data.subscriptions - drawn
+    if not left_out:
+        return ""
+    return f"<p>Pictures of {count_text(left_out)} more subscriptions are left out.</p>"

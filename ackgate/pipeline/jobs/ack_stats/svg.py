@@ -1,0 +1,148 @@
+"""Pieces of an inline SVG picture: a frame with axes, titles and a legend.
+
+Pure: text in, text out. Everything that comes from outside goes through `escaped`. Colours are classes,
+so that the page's style sheet has one set for light and one for dark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from ackgate.pipeline.jobs.ack_stats.axes import Scale, day_text, time_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+WIDTH: Final = 640
+LEFT: Final = 78
+RIGHT: Final = 14
+TOP: Final = 46
+BOTTOM: Final = 42
+
+
+def escaped(text: str) -> str:
+    """Text for HTML and SVG; control characters, which neither may hold, are replaced."""
+    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+
+
+def number(value: float) -> str:
+    """A coordinate, to a tenth of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+@dataclass(slots=True)
+class Plot:
+    """A picture in the making: time to the right, something else upwards."""
+
+    title: str
+    y_title: str
+    from_ms: int
+    until_ms: int
+    y_top: float
+    """Value at the upper edge; the lower one is 0."""
+    height: int = 270
+    x: Scale = field(init=False)
+    y: Scale = field(init=False)
+    _parts: list[str] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.x = Scale(self.from_ms, max(self.until_ms, self.from_ms + 1), LEFT, WIDTH - RIGHT)
+        self.y = Scale(0, self.y_top, self.height - BOTTOM, TOP)
+
+    def add(self, part: str) -> None:
+        """Any element."""
+        self._parts.append(part)
+
+    def rectangle(self, css: str, from_ms: float, until_ms: float, low: float, high: float) -> None:
+        """At least a pixel wide."""
+        left, right = self.x(from_ms), self.x(until_ms)
+        top, bottom = self.y(high), self.y(low)
+        self.add(
+            f'<rect class="{css}" x="{number(left)}" y="{number(top)}" '
+            f'width="{number(max(right - left, 1))}" height="{number(bottom - top)}"/>'
+        )
+
+    def line(self, css: str, points: Iterable[tuple[float, float]]) -> None:
+        """Straight pieces between (time, value)."""
+        path = " ".join(f"{number(self.x(t))},{number(self.y(v))}" for t, v in points)
+        self.add(f'<polyline class="{css}" points="{path}"/>')
+
+    def level(self, css: str, value: float) -> None:
+        """A line across."""
+        self.line(css, [(self.x.first, value), (self.x.last, value)])
+
+    def upright(self, css: str, at_ms: float) -> None:
+        """A line from the lower to the upper edge."""
+        self.line(css, [(at_ms, 0), (at_ms, self.y_top)])
+
+    def text(self, css: str, at_ms: float, value: float, text: str) -> None:
+        """Words at a place."""
+        x, y = number(self.x(at_ms)), number(self.y(value))
+        self.add(f'<text class="{css}" x="{x}" y="{y}">{escaped(text)}</text>')
+
+    def drawn(
+        self, y_ticks: Sequence[tuple[float, str]], legend: Sequence[tuple[str, str, str]]
+    ) -> str:
+        """The picture. `legend`: (shape: line or box, CSS class, words)."""
+        return "".join(
+            (
+                (
+                    f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" '
+                    f'aria-label="{escaped(self.title)}">'
+                ),
+                f'<text class="title" x="{LEFT}" y="16">{escaped(self.title)}</text>',
+                self._legend(legend),
+                self._y_axis(y_ticks),
+                *self._parts,
+                self._x_axis(),
+                "</svg>",
+            )
+        )
+
+    def _legend(self, legend: Sequence[tuple[str, str, str]]) -> str:
+        parts, x = [], float(LEFT)
+        for shape, css, words in legend:
+            if shape == "line":
+                parts.append(
+                    f'<polyline class="{css}" points="{number(x)},30 {number(x + 16)},30"/>'
+                )
+            else:
+                parts.append(f'<rect class="{css}" x="{number(x)}" y="25" width="12" height="10"/>')
+            parts.append(f'<text class="key" x="{number(x + 20)}" y="34">{escaped(words)}</text>')
+            x += 34 + 6.1 * len(words)
+        return "".join(parts)
+
+    def _y_axis(self, ticks: Sequence[tuple[float, str]]) -> str:
+        middle = (self.y.from_px + self.y.until_px) / 2
+        parts = [
+            (
+                f'<text class="axis" transform="translate(13 {number(middle)}) rotate(-90)" '
+                f'text-anchor="middle">{escaped(self.y_title)}</text>'
+            )
+        ]
+        for value, label in ticks:
+            y = number(self.y(value))
+            parts.append(
+                f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
+                f'<text class="tick" x="{LEFT - 6}" y="{number(self.y(value) + 3.5)}" '
+                f'text-anchor="end">{escaped(label)}</text>'
+            )
+        return "".join(parts)
+
+    def _x_axis(self) -> str:
+        base = self.height - BOTTOM
+        parts = [f'<path class="base" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>']
+        for at_ms, label in time_ticks(self.from_ms, self.until_ms):
+            x = number(self.x(at_ms))
+            parts.append(
+                f'<path class="base" d="M{x} {base}v4"/>'
+                f'<text class="tick" x="{x}" y="{base + 17}" text-anchor="middle">{label}</text>'
+            )
+        days = sorted({day_text(self.from_ms), day_text(self.until_ms)})
+        parts.append(
+            f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{self.height - 6}" '
+            f'text-anchor="middle">time (UTC), {" to ".join(days)}</text>'
+        )
+        return "".join(parts)
