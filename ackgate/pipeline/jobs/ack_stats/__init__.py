@@ -3,3 +3,7 @@
 cursor_records --> history --> forecast --> tables and an HTML report
 (one cursor)       (bounded)   (bounded)
 """
+
+from ackgate.pipeline.jobs.ack_stats.job import JOB
+
+__all__ = ["JOB"]

@@ -1,0 +1,212 @@
+"""From tables to results: functions from DataFrames to DataFrames.
+
+Edge to Spark. One task holds the records of one cursor at a time: as many as cursor ledgers still hold,
+which `managedLedgerCursorMaxEntriesPerLedger` bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.cursor.position import Position
+from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
+from ackgate.pipeline.jobs.ack_stats.row_types import arrow_columns, spark_columns
+from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionStats, stats_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.pipeline.job import DataFrame
+
+RECORD_COLUMNS: Final = (
+    *("topic", "subscription", "place", "cursor_ledger_id", "entry_id", "owner_epoch", "version"),
+    *("base_version", "written_ms", "mark_delete_ledger_id", "mark_delete_entry_id"),
+    *("range_count", "ranges_in_memory", "entries_dropped", "partly_acked_count"),
+    *("record_bytes", "acked"),
+)
+"""Of table `cursor_records`."""
+
+_NESTED: Final = ("places", "history", "curve")
+_PLACE_COLUMN: Final = "hole_entries_by_place"
+
+
+def subscription_stats(
+    cursor_records: DataFrame, *, limit: int, horizon_ms: int | None = None
+) -> DataFrame:
+    """One row for each subscription, columns as `SubscriptionStats`, history and curve nested."""
+
+    def of_cursor(key: Any, records: Any) -> Any:  # noqa: ANN401 - Arrow has no types here
+        import pyarrow as pa  # noqa: PLC0415
+
+        topic, subscription = (scalar.as_py() for scalar in key)
+        rows = list(_rows(records))
+        stats = stats_of(topic, subscription, rows, limit=limit, horizon_ms=horizon_ms)
+        return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionStats))
+
+    selected = cursor_records.select(*RECORD_COLUMNS)
+    cursors = selected.groupBy("topic", "subscription")
+    return cursors.applyInArrow(of_cursor, spark_columns(SubscriptionStats))
+
+
+def subscriptions(stats: DataFrame) -> DataFrame:
+    """The figures of each subscription, flat."""
+    return stats.select(*flat_columns())
+
+
+def history(stats: DataFrame) -> DataFrame:
+    """One row for each subscription and stretch of time, columns as `HistoryPoint`, flat."""
+    points = stats.selectExpr("topic", "subscription", "explode(history) AS point")
+    names = [field.name for field in fields(HistoryPoint) if field.name != _PLACE_COLUMN]
+    return points.selectExpr("topic", "subscription", *(f"point.{name}" for name in names))
+
+
+def hole_map(stats: DataFrame) -> DataFrame:
+    """One row for each cell of time and position that has unacked entries in holes."""
+    points = stats.selectExpr(
+        "topic", "subscription", "places", "place_entries", "explode(history) AS point"
+    )
+    cells = points.selectExpr(
+        "topic",
+        "subscription",
+        "places",
+        "place_entries",
+        "point.from_ms",
+        "point.until_ms",
+        f"posexplode(point.{_PLACE_COLUMN}) AS (place, hole_entries)",
+    )
+    return cells.where("hole_entries > 0").selectExpr(
+        "topic",
+        "subscription",
+        "from_ms",
+        "until_ms",
+        "places[place].ledger_id AS ledger_id",
+        "places[place].entry_id AS first_entry_id",
+        "place_entries AS cell_entries",
+        "hole_entries",
+    )
+
+
+def forecasts(stats: DataFrame) -> DataFrame:
+    """One row for each subscription and time to come: the range count expected, and its band."""
+    points = stats.selectExpr("topic", "subscription", "explode(curve) AS point")
+    return points.select("topic", "subscription", "point.*")
+
+
+def gate_intervals(delivery_journal: DataFrame) -> DataFrame:
+    """One row for each time that a gate was shut, columns as `GateInterval`.
+
+    Within one ownership a gate that shuts stays so until its next event; what is still shut at the
+    owner's last event is open-ended.
+    """
+    events = delivery_journal.selectExpr(
+        "topic",
+        "owner_epoch",
+        "sequence",
+        "subscription",
+        "event",
+        "reason",
+        "time_us DIV 1000 AS at_ms",
+        "max(time_us) OVER (PARTITION BY topic, owner_epoch) DIV 1000 AS last_ms",
+    ).where("event IN ('gate_shut', 'gate_opened')")
+    followed = events.selectExpr(
+        "*",
+        "lead(at_ms) OVER (PARTITION BY topic, owner_epoch, subscription ORDER BY sequence) AS next_ms",
+    )
+    return followed.where("event = 'gate_shut'").selectExpr(
+        "topic",
+        "subscription",
+        "at_ms AS from_ms",
+        "coalesce(next_ms, last_ms) AS until_ms",
+        "next_ms IS NULL AS is_open_ended",
+        "reason AS reasons",
+    )
+
+
+def newest_intervals(intervals: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
+    """At most so many of each subscription that is `chosen` (topic and subscription)."""
+    of_chosen = intervals.join(
+        chosen.select("topic", "subscription"), ["topic", "subscription"], "left_semi"
+    )
+    numbered = of_chosen.selectExpr(
+        "*", "row_number() OVER (PARTITION BY topic, subscription ORDER BY from_ms DESC) AS nth"
+    )
+    return numbered.where(f"nth <= {count}").drop("nth")
+
+
+def holes_now(ack_state: DataFrame) -> DataFrame:
+    """One row for each hole of each subscription's newest state, half-open."""
+    rows = ack_state.where("kind IN ('mark_delete', 'range')").selectExpr(
+        "topic",
+        "subscription",
+        "kind",
+        "ledger_id",
+        "coalesce(lag(end_entry_id) OVER (PARTITION BY topic, subscription, ledger_id "
+        "ORDER BY end_entry_id, kind), 0) AS hole_first_entry_id",
+        "first_entry_id AS hole_end_entry_id",
+    )
+    return rows.where("kind = 'range' AND hole_first_entry_id < hole_end_entry_id").selectExpr(
+        "topic",
+        "subscription",
+        "ledger_id",
+        "hole_first_entry_id AS first_entry_id",
+        "hole_end_entry_id AS end_entry_id",
+        "hole_end_entry_id - hole_first_entry_id AS entries",
+    )
+
+
+def totals(stats: DataFrame) -> DataFrame:
+    """One row about all subscriptions."""
+    return stats.selectExpr(
+        "count(*) AS subscriptions",
+        "coalesce(sum(records), 0) AS records",
+        "coalesce(sum(record_bytes), 0) AS record_bytes",
+        "coalesce(sum(records_cut), 0) AS records_cut",
+        "coalesce(sum(records_unlinked), 0) AS records_unlinked",
+        "count_if(records_cut > 0) AS subscriptions_cut",
+        "count_if(at_limit_expected_ms IS NOT NULL) AS subscriptions_at_limit_expected",
+        "coalesce(sum(back_test_counts), 0) AS back_test_counts",
+        "coalesce(sum(back_test_counts_in_band), 0) AS back_test_counts_in_band",
+    )
+
+
+def most_urgent(stats: DataFrame, count: int) -> DataFrame:
+    """The subscriptions that want looking at first: those that will be at their limit soonest."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    at_ms = f.coalesce("at_limit_expected_ms", "at_limit_earliest_ms")
+    share = f.col("ranges_in_memory_max") / f.greatest("range_limit", f.lit(1))
+    order = (at_ms.asc_nulls_last(), share.desc(), "topic", "subscription")
+    return stats.orderBy(*order).limit(count)
+
+
+def flat_columns() -> list[str]:
+    """Those of `SubscriptionStats` that every format can hold."""
+    return [field.name for field in fields(SubscriptionStats) if field.name not in _NESTED]
+
+
+def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
+    """Arrow's rows as values, a batch at a time."""
+    from pyroaring import BitMap  # noqa: PLC0415
+
+    for batch in records.to_batches(max_chunksize=1024):
+        for row in batch.to_pylist():
+            is_in_node = row["place"] == "node"
+            yield CursorRecordRow(
+                owner_epoch=row["owner_epoch"],
+                version=row["version"],
+                base_version=row["base_version"],
+                written_ms=row["written_ms"],
+                mark_delete=Position(row["mark_delete_ledger_id"], row["mark_delete_entry_id"]),
+                range_count=row["range_count"],
+                ranges_in_memory=row["ranges_in_memory"],
+                entries_dropped=row["entries_dropped"],
+                record_bytes=row["record_bytes"],
+                cursor_ledger_id=None if is_in_node else row["cursor_ledger_id"],
+                entry_id=row["entry_id"],
+                partly_acked_count=row["partly_acked_count"],
+                acked={
+                    one["ledger_id"]: BitMap.deserialize(one["entry_ids"])
+                    for one in row["acked"] or ()
+                },
+            )
