@@ -39,6 +39,7 @@ from ackgate.persistence.bucket_records import (
 )
 from ackgate.persistence.bucket_registry import snapshot_ids
 from ackgate.persistence.cursor_ledger import ledger_options, ledger_password
+from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.limits import packing
 from ackgate.persistence.unnamed_ledgers import find_unnamed
 
@@ -332,7 +333,9 @@ async def find_orphan_snapshots(
         metadata,
         candidates,
         path_key=DELAYED_CURSOR_KEY,
-        is_named=lambda node, ledger_id: ledger_id in snapshot_ids(node.cursor_properties),
+        is_named=lambda value, path, ledger_id: (
+            ledger_id in snapshot_ids(decode_cursor_node(value, path=path).cursor_properties)
+        ),
     )
 
 

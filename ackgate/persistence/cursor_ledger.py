@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
 from ackgate.persistence.chunks import CHUNK_OVERHEAD_BYTES, cut
+from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.records import DeltaRecord
 from ackgate.persistence.unnamed_ledgers import find_unnamed
@@ -169,5 +170,7 @@ async def find_orphan_cursor_ledgers(
         metadata,
         candidates,
         path_key=CURSOR_PATH_KEY,
-        is_named=lambda node, ledger_id: node.cursor_ledger_id == ledger_id,
+        is_named=lambda value, path, ledger_id: (
+            decode_cursor_node(value, path=path).cursor_ledger_id == ledger_id
+        ),
     )

@@ -1,7 +1,7 @@
-"""Ledgers that were made for a cursor and that its node does not name. Edge: reads metadata only.
+"""Ledgers that were made for somebody whose node does not name them. Edge: reads metadata only.
 
 Whoever makes a ledger names it in the node a moment later; candidates must be older than everybody
-who may yet do that: take `LedgerClient.ledger_ids` before the first cursor is opened.
+who may yet do that: take `LedgerClient.ledger_ids` before the first cursor or journal is opened.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ackgate.errors import NoSuchLedgerError
-from ackgate.persistence.cursor_node import decode_cursor_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackgate.persistence.cursor_node import CursorNode
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 
@@ -24,9 +22,12 @@ async def find_unnamed(
     candidates: Iterable[int],
     *,
     path_key: str,
-    is_named: Callable[[CursorNode, int], bool],
+    is_named: Callable[[bytes, str, int], bool],
 ) -> list[int]:
-    """Those of the candidates that carry a node's path under `path_key`, and are not named there."""
+    """Those of the candidates that carry a node's path under `path_key`, and are not named there.
+
+    `is_named` is asked with the node's value, its path and the ledger.
+    """
     unnamed = []
     for ledger_id in candidates:
         try:
@@ -38,6 +39,6 @@ async def find_unnamed(
             continue
         path = stored_path.decode()
         found = await metadata.get(path)
-        if found is None or not is_named(decode_cursor_node(found.value, path=path), ledger_id):
+        if found is None or not is_named(found.value, path, ledger_id):
             unnamed.append(ledger_id)
     return unnamed
