@@ -147,14 +147,63 @@ FATES = {
 }
 
 
+def keyed(topic, kind):
+    """Three entries, of which the second has a key of its own; the last overtakes the first."""
+    story = Story(topic).subscribe("s", 1, -1, kind)
+    story.publish(1, 0, key="a").publish(1, 1, key="b").publish(2, 0, key="a")
+    return story.dispatch("s", 2, 0).dispatch("s", 1, 1).dispatch("s", 1, 0)
+
+
+ORDERS = {
+    "key overtaken": (keyed("key overtaken", "Key_Shared"), {(1, 0)}),
+    "failover overtaken": (keyed("failover overtaken", "Failover"), {(1, 0)}),
+    "shared": (keyed("shared", "Shared"), set()),
+    "in order": (
+        Story("in order")
+        .subscribe("s", 1, -1, "Exclusive")
+        .publish(1, 0)
+        .publish(2, 0)
+        .dispatch("s", 1, 0)
+        .dispatch("s", 2, 0)
+        .nack("s", 1, 0)
+        .dispatch("s", 1, 0),
+        set(),
+    ),
+    "sought back": (
+        Story("sought back")
+        .subscribe("s", 1, 0, "Exclusive")
+        .publish(1, 0)
+        .publish(1, 1)
+        .dispatch("s", 1, 1)
+        .reset("s", 1, -1)
+        .dispatch("s", 1, 0),
+        set(),
+    ),
+}
+ACKS = (
+    sent("acks")
+    .ack("s", 1, 0)
+    .persisted("s")
+    .ack("s", 1, 1)
+    .restart()
+    .dispatch("s", 1, 1)
+    .ack("s", 1, 1)
+)
+
+
 @pytest.fixture(scope="module")
 def audited(spark):
-    stories = [*CAUSES.values(), *(story for story, _ in FATES.values())]
+    stories = [
+        *CAUSES.values(),
+        *(story for story, _ in (*FATES.values(), *ORDERS.values())),
+        ACKS,
+    ]
     rows = [row for story in stories for row in story.rows]
     result = audit(spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns)))
     return {
         "deliveries": result.deliveries.collect(),
         "fates": result.fates.collect(),
+        "acks": result.acks.collect(),
         "subscriptions": {row.topic: row for row in result.by_subscription().collect()},
     }
 
@@ -191,6 +240,8 @@ def test_each_entry_has_its_fate(audited):
         ("lost, acked", "broken"),
         ("lost, skipped", "broken"),
         ("events are missing", "incomplete"),
+        ("key overtaken", "broken"),
+        ("sought back", "fine"),
     ],
 )
 def test_a_subscription_has_a_verdict(audited, topic, verdict):
@@ -201,3 +252,21 @@ def test_counts_of_a_subscription(audited):
     row = audited["subscriptions"]["nack_or_timeout"]
     assert (row.expected, row.deliveries, row.duplicates, row.nack_or_timeout) == (2, 3, 1, 1)
     assert (row.acked, row.sent, row.lost) == (1, 1, 0)
+
+
+def test_entries_that_were_overtaken(audited):
+    found = {topic: set() for topic in ORDERS}
+    for row in audited["fates"]:
+        if row.topic in ORDERS and row.is_out_of_order:
+            found[row.topic].add((row.ledger_id, row.entry_id))
+    assert found == {topic: overtaken for topic, (_, overtaken) in ORDERS.items()}
+
+
+def test_when_acks_became_durable(audited):
+    rows = sorted((row for row in audited["acks"] if row.topic == "acks"), key=lambda row: row.at)
+    assert [row.durability for row in rows] == ["persisted", "never_persisted", "pending"]
+    assert rows[0].durable_at.time_us - rows[0].at.time_us == 1_000
+    assert rows[1].durable_at is rows[2].durable_at is None
+    subscription = audited["subscriptions"]["acks"]
+    assert subscription.to_durable_us_max == 1_000
+    assert (subscription.acks_persisted, subscription.acks_never_persisted) == (1, 1)

@@ -31,6 +31,7 @@ from ackgate.pipeline.jobs.audit.journal import (
     position,
     whole_acks,
 )
+from ackgate.pipeline.jobs.audit.order import with_order
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
@@ -49,6 +50,7 @@ FATES_COLUMNS: Final = (
     "first_consumer",
     "acked_at",
     "fate",
+    "is_out_of_order",
 )
 GRACE_US: Final = 10_000_000
 """A delayed entry that became due so shortly before the end may not have been sent yet."""
@@ -111,9 +113,10 @@ def fates(
         .groupBy(*SUBSCRIPTION)
         .agg(f.count("*").alias("in_flight"))
     )
-    return told.join(f.broadcast(in_flight), list(SUBSCRIPTION), "left").select(
-        *FATES_COLUMNS[:-1], _fate(grace_us).alias("fate")
+    ended = told.join(f.broadcast(in_flight), list(SUBSCRIPTION), "left").select(
+        *FATES_COLUMNS[:-2], "deliver_at_ms", _fate(grace_us).alias("fate")
     )
+    return with_order(ended, of_lives).select(*FATES_COLUMNS)
 
 
 def _with_marks(rows: DataFrame, marks: DataFrame, name: str) -> DataFrame:

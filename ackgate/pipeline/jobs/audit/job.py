@@ -14,8 +14,24 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 20
 """Subscriptions in the summary, the worst first."""
 
-_COUNTS: Final = ("expected", "acked", "outstanding", "lost", "duplicates", "breaches")
-_SHOWN: Final = ("topic", "subscription", "verdict", *_COUNTS, "to_dispatch_us_p99")
+_COUNTS: Final = (
+    "expected",
+    "acked",
+    "outstanding",
+    "lost",
+    "duplicates",
+    "breaches",
+    "out_of_order",
+)
+_ACKS: Final = ("acks_persisted", "acks_pending", "acks_never_persisted")
+_SHOWN: Final = (
+    "topic",
+    "subscription",
+    "verdict",
+    *_COUNTS,
+    "to_dispatch_us_p99",
+    "to_durable_us_max",
+)
 
 
 class AuditJob:
@@ -73,7 +89,7 @@ def _totals(subscriptions: DataFrame) -> dict[str, Any]:
     from ackgate.pipeline.jobs.audit.deliveries import CAUSES  # noqa: PLC0415
     from ackgate.pipeline.jobs.audit.report import VERDICTS  # noqa: PLC0415
 
-    sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in (*_COUNTS, *CAUSES)]
+    sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in (*_COUNTS, *CAUSES, *_ACKS)]
     verdicts = [f.count_if(f.col("verdict") == name).alias(name) for name in VERDICTS]
     only = subscriptions.agg(f.count("*").alias("subscriptions"), *verdicts, *sums).first()
     totals: dict[str, Any] = only.asDict()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.sql import functions as f
 
+from ackgate.pipeline.jobs.audit.acks import DURABILITIES, acks
 from ackgate.pipeline.jobs.audit.deliveries import BREACHES, CAUSES, deliveries
 from ackgate.pipeline.jobs.audit.fates import FATES, GRACE_US, LOST, OUTSTANDING, fates
 from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
 
 PERCENTILES: Final = (0.5, 0.99, 1.0)
-LATENCIES: Final = ("to_dispatch_us", "to_ack_us")
-"""From publish to first dispatch, and from there to the ack; by the broker's clock."""
+LATENCIES: Final = ("to_dispatch_us", "to_ack_us", "to_durable_us")
+"""From publish to first dispatch, from there to the ack, from any ack to its durability; by the
+broker's clock."""
 
 VERDICTS: Final = ("fine", "incomplete", "broken")
 """From good to bad; `verdict_rank` counts them from 1."""
@@ -35,6 +37,7 @@ class Audit:
     topics: DataFrame
     deliveries: DataFrame
     fates: DataFrame
+    acks: DataFrame
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +62,9 @@ class Audit:
         broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
         # A cause may be missing because its event is.
         unsure = f.col("events_dropped") > 0
+        unordered = f.col("out_of_order") > 0
         verdict = (
-            f.when(broken | (~unsure & (f.col("unexplained") > 0)), "broken")
+            f.when(broken | (~unsure & (unordered | (f.col("unexplained") > 0))), "broken")
             .when(unsure, "incomplete")
             .otherwise("fine")
         )
@@ -90,6 +94,7 @@ class Audit:
             keys,
             self.fates.withColumn("hour", hour("published_at")),
             self.deliveries.withColumn("hour", hour("at")),
+            self.acks.withColumn("hour", hour("at")),
         )
 
     def _sums(
@@ -97,12 +102,14 @@ class Audit:
         keys: Sequence[str],
         of_fates: DataFrame | None = None,
         of_deliveries: DataFrame | None = None,
+        of_acks: DataFrame | None = None,
     ) -> DataFrame:
         entries = _entry_sums(self.fates if of_fates is None else of_fates, keys)
         sent = _delivery_sums(self.deliveries if of_deliveries is None else of_deliveries, keys)
-        counts = [name for name in (*entries.columns, *sent.columns) if name not in keys]
-        zeros = {name: 0 for name in counts if name not in _LATENCY_COLUMNS}
-        return entries.join(sent, list(keys), "full").fillna(zeros)
+        acked = _ack_sums(self.acks if of_acks is None else of_acks, keys)
+        joined = entries.join(sent, list(keys), "full").join(acked, list(keys), "full")
+        counts = [name for name in joined.columns if name not in (*keys, *_LATENCY_COLUMNS)]
+        return joined.fillna(dict.fromkeys(counts, 0))
 
 
 def audit(journal: DataFrame, *, grace_us: int = GRACE_US) -> Audit:
@@ -111,42 +118,37 @@ def audit(journal: DataFrame, *, grace_us: int = GRACE_US) -> Audit:
     of_topics = topics(events)
     of_lives = lives(events, of_topics)
     sent = deliveries(events, of_lives, persists(events)).cache()
-    return Audit(
-        of_topics, sent, fates(events, sent, of_lives, of_topics, grace_us=grace_us).cache()
-    )
+    ended = fates(events, sent, of_lives, of_topics, grace_us=grace_us).cache()
+    return Audit(of_topics, sent, ended, acks(events, of_topics))
 
 
-_LATENCY_COLUMNS: Final = tuple(
-    f"{name}_{'max' if share == 1 else f'p{share * 100:g}'}"
-    for name in LATENCIES
-    for share in PERCENTILES
-)
+def _column(latency: str, share: float) -> str:
+    return f"{latency}_{'max' if share == 1 else f'p{share * 100:g}'}"
+
+
+_LATENCY_COLUMNS: Final = tuple(_column(name, share) for name in LATENCIES for share in PERCENTILES)
+
+
+def _percentiles(latency: str, span: Expression) -> list[Expression]:
+    return [f.percentile_approx(span, p).alias(_column(latency, p)) for p in PERCENTILES]
 
 
 def _entry_sums(of_fates: DataFrame, keys: Sequence[str]) -> DataFrame:
-    spans = {
-        "to_dispatch_us": f.col("first_sent_at.time_us") - f.col("published_at.time_us"),
-        # A later ack may be of a later delivery; the first one counts.
-        "to_ack_us": f.when(
-            f.col("acked_at") > f.col("first_sent_at"),
-            f.col("acked_at.time_us") - f.col("first_sent_at.time_us"),
-        ),
-    }
-    latencies = [
-        f.percentile_approx(spans[name], share).alias(column)
-        for (name, share), column in zip(
-            ((name, share) for name in LATENCIES for share in PERCENTILES),
-            _LATENCY_COLUMNS,
-            strict=True,
-        )
-    ]
+    to_dispatch = f.col("first_sent_at.time_us") - f.col("published_at.time_us")
+    # A later ack may be of a later delivery; the first one counts.
+    to_ack = f.when(
+        f.col("acked_at") > f.col("first_sent_at"),
+        f.col("acked_at.time_us") - f.col("first_sent_at.time_us"),
+    )
     counts = [f.count_if(f.col("fate") == fate).alias(fate) for fate in FATES]
     return of_fates.groupBy(*keys).agg(
         f.count("*").alias("expected"),
         *counts,
         f.count_if(f.col("fate").isin(*LOST)).alias("lost"),
         f.count_if(f.col("fate").isin(*OUTSTANDING)).alias("outstanding"),
-        *latencies,
+        f.count_if("is_out_of_order").alias("out_of_order"),
+        *_percentiles("to_dispatch_us", to_dispatch),
+        *_percentiles("to_ack_us", to_ack),
     )
 
 
@@ -157,3 +159,11 @@ def _delivery_sums(of_deliveries: DataFrame, keys: Sequence[str]) -> DataFrame:
         *(f.count_if(f.col("cause") == cause).alias(cause) for cause in CAUSES),
         f.count_if(f.col("cause").isin(*BREACHES)).alias("breaches"),
     )
+
+
+def _ack_sums(of_acks: DataFrame, keys: Sequence[str]) -> DataFrame:
+    to_durable = f.col("durable_at.time_us") - f.col("at.time_us")
+    counts = [
+        f.count_if(f.col("durability") == each).alias(f"acks_{each}") for each in DURABILITIES
+    ]
+    return of_acks.groupBy(*keys).agg(*counts, *_percentiles("to_durable_us", to_durable))
