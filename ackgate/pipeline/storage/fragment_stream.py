@@ -8,14 +8,17 @@ killed has confirmed nothing of it.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from google_crc32c import value as crc32c
+
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.ledgers.avro_container import read_header, scan
-from ackgate.persistence.ledgers.entry_codec import decode_entries
+from ackgate.persistence.ledgers.entry_codec import CrcDigest, decode_entries
 from ackgate.pipeline.storage.damage import Damage
 
 if TYPE_CHECKING:
@@ -119,8 +122,9 @@ class FragmentStream:
         decoded, is_clean = decode_entries(
             self._file.read(block.data_offset, block.data_size), block.entry_count
         )
-        matches, ledger_id = self._digest.matches, self._ledger_id
-        good = [entry for entry in decoded if matches(entry) and entry.ledger_id == ledger_id]
+        good = matching(decoded, self._digest)
+        if any(entry[0] != self._ledger_id for entry in good):
+            good = [entry for entry in good if entry.ledger_id == self._ledger_id]
         if is_clean and block.is_whole and len(good) == len(decoded):
             return good, ""
         if not block.is_whole:
@@ -130,3 +134,13 @@ class FragmentStream:
     def _damage(self, offset: int, end: int, why: str) -> Damage:
         path = str(self._file.path)
         return Damage(self._ledger_id, self._bookie, path, offset, end, why, self._last)
+
+
+def matching(entries: list[StoredEntry], digest: Digest) -> list[StoredEntry]:
+    """Those whose digest fits. A CRC32C costs a third of what `Digest.matches` does for each."""
+    if isinstance(digest, CrcDigest):
+        # Fields by number: by name they take longer than the checksum.
+        made = [crc32c(entry[6] + entry[5]) for entry in entries]
+        if struct.pack(f">{len(made)}I", *made) == b"".join([entry[4] for entry in entries]):
+            return entries
+    return [entry for entry in entries if digest.matches(entry)]

@@ -17,10 +17,12 @@ from ackgate.persistence.ports import (
     LedgerOptions,
     LedgerState,
 )
+from ackgate.pipeline.readers.corrupt import read_corrupt
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.places import bookies_below, find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.reading import read_range
+from ackgate.pipeline.tables import CORRUPT, arrow_schema
 from tests.unit.pipeline.storage.conftest import Ledgers, Written
 
 PAYLOADS = [b"payload %d" % i * (1 + i % 5) for i in range(300)]
@@ -236,3 +238,19 @@ async def test_bookies_are_found_by_what_they_say_of_themselves(
         bookies_below(tmp_path / "data")
     with pytest.raises(ConfigurationError, match="no bookie's directory"):
         find_bookies([tmp_path])
+
+
+async def test_the_table_corrupt_names_each_place(ledgers: Ledgers) -> None:
+    written = await ledgers.write(PAYLOADS, ALL_THREE, bookies=3)
+    (part,) = written.ranges
+    assert list(read_corrupt(written.places, part, CORRUPT.columns)) == []
+    for bookie in range(3):
+        file = written.file(bookie)
+        flip(file, file.read_bytes().index(PAYLOADS[123]))
+    (batch,) = read_corrupt(written.places, part, CORRUPT.columns)
+    assert batch.schema == arrow_schema(CORRUPT.columns)
+    rows = batch.to_pylist()
+    assert {row["file"] for row in rows} == {str(written.file(i)) for i in range(3)}
+    assert {row["bookie"] for row in rows} == set(part.fragment.ensemble)
+    assert sum(row["entries_lost"] for row in rows) == 1
+    assert all(row["why"].endswith("match their digests") for row in rows)
