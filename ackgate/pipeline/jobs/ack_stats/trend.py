@@ -2,8 +2,8 @@ r"""Where a series goes if it goes on as it did, and how far such words were wro
 
 Pure, on a grid of equal steps. The line is Theil and Sen's: its slope is the median of the slopes
 between all pairs of points, so that single bursts do not turn it round. How much of the past counts
-(the last eighth, quarter, half, all of it) is what would have told this very series best. The band
-around it is what the errors of forecasts made at earlier points were, by lead:
+(the last eighth, quarter, half, all of it), and whether it is growth at all or going up and down around
+a level, is what would have told this very series best. The band around it is what the errors of forecasts made at earlier points were, by lead:
 
     ranges                       . - '  high
        |          __/\__ . - ' _ _ _ _  expected
@@ -16,7 +16,7 @@ around it is what the errors of forecasts made at earlier points were, by lead:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -64,20 +64,33 @@ class Trend:
         return np.maximum(self.level + self.slope * leads + errors, 0.0)
 
 
+class _Rule(NamedTuple):
+    """How a line is laid."""
+
+    share: int
+    """Divisor of the number of points: what part of the past counts."""
+    has_slope: bool
+
+
+_RULES: Final = tuple(
+    _Rule(share, has_slope) for has_slope in (True, False) for share in WINDOW_SHARES
+)
+
+
 def trend_of(values: NDArray[np.float64]) -> Trend:
     """`values`: at least `POINTS_MIN`. O(points^2) per window and point: meant for short grids."""
     count = len(values)
     first_origin = max(LINE_POINTS_MIN, count // 4) - 1
     leads = _leads(count - 1 - first_origin)
-    best: tuple[float, int, list[NDArray[np.float64]]] | None = None
-    for share in WINDOW_SHARES:
-        errors = _errors(values, share, first_origin, leads)
+    best: tuple[float, _Rule, list[NDArray[np.float64]]] | None = None
+    for rule in _RULES:
+        errors = _errors(values, rule, first_origin, leads)
         score = sum(float(np.mean(np.abs(of_lead))) for of_lead in errors)
         if best is None or score < best[0]:
-            best = score, share, errors
+            best = score, rule, errors
     assert best is not None
-    _, share, errors = best
-    level, slope = _line(values, share)
+    _, rule, errors = best
+    level, slope = _line(values, rule)
     low = np.array([0.0, *(np.quantile(of_lead, LOW_QUANTILE) for of_lead in errors)])
     high = np.array([0.0, *(np.quantile(of_lead, HIGH_QUANTILE) for of_lead in errors)])
     return Trend(
@@ -98,11 +111,11 @@ def _leads(lead_max: int) -> list[int]:
 
 
 def _errors(
-    values: NDArray[np.float64], share: int, first_origin: int, leads: list[int]
+    values: NDArray[np.float64], rule: _Rule, first_origin: int, leads: list[int]
 ) -> list[NDArray[np.float64]]:
     """For each lead, what came less what had been told, from each earlier point on."""
     lines = np.array(
-        [_line(values[: origin + 1], share) for origin in range(first_origin, len(values) - 1)]
+        [_line(values[: origin + 1], rule) for origin in range(first_origin, len(values) - 1)]
     ).reshape(-1, 2)
     errors = []
     for lead in leads:
@@ -112,9 +125,11 @@ def _errors(
     return errors
 
 
-def _line(values: NDArray[np.float64], share: int) -> tuple[float, float]:
+def _line(values: NDArray[np.float64], rule: _Rule) -> tuple[float, float]:
     """Level at the last point and slope per step of the line through the last part."""
-    window = values[-max(LINE_POINTS_MIN, len(values) // share) :]
+    window = values[-max(LINE_POINTS_MIN, len(values) // rule.share) :]
+    if not rule.has_slope:
+        return float(np.median(window)), 0.0
     ages = np.arange(len(window), dtype=np.float64) - (len(window) - 1)
     later, earlier = np.tril_indices(len(window), -1)
     slope = float(np.median((window[later] - window[earlier]) / (later - earlier)))
