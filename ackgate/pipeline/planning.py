@@ -19,11 +19,12 @@ from ackgate.persistence.paths import DELIVERY_JOURNALS, MANAGED_LEDGERS
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.options import IdRange
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ackgate.persistence.cursor_node import CursorNode
     from ackgate.pipeline.catalogue import Catalogue, Cursor, StorageAddress, Topic
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES: Final = 1024
 """What an entry of a ledger is taken for whose size is not known."""
+
+ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
 TASKS_TOGETHER_MAX: Final = 500
 BYTES_TOGETHER_MAX: Final = 16 * 1024 * 1024
@@ -111,7 +114,7 @@ class _Planning:
             for ledger in self._catalogue.message_ledgers(topic).ledgers
             if self._is_wanted(ledger.ledger_id)
         }
-        for part in self._ranges(owners, entry_ids=self._entry_bounds()):
+        for part in self._ranges(owners, entry_ids=merged(self._options.entry_ids)):
             yield ReadTask(owners[part.ledger_id], None, (part,))
 
     def _of_cursors(self) -> Iterator[ReadTask]:
@@ -162,29 +165,39 @@ class _Planning:
         wanted = self._options.ledger_ids
         return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
 
-    def _entry_bounds(self) -> tuple[int, int]:
-        """Outside of them nothing is read; what is not wanted between them is left to the reader."""
-        wanted = self._options.entry_ids or ((0, ENTRY_ID_MAX),)
-        return min(first for first, _ in wanted), max(last for _, last in wanted)
-
     def _ranges(
         self,
         ledger_ids: Iterable[int],
         *,
         is_cursors: bool = False,
-        entry_ids: tuple[int, int] = (0, ENTRY_ID_MAX),
+        entry_ids: Sequence[IdRange] = ALL_ENTRIES,
     ) -> Iterator[EntryRange]:
         """The ranges of those ledgers that are there, in this order."""
         found = [self._catalogue.entry(i) for i in ledger_ids if i in self._catalogue.ledger_nodes]
         lasts = last_entries(
             self._address, [entry.metadata for entry in found], is_cursors=is_cursors
         )
-        first, last = entry_ids
         for metadata, password_check, _ in found:
-            border = min(last, lasts[metadata.ledger_id])
-            yield from plan_ranges(
-                metadata, border, first_entry_id=first, password_check=password_check
-            )
+            for first, last in entry_ids:
+                yield from plan_ranges(
+                    metadata,
+                    min(last, lasts[metadata.ledger_id]),
+                    first_entry_id=first,
+                    password_check=password_check,
+                )
+
+
+def merged(wanted: Sequence[IdRange] | None) -> Sequence[IdRange]:
+    """The same ids, ascending, each once; None: all."""
+    if wanted is None:
+        return ALL_ENTRIES
+    apart: list[IdRange] = []
+    for first, last in sorted(wanted):
+        if apart and first <= apart[-1].last + 1:
+            apart[-1] = IdRange(apart[-1].first, max(apart[-1].last, last))
+        else:
+            apart.append(IdRange(first, last))
+    return apart
 
 
 def journal_path(topic: Topic) -> str:

@@ -89,7 +89,16 @@ def check_cursor_tables(broker, tables):
 
 def test_cursor_tables_of_a_live_broker_and_of_one_that_was_killed(broker, tables):
     check_cursor_tables(broker, tables)
+    live = tables(broker, "messages").count()
+    assert MESSAGES - 1 <= live <= MESSAGES  # no later entry confirms the last one
     broker.kill()
+    messages = tables(broker, "messages", columns="entry_id,key,payload,batch_size").collect()
+    assert sorted(row.entry_id for row in messages) == list(range(MESSAGES))
+    assert {(row.key, bytes(row.payload)) for row in messages} == {
+        (f"k{number % 3}", str(number).encode()) for number in range(MESSAGES)
+    }
+    some = tables(broker, "messages", entryIds="3,5-7,6-8")
+    assert sorted(row.entry_id for row in some.collect()) == [3, 5, 6, 7, 8]
     records = check_cursor_tables(broker, tables)
     first = min(records, key=lambda row: (row.owner_epoch, row.version))
     old = tables(broker, "ack_state", version=str(first.version)).collect()

@@ -16,6 +16,7 @@ from ackgate.pipeline.readers.ack_state import StateAt, state_of, state_rows
 from ackgate.pipeline.readers.cursor_records import record_rows
 from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
 from ackgate.pipeline.readers.delivery_journal import event_rows
+from ackgate.pipeline.readers.messages import PublishTimes, read_messages
 from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
 from ackgate.pipeline.storage.reading import OnCorrupt, read_range
 
@@ -70,6 +71,23 @@ def _record_of_node(task: ReadTask) -> Iterator[StoredRecord]:
         record = decode_record(encoded)
         assert isinstance(record, SnapshotRecord)
         yield StoredRecord(-1, record, len(encoded), 1)
+
+
+def _read_messages(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    times = PublishTimes(options.min_publish_time_ms, options.max_publish_time_ms)
+    return chain.from_iterable(
+        read_messages(
+            bookies,
+            task.topic,
+            part,
+            _columns(options),
+            publish_times=times,
+            on_corrupt="skip" if options.skips_corrupt else "fail",
+        )
+        for part in task.ranges
+    )
 
 
 def _read_cursor_records(
@@ -144,6 +162,7 @@ def _read_delivery_journal(
 _READERS: Final[
     dict[str, Callable[[BookiePlaces, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
 ] = {
+    "messages": _read_messages,
     "cursor_records": _read_cursor_records,
     "ack_state": _read_ack_state,
     "delayed_index": _read_delayed_index,
