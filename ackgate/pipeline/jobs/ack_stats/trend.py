@@ -2,8 +2,9 @@ r"""Where a series goes if it goes on as it did, and how far such words were wro
 
 Pure, on a grid of equal steps. The line is Theil and Sen's: its slope is the median of the slopes
 between all pairs of points, so that single bursts do not turn it round. How much of the past counts
-(the last eighth, quarter, half, all of it), and whether it is growth at all or going up and down around
-a level, is what would have told this very series best. The band around it is what the errors of forecasts made at earlier points were, by lead:
+(the last eighth, quarter, half, all of it), and whether there is growth at all or only up and down
+around a level, is what would have told this very series best. The band around it is what forecasts
+made at earlier points missed by, lead for lead:
 
     ranges                       . - '  high
        |          __/\__ . - ' _ _ _ _  expected
