@@ -168,6 +168,18 @@ def scan(file: DiskFile, header: ContainerHeader, start: int) -> Iterator[Block]
         offset = block.end
 
 
+def next_block(file: DiskFile, header: ContainerHeader, offset: int) -> int | None:
+    """Where the first block at or behind `offset` begins: behind a marker. None: no marker follows."""
+    if offset <= header.size:
+        return header.size
+    window = _Window(file)
+    start = offset - SYNC_BYTES
+    end = _find_marker(window, header.sync_marker, start)
+    if window.read(end - SYNC_BYTES, SYNC_BYTES) != header.sync_marker:
+        return None
+    return end
+
+
 class _Window:
     """Reads a file in large pieces that are asked for in small ones."""
 

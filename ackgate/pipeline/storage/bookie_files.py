@@ -24,7 +24,7 @@ from ackgate.pipeline.storage.fragment_stream import FragmentStream
 if TYPE_CHECKING:
     from typing import Self
 
-    from ackgate.persistence.ledgers.disk import Disk
+    from ackgate.persistence.ledgers.disk import Disk, DiskFile
     from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
@@ -45,11 +45,12 @@ class BookieFiles:
         self._storage.refresh()
 
     def streams(
-        self, ledger_id: int, digest: Digest, *, fragment: int | None = None
+        self, ledger_id: int, digest: Digest, *, fragment: int | None = None, first: int = 0
     ) -> list[FragmentStream]:
-        """The ledger's files as of the last listing, each read from its front.
+        """The ledger's files as of the last listing, each to be read from its front.
 
-        `fragment`: only those named by a fragment that begins with this entry.
+        `fragment`: only those named by a fragment that begins with this entry. `first`: the first
+        entry that matters.
         """
         streams = []
         for name in self._storage.names(ledger_id):
@@ -60,9 +61,19 @@ class BookieFiles:
             except FileNotFoundError:
                 continue
             streams.append(
-                FragmentStream(file, bookie=self.bookie_id, ledger_id=ledger_id, digest=digest)
+                FragmentStream(
+                    file, bookie=self.bookie_id, ledger_id=ledger_id, digest=digest, first=first
+                )
             )
         return streams
+
+    def fragment_file(self, ledger_id: int, fragment: int) -> DiskFile | None:
+        """The file of a fragment, opened; None unless there is exactly one."""
+        names = [n for n in self._storage.names(ledger_id) if n.first_entry_id == fragment]
+        try:
+            return self._disk.open_read(self._ledgers / str(names[0])) if len(names) == 1 else None
+        except FileNotFoundError:
+            return None
 
     def find(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
         """Copies of entries first..last, wherever they are; digests are not verified."""

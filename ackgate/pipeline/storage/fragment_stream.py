@@ -19,6 +19,7 @@ from google_crc32c import value as crc32c
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.ledgers.avro_container import read_header, scan
 from ackgate.persistence.ledgers.entry_codec import CrcDigest, decode_entries
+from ackgate.pipeline.storage.block_search import offset_before
 from ackgate.pipeline.storage.damage import Damage
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class FragmentStream:
         "_bookie",
         "_digest",
         "_file",
+        "_first",
         "_last",
         "_ledger_id",
         "_pending",
@@ -46,7 +48,11 @@ class FragmentStream:
         "torn_tail",
     )
 
-    def __init__(self, file: DiskFile, *, bookie: str, ledger_id: int, digest: Digest) -> None:
+    def __init__(
+        self, file: DiskFile, *, bookie: str, ledger_id: int, digest: Digest, first: int = 0
+    ) -> None:
+        """`first`: what is before this entry need not be read."""
+        self._first = first
         self._file = file
         self._bookie = bookie
         self._ledger_id = ledger_id
@@ -102,7 +108,8 @@ class FragmentStream:
             self.torn_tail = replace(torn, is_tail=True)
             return
         tail: list[Damage] = []
-        for block in scan(self._file, header, header.size):
+        start = offset_before(self._file, header, self._first) if self._first else header.size
+        for block in scan(self._file, header, start):
             entries, why = self._verified(block)
             if not block.is_whole:
                 tail.append(self._damage(block.offset, block.end, why))

@@ -14,6 +14,7 @@ with ``on_corrupt="skip"`` a count in `damages`.
 from __future__ import annotations
 
 import contextlib
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -100,7 +101,14 @@ class _Reading:
         self._missing: list[Damage] = []
         self._streams: list[FragmentStream] = []
         for place in self._places_to_read():
-            self._streams += self._streams_at(place, entry_range.fragment.first_entry_id)
+            files = self._copies[place]
+            assert files is not None
+            self._streams += files.streams(
+                self._ledger_id,
+                self._digest,
+                fragment=entry_range.fragment.first_entry_id,
+                first=entry_range.first_entry_id,
+            )
 
     def _places_to_read(self) -> list[int]:
         """As few places as hold every entry, of those that are there."""
@@ -113,12 +121,6 @@ class _Reading:
                 chosen.append(place)
                 open_classes -= held
         return chosen
-
-    def _streams_at(self, place: int, fragment: int | None) -> list[FragmentStream]:
-        files = self._copies[place]
-        if files is None:
-            return []
-        return files.streams(self._ledger_id, self._digest, fragment=fragment)
 
     def batches(self) -> Iterator[EntryBatch]:
         """The entries, a bounded number at a time."""
@@ -136,7 +138,8 @@ class _Reading:
             first = behind
 
     def _batch(self, first: int, behind: int) -> EntryBatch:
-        taken = [stream.take(behind - 1) for stream in self._streams]
+        with _collecting_later():
+            taken = [stream.take(behind - 1) for stream in self._streams]
         entry_ids = np.arange(first, behind, dtype=np.int64)
         if len(taken) == 1:
             found_ids = np.array([entry[1] for entry in taken[0]], np.int64)
@@ -243,8 +246,8 @@ class _Reading:
     def _examine(self) -> list[Damage]:
         """Every damaged place of every copy. Reads them all: only once something is lost."""
         damages = []
-        for place in range(self._size):
-            for stream in self._streams_at(place, None):
+        for files in filter(None, self._copies):
+            for stream in files.streams(self._ledger_id, self._digest):
                 while stream.take(self._range.last_entry_id, blocks_max=1):
                     pass
                 damages += stream.damages
@@ -264,6 +267,22 @@ class _Reading:
         """Give the files back."""
         for stream in self._streams:
             stream.close()
+
+
+@contextlib.contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Keep the garbage collector from walking over a batch's entries again and again.
+
+    There are no cycles among them. Without it a read takes half as long again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _words(entry_ids: list[int]) -> str:

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from ackgate.errors import ConfigurationError, CorruptRecordError, DigestMismatchError
+from ackgate.persistence.ledgers.avro_container import read_header, scan
+from ackgate.persistence.ledgers.disk import OsDisk
+from ackgate.persistence.ledgers.entry_codec import decode_entries
 from ackgate.persistence.ports import (
     DigestType,
     Fragment,
@@ -18,10 +21,13 @@ from ackgate.persistence.ports import (
     LedgerState,
 )
 from ackgate.pipeline.readers.corrupt import read_corrupt
+from ackgate.pipeline.storage.block_search import offset_before
+from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.places import bookies_below, find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.reading import read_range
+from ackgate.pipeline.storage.splits import split_ranges
 from ackgate.pipeline.tables import CORRUPT, arrow_schema
 from tests.unit.pipeline.storage.conftest import Ledgers, Written
 
@@ -254,3 +260,39 @@ async def test_the_table_corrupt_names_each_place(ledgers: Ledgers) -> None:
     assert {row["bookie"] for row in rows} == set(part.fragment.ensemble)
     assert sum(row["entries_lost"] for row in rows) == 1
     assert all(row["why"].endswith("match their digests") for row in rows)
+
+
+@pytest.mark.parametrize("split_bytes", [1000, 5000, 10**9])
+@pytest.mark.parametrize(("options", "bookies"), [(ONE, 1), (STRIPED, 3)], ids=["one", "striped"])
+async def test_large_ranges_are_split_where_blocks_begin(
+    ledgers: Ledgers, options: LedgerOptions, bookies: int, split_bytes: int
+) -> None:
+    written = await ledgers.write(PAYLOADS, options, bookies=bookies)
+    size = written.file(0).stat().st_size
+    with OpenBookies(written.places) as opened:
+        parts = list(split_ranges(opened, written.ranges, split_bytes=split_bytes))
+        assert len(parts) == 1 if split_bytes > size else len(parts) > size // split_bytes // 2
+        ids = [i for part in parts for i in range(part.first_entry_id, part.last_entry_id + 1)]
+        assert ids == list(range(300))
+        for part in parts:
+            read_ids = [i for b in read_range(opened, part) for i in b.entry_ids.tolist()]
+            assert read_ids == list(range(part.first_entry_id, part.last_entry_id + 1))
+
+
+async def test_a_part_begins_at_a_block_near_its_first_entry(ledgers: Ledgers) -> None:
+    written = await ledgers.write(PAYLOADS, ONE)
+    file = OsDisk().open_read(written.file(0))
+    header = read_header(file)
+    assert header is not None
+    firsts = {}
+    for block in scan(file, header, header.size):
+        entries, _ = decode_entries(
+            file.read(block.data_offset, block.data_size), block.entry_count
+        )
+        firsts[block.offset] = entries[0].entry_id
+    assert len(firsts) > 20
+    for entry_id in range(300):
+        offset = offset_before(file, header, entry_id, near_bytes=600)
+        assert firsts[offset] <= entry_id
+        assert entry_id - firsts[offset] < 60, "near, not at the front"
+    file.close()

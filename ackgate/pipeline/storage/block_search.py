@@ -1,0 +1,67 @@
+"""Finding a block of a fragment file without reading the file: by seeking to sync markers.
+
+Edge: a few reads for each answer. Ids found here are not verified; whoever reads from there on checks
+what it gets, and looks elsewhere for what does not come.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import CorruptRecordError
+from ackgate.persistence.ledgers.avro_container import next_block, read_header
+from ackgate.persistence.ledgers.avro_long import LONG_BYTES_MAX, decode_long
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ledgers.avro_container import ContainerHeader
+    from ackgate.persistence.ledgers.disk import DiskFile
+
+_NEAR_BYTES: Final = 256 * 1024
+"""Nearer than that a file is read on instead of looked into."""
+
+
+def split_entry_ids(file: DiskFile, split_bytes: int) -> list[int]:
+    """Entries that begin a block, one at about every `split_bytes` of the file, ascending."""
+    size = file.size()
+    parts = size // split_bytes
+    try:
+        header = read_header(file) if parts > 1 else None
+    except CorruptRecordError:  # whoever reads it says so
+        header = None
+    if header is None:
+        return []
+    found: list[int] = []
+    for i in range(1, parts):
+        offset = next_block(file, header, i * size // parts)
+        entry_id = None if offset is None else _first_entry_at(file, offset)
+        if entry_id is not None and entry_id > (found[-1] if found else 0):
+            found.append(entry_id)
+    return found
+
+
+def offset_before(
+    file: DiskFile, header: ContainerHeader, entry_id: int, *, near_bytes: int = _NEAR_BYTES
+) -> int:
+    """Beginning of a block that begins with `entry_id` or before, at most `near_bytes` away or so."""
+    low, high = header.size, file.size()
+    while high - low > near_bytes:
+        middle = (low + high) // 2
+        offset = next_block(file, header, middle)
+        found = None if offset is None else _first_entry_at(file, offset)
+        if offset is None or found is None or found > entry_id or offset >= high:
+            high = middle
+        else:
+            low = offset
+    return low
+
+
+def _first_entry_at(file: DiskFile, offset: int) -> int | None:
+    """First entry of the block there; None: there is no block."""
+    head = file.read(offset, 4 * LONG_BYTES_MAX)
+    try:
+        at = 0
+        for _ in range(3):  # the block's count and size, the ledger
+            _, at = decode_long(head, at)
+        return decode_long(head, at)[0]
+    except (IndexError, ValueError):
+        return None
