@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -104,6 +105,10 @@ class _Planning:
                 return self._of_buckets()
             case "delivery_journal":
                 return self._of_journals()
+            case "corrupt":
+                return chain(
+                    self._of_messages(), self._of_cursors(), self._of_buckets(), self._of_journals()
+                )
             case name:
                 raise CallerError(f"table {name} cannot be read yet")
 

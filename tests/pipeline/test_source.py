@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pulsar
@@ -106,6 +107,27 @@ def test_cursor_tables_of_a_live_broker_and_of_one_that_was_killed(broker, table
     journal = tables(broker, "delivery_journal").collect()
     assert {row.topic for row in journal} <= {TOPIC}
     assert tables(broker, "delayed_index").collect() == []
+    assert [row.why for row in tables(broker, "corrupt").collect()] == []
+
+
+def test_damage_fails_or_is_skipped_and_told(broker, tables, tmp_path):
+    directory = tmp_path / "copy"
+    broker.kill()
+    shutil.copytree(broker.data_directory, directory)
+    broker_copy = BrokerProcess(directory)
+    broker_copy.start().stop()  # moves what is in journals only into the ledgers' files
+    whole = tables(broker_copy, "messages").count()
+    assert whole == MESSAGES
+    damaged = max(directory.glob("bookies/*/ledgers/**/*.avro"), key=lambda p: p.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged.write_bytes(content)
+    with pytest.raises(Exception, match=damaged.name):
+        tables(broker_copy, "messages").collect()
+    assert tables(broker_copy, "messages", onCorrupt="skip").count() < whole
+    (row,) = tables(broker_copy, "corrupt").collect()
+    assert row.file.endswith(damaged.name)
+    assert row.entries_lost > 0
 
 
 def test_a_users_schema_is_a_choice_of_columns(broker, tables, spark):

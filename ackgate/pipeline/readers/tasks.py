@@ -13,6 +13,7 @@ from ackgate.persistence.codec import decode_record
 from ackgate.persistence.ports import LedgerEntry
 from ackgate.persistence.records import SnapshotRecord
 from ackgate.pipeline.readers.ack_state import StateAt, state_of, state_rows
+from ackgate.pipeline.readers.corrupt import read_corrupt
 from ackgate.pipeline.readers.cursor_records import record_rows
 from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
 from ackgate.pipeline.readers.delivery_journal import event_rows
@@ -159,6 +160,14 @@ def _read_delivery_journal(
     )
 
 
+def _read_corrupt(
+    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    return chain.from_iterable(
+        read_corrupt(bookies, part, _columns(options)) for part in task.ranges
+    )
+
+
 _READERS: Final[
     dict[str, Callable[[BookiePlaces, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
 ] = {
@@ -167,4 +176,5 @@ _READERS: Final[
     "ack_state": _read_ack_state,
     "delayed_index": _read_delayed_index,
     "delivery_journal": _read_delivery_journal,
+    "corrupt": _read_corrupt,
 }
