@@ -7,8 +7,11 @@ line, or an output that exists; 130 interrupted. The summary is the only thing o
 from __future__ import annotations
 
 import contextlib
+import logging
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -103,7 +106,9 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
     from ackgate.pipeline import register  # noqa: PLC0415 - Spark, when it is needed
     from ackgate.pipeline.session import local_session  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="ackgate-pipeline-") as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="ackgate-pipeline-", ignore_cleanup_errors=True
+    ) as scratch:
         session = local_session(
             arguments.master,
             app_name=f"ackgate {arguments.job}",
@@ -112,15 +117,44 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
             settings=spark_settings(arguments),
         )
         if not arguments.verbose:
-            session.sparkContext.setLogLevel(
-                "OFF"
-            )  # else each failed task is a page of Java's trace
+            _hush(session)
         register(session)
         try:
-            yield session
-        finally:
-            with contextlib.suppress(Exception):  # done, or failed for a reason of its own
-                session.stop()
+            with _interruptible():
+                yield session
+        except KeyboardInterrupt:
+            raise  # amid a call to Java, which cannot be called again; it ends with this process
+        except BaseException:
+            _stop(session)
+            raise
+        _stop(session)
+
+
+def _hush(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
+    """No page of traces for a task that failed, nor for a call to Java that was interrupted."""
+    session.sparkContext.setLogLevel("OFF")
+    logging.getLogger().addFilter(lambda _: False)  # py4j's own; loggers with a name are not asked
+
+
+def _stop(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
+    with contextlib.suppress(Exception):  # done, or failed for a reason of its own
+        session.stop()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Python's own way of being interrupted.
+
+    PySpark's handler calls Java amid a call to Java, which ends in a page of traces.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _trace(arguments: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -61,7 +62,7 @@ print(main([*base, "--output", directory + "/bad", "--damaged"]))
 def test_a_good_run_and_one_that_fails_in_a_task(tmp_path):
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
 
     lines = told.stdout.splitlines()
@@ -73,3 +74,27 @@ def test_a_good_run_and_one_that_fails_in_a_task(tmp_path):
     assert "Traceback" not in told.stderr
     assert os.listdir(tmp_path) == ["good"]
     assert sorted(os.listdir(tmp_path / "good")) == ["numbers", "summary.json"]
+
+
+INTERRUPTED = (
+    PROGRAM.partition('print(main([*base, "--output", directory + "/good"')[0].replace(
+        "frame = run.spark.range(10", "frame = run.spark.range(10**13"
+    )
+    + 'sys.exit(main([*base, "--output", directory + "/out"]))'
+)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_without_a_trace_and_leaves_nothing(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert any(line == "doubling\n" for line in running.stderr)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=200)
+
+    assert running.returncode == 130
+    assert told == "ackgate: interrupted; nothing was written\n"
+    assert os.listdir(tmp_path) == []
