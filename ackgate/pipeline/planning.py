@@ -21,8 +21,10 @@ from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import IdRange
+from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.storage.splits import split_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -80,7 +82,7 @@ def plan_read(options: SourceOptions) -> ReadPlan:
     address = storage_address(options)
     bookies = find_bookies(map(Path, address.bookies), password=address.password)
     with open_catalogue(options) as catalogue:
-        planning = _Planning(catalogue, options, address)
+        planning = _Planning(catalogue, options, address, bookies)
         return ReadPlan(bookies, list(_together(planning.tasks())))
 
 
@@ -88,11 +90,16 @@ class _Planning:
     """One plan in the making."""
 
     def __init__(
-        self, catalogue: Catalogue, options: SourceOptions, address: StorageAddress
+        self,
+        catalogue: Catalogue,
+        options: SourceOptions,
+        address: StorageAddress,
+        bookies: BookiePlaces,
     ) -> None:
         self._catalogue = catalogue
         self._options = options
         self._address = address
+        self._bookies = bookies
 
     def tasks(self) -> Iterator[ReadTask]:
         """Those of the table."""
@@ -119,7 +126,7 @@ class _Planning:
             for ledger in self._catalogue.message_ledgers(topic).ledgers
             if self._is_wanted(ledger.ledger_id)
         }
-        for part in self._ranges(owners, entry_ids=merged(self._options.entry_ids)):
+        for part in self._split(self._ranges(owners, entry_ids=merged(self._options.entry_ids))):
             yield ReadTask(owners[part.ledger_id], None, (part,))
 
     def _of_cursors(self) -> Iterator[ReadTask]:
@@ -152,7 +159,7 @@ class _Planning:
             value = self._catalogue.value(path)
             node = decode_journal_node(value, path=path) if value else DeliveryJournalNode()
             owners.update((ledger.ledger_id, topic.name) for ledger in node.ledgers)
-        for part in self._ranges(owners):
+        for part in self._split(self._ranges(owners)):
             yield ReadTask(owners[part.ledger_id], None, (part,))
 
     # ---------------------------------------------------------------------- pieces
@@ -169,6 +176,17 @@ class _Planning:
     def _is_wanted(self, ledger_id: int) -> bool:
         wanted = self._options.ledger_ids
         return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
+
+    def _split(self, ranges: Iterable[EntryRange]) -> Iterator[EntryRange]:
+        """Large ones in parts. Files that cannot be large are not opened for it."""
+        split_bytes = self._options.split_bytes
+        with OpenBookies(self._bookies) as bookies:
+            for part in ranges:
+                about = part.metadata
+                if about.state is LedgerState.CLOSED and about.length_bytes < split_bytes:
+                    yield part
+                else:
+                    yield from split_ranges(bookies, [part], split_bytes=split_bytes)
 
     def _ranges(
         self,

@@ -15,6 +15,7 @@ from ackgate.errors import CallerError
 from ackgate.pipeline.options import parse_options
 from ackgate.pipeline.planning import plan_read
 from ackgate.pipeline.readers.tasks import read_task
+from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.options import SourceOptions
     from ackgate.pipeline.planning import ReadTask
     from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.stream import AckgateStreamReader
     from ackgate.pipeline.tables import Column
 
 
@@ -41,6 +43,15 @@ class AckgateDataSource(DataSource):
 
     def reader(self, schema: Any) -> AckgateReader:  # noqa: ANN401 - as above
         """A user's own schema is a choice of columns."""
+        return AckgateReader(self._options_for(schema))
+
+    def streamReader(self, schema: Any) -> AckgateStreamReader:  # noqa: ANN401, N802 - Spark's name
+        """As `reader`, of ledgers as they grow."""
+        from ackgate.pipeline.stream import AckgateStreamReader  # noqa: PLC0415 - it imports us
+
+        return AckgateStreamReader(self._options_for(schema))
+
+    def _options_for(self, schema: Any) -> SourceOptions:  # noqa: ANN401 - as above
         options = parse_options(self.options)
         columns = options.table.select(schema.fieldNames())
         for given, ours in zip(schema.fields, spark_schema(columns).fields, strict=True):
@@ -49,7 +60,7 @@ class AckgateDataSource(DataSource):
                     f"table {options.table.name}: column {ours.name} is "
                     f"{ours.dataType.simpleString()}, not {given.dataType.simpleString()}"
                 )
-        return AckgateReader(replace(options, columns=columns))
+        return replace(options, columns=columns)
 
 
 class AckgatePartition(InputPartition):
@@ -78,8 +89,9 @@ class AckgateReader(DataSourceReader):
 
     def read(self, partition: AckgatePartition) -> Iterator[Any]:
         """Called on the executors. Arrow batches. Raises `AckGateError`."""
-        for task in partition.tasks:
-            yield from read_task(partition.bookies, task, self._options)
+        with OpenBookies(partition.bookies) as bookies:
+            for task in partition.tasks:
+                yield from read_task(bookies, task, self._options)
 
 
 def chosen_columns(options: SourceOptions) -> tuple[Column, ...]:

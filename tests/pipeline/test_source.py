@@ -98,6 +98,8 @@ def test_cursor_tables_of_a_live_broker_and_of_one_that_was_killed(broker, table
     assert {(row.key, bytes(row.payload)) for row in messages} == {
         (f"k{number % 3}", str(number).encode()) for number in range(MESSAGES)
     }
+    in_parts = tables(broker, "messages", columns="entry_id", splitBytes="1000")
+    assert sorted(row.entry_id for row in in_parts.collect()) == list(range(MESSAGES))
     some = tables(broker, "messages", entryIds="3,5-7,6-8")
     assert sorted(row.entry_id for row in some.collect()) == [3, 5, 6, 7, 8]
     records = check_cursor_tables(broker, tables)

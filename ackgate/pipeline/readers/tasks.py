@@ -28,20 +28,21 @@ if TYPE_CHECKING:
 
     from ackgate.pipeline.options import SourceOptions
     from ackgate.pipeline.planning import ReadTask
+    from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
     from ackgate.pipeline.tables import Column
 
+    Bookies = BookiePlaces | OpenBookies
 
-def read_task(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
-) -> Iterator[pa.RecordBatch]:
+
+def read_task(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a task, with the columns of the options. Raises `AckGateError`."""
     return _READERS[options.table.name](bookies, task, options)
 
 
 def _entries(
-    bookies: BookiePlaces, ranges: Sequence[EntryRange], options: SourceOptions
+    bookies: Bookies, ranges: Sequence[EntryRange], options: SourceOptions
 ) -> Iterator[LedgerEntry]:
     on_corrupt: OnCorrupt = "skip" if options.skips_corrupt else "fail"
     for entry_range in ranges:
@@ -55,9 +56,7 @@ def _columns(options: SourceOptions) -> tuple[Column, ...]:
     return options.table.default_columns if options.columns is None else options.columns
 
 
-def _records(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
-) -> Iterator[StoredRecord]:
+def _records(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[StoredRecord]:
     ledger_id = task.node.cursor_ledger_id if task.node is not None else None
     return stored_records(
         -1 if ledger_id is None else ledger_id,
@@ -75,7 +74,7 @@ def _record_of_node(task: ReadTask) -> Iterator[StoredRecord]:
 
 
 def _read_messages(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     times = PublishTimes(options.min_publish_time_ms, options.max_publish_time_ms)
     return chain.from_iterable(
@@ -92,7 +91,7 @@ def _read_messages(
 
 
 def _read_cursor_records(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     assert task.node is not None
     assert task.subscription is not None
@@ -110,7 +109,7 @@ def _read_cursor_records(
 
 
 def _read_ack_state(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     assert task.node is not None
     assert task.subscription is not None
@@ -129,7 +128,7 @@ def _read_ack_state(
 
 
 def _read_delayed_index(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     snapshot_id = task.ranges[0].ledger_id
     segments = stored_segments(
@@ -147,7 +146,7 @@ def _read_delayed_index(
 
 
 def _read_delivery_journal(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     return chain.from_iterable(
         event_rows(
@@ -161,7 +160,7 @@ def _read_delivery_journal(
 
 
 def _read_corrupt(
-    bookies: BookiePlaces, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     return chain.from_iterable(
         read_corrupt(bookies, part, _columns(options)) for part in task.ranges
@@ -169,7 +168,7 @@ def _read_corrupt(
 
 
 _READERS: Final[
-    dict[str, Callable[[BookiePlaces, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
+    dict[str, Callable[[Bookies, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
 ] = {
     "messages": _read_messages,
     "cursor_records": _read_cursor_records,
