@@ -30,7 +30,6 @@ from ackgate.pipeline.jobs.audit.journal import (
     NO,
     SUBSCRIPTION,
     YES,
-    Expression,
     cumulative_marks,
     events_of,
     position,
@@ -54,6 +53,8 @@ BREACHES: Final = ("ack_lost", "unexplained")
 
 DELIVERIES_COLUMNS: Final = (*ENTRY, "at", "consumer", "nth", "cause")
 
+_MARKS: Final = ("first_mark", "last_mark")
+
 
 def deliveries(journal: DataFrame, of_lives: DataFrame, of_persists: DataFrame) -> DataFrame:
     """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
@@ -66,29 +67,33 @@ def deliveries(journal: DataFrame, of_lives: DataFrame, of_persists: DataFrame) 
 
 
 def _with_before(journal: DataFrame) -> DataFrame:
-    """Deliveries, each with what happened to its entry before."""
+    """Deliveries, each with the one before it, and with the first ack and last nack behind that."""
     is_delivery, is_nack = f.col("event") == "dispatched", f.col("event") == "nacked"
     is_ack = (f.col("event") == "acked") & f.col("unacked_indexes").isNull()
-    before = Window.partitionBy(*ENTRY).orderBy("at")
-    earlier = before.rowsBetween(Window.unboundedPreceding, -1)
-    so_far = before.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-    def last(condition: Expression, *columns: str) -> Expression:
-        return f.last(f.when(condition, f.struct("at", *columns)), ignorenulls=True).over(earlier)
-
-    return (
-        events_of(journal, "dispatched", "nacked", "acked")
-        .select(
-            *ENTRY,
-            "at",
-            "event",
-            "consumer",
-            f.count(f.when(is_delivery, 1)).over(so_far).alias("nth"),
-            last(is_delivery).alias("last_delivery"),
-            last(is_nack, "reason").alias("last_nack"),
-            last(is_ack, "version").alias("last_ack"),
+    in_order = Window.partitionBy(*ENTRY).orderBy("at")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    numbered = events_of(journal, "dispatched", "nacked", "acked").withColumn(
+        "nth", f.count(f.when(is_delivery, 1)).over(so_far)
+    )
+    by_delivery = (
+        numbered.where("nth > 0")
+        .groupBy(*ENTRY, "nth")
+        .agg(
+            f.min(f.when(is_delivery, f.col("at"))).alias("at"),
+            f.min_by("consumer", f.when(is_delivery, f.col("at"))).alias("consumer"),
+            f.max(f.when(is_nack, f.struct("at", "reason"))).alias("nack"),
+            f.min(f.when(is_ack, f.struct("at", "version"))).alias("ack"),
         )
-        .where(is_delivery)
+    )
+    before = Window.partitionBy(*ENTRY).orderBy("nth")
+    return by_delivery.select(
+        *ENTRY,
+        "at",
+        "consumer",
+        "nth",
+        f.lag("at").over(before).alias("last_at"),
+        f.lag("nack.reason").over(before).alias("last_nack"),
+        f.lag("ack").over(before).alias("last_ack"),
     )
 
 
@@ -96,37 +101,36 @@ def _with_causes(
     again: DataFrame, journal: DataFrame, of_lives: DataFrame, of_persists: DataFrame
 ) -> DataFrame:
     marks = cumulative_marks(journal).withColumn("mark", f.struct("at", "version"))
-    of_epoch = again.withColumn("owner_epoch", f.col("last_delivery.at.owner_epoch"))
     keys = (*SUBSCRIPTION, "owner_epoch")
+    of_epoch = again.withColumn("owner_epoch", f.col("last_at.owner_epoch"))
     covered = with_cover(of_epoch, marks, keys, "ledger_id", "entry_id")
-    # By itself, or by a cumulative ack in the epoch of the last delivery.
-    acked = f.when(
-        f.col("last_ack.at") > f.col("last_delivery.at"),
-        f.struct(f.col("last_ack.at.owner_epoch").alias("epoch"), "last_ack.version"),
-    ).when(
-        f.col("first_mark").isNotNull(),
-        f.struct(f.col("first_mark.at.owner_epoch").alias("epoch"), "first_mark.version"),
+    # By itself, or by a cumulative ack in the epoch of the last delivery. Of the cumulative ones the
+    # first and the last are known; one between would be durable earlier than the last.
+    acked = f.coalesce(
+        "last_ack",
+        *(f.when(f.col(mark)["at"] > f.col("last_at"), f.col(mark)) for mark in _MARKS),
     )
-    acked_rows = covered.withColumn("acked", acked).withColumn("owner_epoch", f.col("acked.epoch"))
+    acked_rows = covered.withColumn("acked", acked).withColumn(
+        "owner_epoch", f.col("acked.at.owner_epoch")
+    )
     rewound = f.exists(
         "rewinds",
         lambda each: (
-            (each["at"] > f.col("last_delivery.at"))
+            (each["at"] > f.col("last_at"))
             & (each["at"] < f.col("at"))
             & f.coalesce(each["behind"] < position(), f.lit(YES))
         ),
     )
-    is_other_owner = f.col("last_delivery.at.owner_epoch") < f.col("at.owner_epoch")
+    is_other_owner = f.col("last_at.owner_epoch") < f.col("at.owner_epoch")
     is_durable = f.coalesce(f.col("acked.version") <= f.col("persisted_version"), f.lit(NO))
-    nack = f.when(f.col("last_nack.at") > f.col("last_delivery.at"), f.col("last_nack.reason"))
     cause = (
         f.when(rewound, "reset")
         .when(is_other_owner & f.col("acked").isNull(), "restart")
         .when(is_other_owner & ~is_durable, "ack_not_persisted")
         .when(is_other_owner & ~f.col("persisted_whole"), "outcome_dropped")
         .when(is_other_owner, "ack_lost")
-        .when(nack == "consumer_closed", "consumer_closed")
-        .when(nack.isNotNull(), "nack_or_timeout")
+        .when(f.col("last_nack") == "consumer_closed", "consumer_closed")
+        .when(f.col("last_nack").isNotNull(), "nack_or_timeout")
         .otherwise("unexplained")
     )
     return (

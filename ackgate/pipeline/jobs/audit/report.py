@@ -1,6 +1,7 @@
 """The audit of a journal as a whole, and its results by topic, subscription, consumer and hour.
 
-Edge: it persists two frames while it is open, since every result is made of them.
+Edge: it caches the journal, deliveries and fates while it is open, since every result is made of
+them; what does not fit into memory goes to the disk.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ VERDICTS: Final = ("fine", "incomplete", "broken")
 class Audit:
     """What came out; each frame is lazy. Leave it (``with``) to free what it caches."""
 
+    journal: DataFrame
     topics: DataFrame
     deliveries: DataFrame
     fates: DataFrame
@@ -45,6 +47,7 @@ class Audit:
     def __exit__(self, *_: object) -> None:
         self.fates.unpersist()
         self.deliveries.unpersist()
+        self.journal.unpersist()
 
     def losses(self) -> DataFrame:
         """FATES_COLUMNS of the entries that nobody has seen. There must be none."""
@@ -114,12 +117,12 @@ class Audit:
 
 def audit(journal: DataFrame, *, grace_us: int = GRACE_US) -> Audit:
     """Of the table ``delivery_journal`` (JOURNAL_COLUMNS). Caches what all results are made of."""
-    events = journal.select(*JOURNAL_COLUMNS)
+    events = journal.select(*JOURNAL_COLUMNS).cache()
     of_topics = topics(events)
     of_lives = lives(events, of_topics)
     sent = deliveries(events, of_lives, persists(events)).cache()
     ended = fates(events, sent, of_lives, of_topics, grace_us=grace_us).cache()
-    return Audit(of_topics, sent, ended, acks(events, of_topics))
+    return Audit(events, of_topics, sent, ended, acks(events, of_topics))
 
 
 def _column(latency: str, share: float) -> str:
