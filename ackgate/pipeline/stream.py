@@ -1,0 +1,209 @@
+"""``spark.readStream.format("ackgate")``: follows the ledgers of topics as they grow.
+
+Edge: the catalogue, and the bookies of ledgers that nobody closed. What a stream may read ends at the
+last add confirmed, whether or not the broker lives: what is behind it may vanish yet, or come to be
+confirmed, and a batch that is read again after a crash must be the same.
+
+A batch after a restart is not held to ``maxEntriesPerTrigger`` when the one before it was committed:
+Spark asks for the end before it says where the stream is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from ackgate.cursor.position import EARLIEST, Position
+from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
+from ackgate.persistence.delivery_journal_node import decode_journal_node
+from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, quiet_logs
+from ackgate.persistence.ports import LedgerState
+from ackgate.pipeline.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.planning import ReadTask, journal_path
+from ackgate.pipeline.readers.tasks import read_task
+from ackgate.pipeline.source import AckgatePartition
+from ackgate.pipeline.storage.places import find_bookies
+from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.stream_offsets import (
+    LedgerEnd,
+    behind,
+    decode_offset,
+    earliest,
+    encode_offset,
+    end_of,
+    end_within,
+    entry_count,
+    is_trimmed,
+    shares,
+    spans,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ackgate.persistence.ports import LedgerClient, LedgerMetadata
+    from ackgate.pipeline.catalogue import Catalogue, StorageAddress, Topic
+    from ackgate.pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+STREAMED: Final = ("messages", "delivery_journal")
+
+ENTRIES_PER_PARTITION: Final = 100_000
+"""Of a batch: so many make one task of Spark."""
+
+
+class AckgateStreamReader(DataSourceStreamReader):
+    """One stream of one table."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Raises `CallerError` for a table that does not grow by entries."""
+        if options.table.name not in STREAMED:
+            raise CallerError(
+                f"table {options.table.name} cannot be streamed; {' and '.join(STREAMED)} can"
+            )
+        self._options = options
+        self._at: dict[str, Position] | None = None
+        """Up to where batches were planned; None while nobody has said."""
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Where a stream without a checkpoint begins."""
+        options = self._options
+        found = {}
+        for topic, ledgers in self._ends().items():
+            if options.starting_position is not None:
+                found[topic] = behind(options.starting_position)
+            else:
+                found[topic] = end_of(ledgers) if options.starts_at_end else earliest(ledgers)
+        self._at = found
+        return encode_offset(found)
+
+    def latestOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """How far the next batch goes."""
+        ends, at = self._ends(), self._at
+        most = self._options.max_entries_per_trigger
+        if most is None or at is None:
+            found = {t: max(end_of(ends[t]), (at or {}).get(t, EARLIEST)) for t in ends}
+        else:
+            starts = {topic: at.get(topic, earliest(ends[topic])) for topic in ends}
+            share = shares({t: entry_count(starts[t], ends[t]) for t in ends}, most)
+            found = {t: end_within(starts[t], ends[t], share[t]) for t in ends}
+        # A topic that is gone stays where it was.
+        return encode_offset({**(at or {}), **found})
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[AckgatePartition]:
+        """What lies between two offsets. Raises `CorruptRecordError` naming a trimmed range."""
+        starts, stops = decode_offset(start), decode_offset(end)
+        address = storage_address(self._options)
+        bookies = find_bookies(map(Path, address.bookies), password=address.password)
+        with open_catalogue(self._options) as catalogue:
+            tasks = [
+                task
+                for topic, ledgers in _ledger_ends(catalogue, address, self._options).items()
+                if topic in stops
+                for task in self._tasks(
+                    catalogue, topic, ledgers, starts.get(topic, EARLIEST), stops[topic]
+                )
+            ]
+        self._at = stops
+        return [AckgatePartition(bookies, (task,)) for task in tasks]
+
+    def read(self, partition: AckgatePartition) -> Iterator[Any]:
+        """Called on the executors. Arrow batches. Raises `AckGateError`."""
+        for task in partition.tasks:
+            yield from read_task(partition.bookies, task, self._options)
+
+    def _ends(self) -> dict[str, list[LedgerEnd]]:
+        with open_catalogue(self._options) as catalogue:
+            return _ledger_ends(catalogue, storage_address(self._options), self._options)
+
+    def _tasks(
+        self,
+        catalogue: Catalogue,
+        topic: str,
+        ledgers: Sequence[LedgerEnd],
+        start: Position,
+        stop: Position,
+    ) -> Iterator[ReadTask]:
+        if is_trimmed(start, ledgers) and start < stop:
+            told = (
+                f"{topic}: entries behind {start} were trimmed before the stream has read them; "
+                f"what is left begins with ledger {ledgers[0].ledger_id}"
+            )
+            if not self._options.reports_trimmed:
+                raise CorruptRecordError(f"{told} (option onTrimmed=report goes on)")
+            log.warning("gap in the stream: %s", told)
+        for ledger_id, first, last in spans(start, stop, ledgers):
+            metadata, password_check, _ = catalogue.entry(ledger_id)
+            for at in range(first, last + 1, ENTRIES_PER_PARTITION):
+                upto = min(last, at + ENTRIES_PER_PARTITION - 1)
+                parts = plan_ranges(
+                    metadata, upto, first_entry_id=at, password_check=password_check
+                )
+                yield ReadTask(topic, None, tuple(parts))
+
+
+def _ledger_ends(
+    catalogue: Catalogue, address: StorageAddress, options: SourceOptions
+) -> dict[str, list[LedgerEnd]]:
+    """The ledgers of each topic, in order, and up to where each is confirmed."""
+    owned = {
+        topic.name: [catalogue.ledger(i) for i in _ledger_ids(catalogue, topic, options)]
+        for topic in catalogue.topics(options.topics)
+    }
+    open_ones = [
+        metadata
+        for ledgers in owned.values()
+        for metadata in ledgers
+        if metadata.state is not LedgerState.CLOSED
+    ]
+    confirmed = _confirmed(address, open_ones) if open_ones else {}
+    return {
+        topic: [
+            LedgerEnd(about.ledger_id, confirmed.get(about.ledger_id, about.last_entry_id))
+            for about in ledgers
+        ]
+        for topic, ledgers in owned.items()
+    }
+
+
+def _ledger_ids(catalogue: Catalogue, topic: Topic, options: SourceOptions) -> list[int]:
+    ids: Iterator[int]
+    if options.table.name == "messages":
+        ids = (ledger.ledger_id for ledger in catalogue.message_ledgers(topic).ledgers)
+    else:
+        path = journal_path(topic)
+        value = catalogue.value(path)
+        ids = (
+            ledger.ledger_id
+            for ledger in (decode_journal_node(value, path=path).ledgers if value else ())
+        )
+    # One that is named but gone is being trimmed right now.
+    return sorted(ledger_id for ledger_id in ids if ledger_id in catalogue.ledger_nodes)
+
+
+def _confirmed(address: StorageAddress, ledgers: Sequence[LedgerMetadata]) -> Mapping[int, int]:
+    with quiet_logs():
+        return asyncio.run(_ask(address, [about.ledger_id for about in ledgers]))
+
+
+async def _ask(address: StorageAddress, ledger_ids: Sequence[int]) -> dict[int, int]:
+    bookies = tuple(map(Path, address.bookies))
+    places = StoragePlaces(Path(), address.metadata_url, bookies, address.settings)
+    async with opened_storage(places) as storage:
+        return {i: await _last_confirmed(storage.client, i, places.password) for i in ledger_ids}
+
+
+async def _last_confirmed(client: LedgerClient, ledger_id: int, password: bytes) -> int:
+    try:
+        reader = await client.open_without_recovery(ledger_id, password=password)
+    except NoSuchLedgerError:
+        return -1
+    try:
+        return reader.last_add_confirmed
+    finally:
+        await reader.close()
