@@ -31,7 +31,6 @@ from ackgate.broker.entry_view import (
     record_json,
     record_row,
 )
-from ackgate.broker.ledger_owner import owner_of
 from ackgate.broker.names import TopicName
 from ackgate.broker.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
 from ackgate.broker.tables import printable, size_text, table, time_text
@@ -42,6 +41,7 @@ from ackgate.errors import (
     CorruptRecordError,
     StorageError,
 )
+from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
 from ackgate.persistence.ports import LedgerState

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.persistence.bucket_snapshots import DELAYED_CURSOR_KEY
 from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
+from ackgate.persistence.delivery_journal import JOURNAL_TOPIC_KEY
 from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node
 from ackgate.persistence.topic_node import TOPIC_PATH_KEY
 
@@ -20,6 +21,7 @@ _KINDS: Final = (
     (CURSOR_PATH_KEY, "cursor"),
     (TOPIC_PATH_KEY, "message"),
     (DELAYED_CURSOR_KEY, "delayed"),
+    (JOURNAL_TOPIC_KEY, "journal"),
 )
 
 
@@ -27,8 +29,8 @@ class LedgerOwner(NamedTuple):
     """A topic, or a cursor of it."""
 
     kind: str
-    """`message`, `cursor`, `delayed` (a snapshot of delayed entries of a cursor), or `other`: not made
-    by a broker."""
+    """`message`, `cursor`, `delayed` (a snapshot of delayed entries of a cursor), `journal` (of a
+    topic's deliveries), or `other`: not made by a broker."""
     topic: str
     cursor: str
 
