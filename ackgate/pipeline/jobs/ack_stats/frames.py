@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.cursor.position import Position
 from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
-from ackgate.pipeline.jobs.ack_stats.row_types import arrow_columns, spark_columns
 from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionStats, stats_of
+from ackgate.pipeline.row_types import arrow_columns, spark_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -157,7 +157,7 @@ def _by_subscription(intervals: DataFrame) -> dict[tuple[str, str], list[GateInt
 
 
 def _summary_table(table: list[SubscriptionStats], subscriptions: int) -> SummaryTable:
-    from ackgate.pipeline.jobs.ack_stats.axes import time_text  # noqa: PLC0415
+    from ackgate.pipeline.drawing.axes import time_text  # noqa: PLC0415
 
     def text(at_ms: int | None) -> str | None:
         return None if at_ms is None else time_text(at_ms)

@@ -10,19 +10,21 @@ from bisect import bisect_left
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from ackgate.pipeline.jobs.ack_stats.axes import (
+from ackgate.pipeline.drawing.axes import (
     bytes_text,
     count_text,
     count_ticks,
     short_text,
     span_text,
+    time_axis,
     time_text,
 )
-from ackgate.pipeline.jobs.ack_stats.svg import Plot, number
+from ackgate.pipeline.drawing.plot import Plot, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ackgate.pipeline.drawing.axes import XAxis
     from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
 
@@ -41,7 +43,9 @@ def range_plot(stats: SubscriptionStats, shut: Sequence[GateInterval]) -> str:
     top = _readable_top(stats, max(counts), highest)
     ticks = count_ticks(top)
     until_ms = max([stats.until_ms, *(point.time_ms for point in stats.curve)])
-    plot = Plot("Ranges against the limit", "ack ranges", stats.from_ms, until_ms, ticks[-1])
+    plot = Plot(
+        "Ranges against the limit", "ack ranges", time_axis(stats.from_ms, until_ms), ticks[-1]
+    )
     legend = [("line", "ranges", "in memory"), ("line", "kept", "persisted")]
     for one in shut:
         from_ms, to_ms = max(one.from_ms, stats.from_ms), min(one.until_ms, until_ms)
@@ -87,7 +91,7 @@ def heat_map(stats: SubscriptionStats) -> str:
     """Where the unacked entries between acked ones were, and when; the line is the mark-delete."""
     bins = len(stats.places)
     y_title = f"position (cells of {count_text(stats.place_entries)})"
-    plot = Plot("Holes by position and time", y_title, stats.from_ms, stats.until_ms, bins or 1)
+    plot = Plot("Holes by position and time", y_title, _watched(stats), bins or 1)
     shades: list[list[str]] = [[] for _ in SHADES]
     points = stats.history
     ends = [point.from_ms for point in points[1:]] + [stats.until_ms]
@@ -141,8 +145,7 @@ def bytes_plot(stats: SubscriptionStats) -> str:
     plot = Plot(
         "Bytes written, and outcomes",
         f"{unit} in {span_text(points[0].until_ms - points[0].from_ms)}",
-        stats.from_ms,
-        max(stats.until_ms, points[-1].until_ms),
+        time_axis(stats.from_ms, max(stats.until_ms, points[-1].until_ms)),
         ticks[-1] * (1 << power),
     )
     for point in points:
@@ -166,7 +169,7 @@ def hole_plot(stats: SubscriptionStats) -> str:
     """How many holes there were, and how long the oldest had been one."""
     known = [point for point in stats.history if point.holes is not None]
     ticks = count_ticks(max([*(point.holes or 0 for point in known), 1]))
-    plot = Plot("Holes", "holes", stats.from_ms, stats.until_ms, ticks[-1])
+    plot = Plot("Holes", "holes", _watched(stats), ticks[-1])
     if known:
         plot.line("ranges", [(point.until_ms, point.holes or 0) for point in known])
     ages = [
@@ -181,3 +184,7 @@ def hole_plot(stats: SubscriptionStats) -> str:
         plot.line("age", scaled)
         legend.append(("line", "age", f"age of the oldest (upper edge: {span_text(oldest)})"))
     return plot.drawn([(tick, short_text(tick)) for tick in ticks], legend)
+
+
+def _watched(stats: SubscriptionStats) -> XAxis:
+    return time_axis(stats.from_ms, stats.until_ms)

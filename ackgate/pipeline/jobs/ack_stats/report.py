@@ -9,10 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ackgate.pipeline.jobs.ack_stats.axes import bytes_text, count_text, span_text, time_text
+from ackgate.pipeline.drawing.axes import bytes_text, count_text, span_text, time_text
+from ackgate.pipeline.drawing.markup import escaped
+from ackgate.pipeline.drawing.page import (
+    cards,
+    cell,
+    page,
+    paragraph,
+    plots,
+    section,
+    table,
+)
 from ackgate.pipeline.jobs.ack_stats.plots import bytes_plot, heat_map, hole_plot, range_plot
 from ackgate.pipeline.jobs.ack_stats.style import STYLE
-from ackgate.pipeline.jobs.ack_stats.svg import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,87 +64,79 @@ _NOTE = (
 def report_page(data: ReportData) -> str:
     """The page."""
     drawn = [one for one in data.table[: data.drawn] if one.history]
-    sections = "".join(_section(number, one, data) for number, one in enumerate(drawn))
-    return "".join(
+    return page(
+        "Ack statistics",
+        data.source,
         (
-            (
-                '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-                '<meta name="viewport" content="width=device-width, initial-scale=1">'
-                f"<title>Ack statistics</title><style>{STYLE}</style></head>\n<body><main>"
-            ),
-            f"<h1>Ack statistics</h1><p>{escaped(data.source)}</p>",
             _cards(data),
             _table(data, len(drawn)),
-            sections,
+            *(_section(number, one, data) for number, one in enumerate(drawn)),
             _left_out(data, len(drawn)),
-            f"<p>{_NOTE}</p></main></body></html>\n",
-        )
+            paragraph(_NOTE),
+        ),
+        style=STYLE,
     )
 
 
 def _cards(data: ReportData) -> str:
-    cards = (
-        (count_text(data.subscriptions), "subscriptions"),
-        (count_text(data.records), "records"),
-        (bytes_text(data.record_bytes), "written"),
-        (count_text(data.at_limit_expected), "expected at their limit"),
-        (count_text(data.with_cut_records), "with acks left out"),
-    )
-    return '<div class="cards">{}</div>'.format(
-        "".join(f"<div><b>{number}</b>{words}</div>" for number, words in cards)
+    return cards(
+        (
+            (count_text(data.subscriptions), "subscriptions"),
+            (count_text(data.records), "records"),
+            (bytes_text(data.record_bytes), "written"),
+            (count_text(data.at_limit_expected), "expected at their limit"),
+            (count_text(data.with_cut_records), "with acks left out"),
+        )
     )
 
 
 def _table(data: ReportData, drawn: int) -> str:
     if not data.table:
-        return "<section><p>No cursor record was found: there is no subscription to speak of.</p></section>"
+        return section(
+            paragraph("No cursor record was found: there is no subscription to speak of.")
+        )
     heads = (
-        "subscription",
-        "ranges<small>now / most</small>",
-        "limit",
-        "at the limit<small>expected (UTC), band</small>",
-        "sufficient limit<small>expected, band</small>",
-        "holes<small>entries in them</small>",
-        "oldest hole<small>for</small>",
-        "written<small>records</small>",
-        "cut records<small>entries dropped</small>",
+        ("subscription", ""),
+        ("ranges", "now / most"),
+        ("limit", ""),
+        ("at the limit", "expected (UTC), band"),
+        ("sufficient limit", "expected, band"),
+        ("holes", "entries in them"),
+        ("oldest hole", "for"),
+        ("written", "records"),
+        ("cut records", "entries dropped"),
     )
-    head = "".join(f"<th>{one}</th>" for one in heads)
-    rows = "\n".join(
-        f"<tr>{_row(one, number if number < drawn else None)}</tr>"
-        for number, one in enumerate(data.table)
-    )
+    rows = (_row(one, number if number < drawn else None) for number, one in enumerate(data.table))
     left_out = data.subscriptions - len(data.table)
-    more = f"<p>{count_text(left_out)} more are in the results, not here.</p>" if left_out else ""
-    return (
-        f'<section><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>{more}</section>"
-    )
+    more = f"{count_text(left_out)} more are in the results, not here."
+    return section(table(heads, rows), paragraph(more) if left_out else "")
 
 
-def _row(one: SubscriptionStats, number: int | None) -> str:
+def _row(one: SubscriptionStats, number: int | None) -> tuple[str, ...]:
     name = escaped(one.subscription)
     link = name if number is None else f'<a href="#s{number}">{name}</a>'
-    hole = "-"
-    if one.oldest_hole_since_ms is not None:
-        at = f"{one.oldest_hole_ledger_id}:{one.oldest_hole_entry_id}"
-        hole = f"{at}<small>{span_text(max(one.until_ms - one.oldest_hole_since_ms, 0))}</small>"
-    cut = count_text(one.records_cut)
-    cells = (
+    return (
         f"{link}<small>{escaped(one.topic)}</small>",
         f"{count_text(one.ranges_in_memory)} / {count_text(one.ranges_in_memory_max)}",
         count_text(one.range_limit),
         _at_limit(one),
         _sufficient(one),
-        f"{_known(one.holes)}<small>{_known(one.hole_entries)}</small>",
-        hole,
-        f"{bytes_text(one.record_bytes)}<small>{count_text(one.records)}</small>",
-        (
-            f'<span class="{"alarm" if one.records_cut else ""}">{cut}</span>'
-            f"<small>{count_text(one.entries_dropped_max)}</small>"
+        cell(_known(one.holes), _known(one.hole_entries)),
+        _oldest_hole(one),
+        cell(bytes_text(one.record_bytes), count_text(one.records)),
+        cell(
+            count_text(one.records_cut),
+            count_text(one.entries_dropped_max),
+            is_alarm=one.records_cut > 0,
         ),
     )
-    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _oldest_hole(one: SubscriptionStats) -> str:
+    if one.oldest_hole_since_ms is None:
+        return "-"
+    at = f"{one.oldest_hole_ledger_id}:{one.oldest_hole_entry_id}"
+    return cell(at, span_text(max(one.until_ms - one.oldest_hole_since_ms, 0)))
 
 
 def _known(value: int | None) -> str:
@@ -150,28 +151,28 @@ def _at_limit(one: SubscriptionStats) -> str:
     if earliest is None:
         return f"not within {span_text(one.horizon_ms or 0)}"
     if earliest <= one.until_ms:
-        return '<span class="alarm">now</span>'
+        return cell("now", is_alarm=True)
     until = "open" if latest is None else time_text(latest)
     what = "not expected" if expected is None else time_text(expected)
-    css = "" if expected is None else "alarm"
-    return f'<span class="{css}">{what}</span><small>{time_text(earliest)} to {until}</small>'
+    band = f"{time_text(earliest)} to {until}"
+    return cell(what, band, is_alarm=expected is not None)
 
 
 def _sufficient(one: SubscriptionStats) -> str:
     low, high = count_text(one.sufficient_limit_low), count_text(one.sufficient_limit_high)
     if one.sufficient_limit_is_bound:
         return f"at least {low}"
-    band = "" if low == high else f"<small>{low} to {high}</small>"
-    return f"{count_text(one.sufficient_limit_expected)}{band}"
+    band = "" if low == high else f"{low} to {high}"
+    return cell(count_text(one.sufficient_limit_expected), band)
 
 
 def _section(number: int, one: SubscriptionStats, data: ReportData) -> str:
     shut = data.shut.get((one.topic, one.subscription), ())
-    plots = (range_plot(one, shut), heat_map(one), hole_plot(one), bytes_plot(one))
-    return (
-        f'<section id="s{number}"><h2>{escaped(one.subscription)}</h2>'
-        f"<p>{escaped(one.topic)}<br>{_words(one, shut, has_journal=data.has_journal)}</p>"
-        f'<div class="plots">{"".join(plots)}</div></section>\n'
+    return section(
+        f"<h2>{escaped(one.subscription)}</h2>",
+        f"<p>{escaped(one.topic)}<br>{_words(one, shut, has_journal=data.has_journal)}</p>",
+        plots((range_plot(one, shut), heat_map(one), hole_plot(one), bytes_plot(one))),
+        anchor=f"s{number}",
     )
 
 
@@ -210,4 +211,4 @@ def _left_out(data: ReportData, drawn: int) -> str:
     left_out = data.subscriptions - drawn
     if not left_out:
         return ""
-    return f"<p>Pictures of {count_text(left_out)} more subscriptions are left out.</p>"
+    return paragraph(f"Pictures of {count_text(left_out)} more subscriptions are left out.")

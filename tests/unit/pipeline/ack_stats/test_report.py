@@ -10,12 +10,12 @@ from html.parser import HTMLParser
 from pyroaring import BitMap
 
 from ackgate.cursor.position import Position
+from ackgate.pipeline.drawing.markup import escaped
 from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
 from ackgate.pipeline.jobs.ack_stats.plots import bytes_plot, heat_map, hole_plot, range_plot
 from ackgate.pipeline.jobs.ack_stats.report import ReportData, report_page
 from ackgate.pipeline.jobs.ack_stats.stats import stats_of
-from ackgate.pipeline.jobs.ack_stats.svg import escaped
 
 START_MS = 1_800_000_000_000
 EVIL = "<script>alert('&\"')</script>\x00"

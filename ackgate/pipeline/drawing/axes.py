@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
@@ -38,6 +41,35 @@ class Scale:
         span = self.last - self.first
         share = (value - self.first) / span if span else 0.0
         return self.from_px + share * (self.until_px - self.from_px)
+
+
+@dataclass(frozen=True, slots=True)
+class XAxis:
+    """What lies to the right: a span with its ticks."""
+
+    title: str
+    first: float
+    last: float
+    """Above `first`."""
+    ticks: Sequence[tuple[float, str]]
+
+
+def time_axis(from_ms: int, until_ms: int) -> XAxis:
+    """Times, in milliseconds since 1970."""
+    days = " to ".join(sorted({day_text(from_ms), day_text(until_ms)}))
+    last = max(until_ms, from_ms + 1)
+    return XAxis(f"time (UTC), {days}", from_ms, last, time_ticks(from_ms, until_ms))
+
+
+def count_axis(title: str, top: float) -> XAxis:
+    """Numbers from 0 up."""
+    ticks = count_ticks(top)
+    return XAxis(title, 0, ticks[-1], [(tick, short_text(tick)) for tick in ticks])
+
+
+def named_axis(title: str, names: Sequence[str]) -> XAxis:
+    """Something that has no order: the n-th name stands between n and n + 1. At least one."""
+    return XAxis(title, 0, len(names), [(at + 0.5, name) for at, name in enumerate(names)])
 
 
 def count_ticks(top: float, wanted: int = 5) -> list[float]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.pipeline.jobs.ack_stats.axes import (
+from ackgate.pipeline.drawing.axes import (
     Scale,
     bytes_text,
+    count_axis,
     count_text,
     count_ticks,
+    named_axis,
     short_text,
     span_text,
+    time_axis,
     time_text,
     time_ticks,
 )
@@ -62,3 +65,21 @@ def test_numbers_are_written_for_people():
     assert [short_text(v) for v in (2000, 12_000, 3.5e6)] == ["2000", "12k", "3.5M"]
     assert [bytes_text(v) for v in (12, 2048, 3 << 20)] == ["12 B", "2.0 KiB", "3.0 MiB"]
     assert [span_text(v) for v in (1500, 180_000, 7_200_000)] == ["1.5 s", "3.0 min", "2.0 h"]
+
+
+def test_an_axis_of_names_has_each_in_the_middle_of_its_place():
+    axis = named_axis("setting", ["a", "b"])
+
+    assert (axis.first, axis.last) == (0, 2)
+    assert axis.ticks == [(0.5, "a"), (1.5, "b")]
+
+
+def test_an_axis_of_counts_ends_at_a_round_number():
+    assert count_axis("ms", 11).last == 15
+
+
+def test_an_axis_of_one_moment_has_a_width():
+    axis = time_axis(5, 5)
+
+    assert (axis.first, axis.last) == (5, 6)
+    assert axis.title == "time (UTC), 1970-01-01"

@@ -1,30 +1,31 @@
 """Pieces of an inline SVG picture: a frame with axes, titles and a legend.
 
 Pure: text in, text out. Everything that comes from outside goes through `escaped`. Colours are classes,
-so that the page's style sheet has one set for light and one for dark.
+so that the page's style sheet has one set for light and one for dark::
+
+    plot = Plot("Latency", "messages", count_axis("ms", 250), y_top=ticks[-1])
+    plot.line("line0", points)
+    svg = plot.drawn([(tick, short_text(tick)) for tick in ticks], [("line", "line0", "acked")])
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Final
 
-from ackgate.pipeline.jobs.ack_stats.axes import Scale, day_text, time_ticks
+from ackgate.pipeline.drawing.axes import Scale
+from ackgate.pipeline.drawing.markup import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from ackgate.pipeline.drawing.axes import XAxis
 
 WIDTH: Final = 640
 LEFT: Final = 78
 RIGHT: Final = 14
 TOP: Final = 46
 BOTTOM: Final = 42
-
-
-def escaped(text: str) -> str:
-    """Text for HTML and SVG; control characters, which neither may hold, are replaced."""
-    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def number(value: float) -> str:
@@ -34,12 +35,11 @@ def number(value: float) -> str:
 
 @dataclass(slots=True)
 class Plot:
-    """A picture in the making: time to the right, something else upwards."""
+    """A picture in the making: time (or something else) to the right, something else upwards."""
 
     title: str
     y_title: str
-    from_ms: int
-    until_ms: int
+    x_axis: XAxis
     y_top: float
     """Value at the upper edge; the lower one is 0."""
     height: int = 270
@@ -48,16 +48,16 @@ class Plot:
     _parts: list[str] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.x = Scale(self.from_ms, max(self.until_ms, self.from_ms + 1), LEFT, WIDTH - RIGHT)
+        self.x = Scale(self.x_axis.first, self.x_axis.last, LEFT, WIDTH - RIGHT)
         self.y = Scale(0, self.y_top, self.height - BOTTOM, TOP)
 
     def add(self, part: str) -> None:
         """Any element."""
         self._parts.append(part)
 
-    def rectangle(self, css: str, from_ms: float, until_ms: float, low: float, high: float) -> None:
+    def rectangle(self, css: str, first: float, last: float, low: float, high: float) -> None:
         """At least a pixel wide."""
-        left, right = self.x(from_ms), self.x(until_ms)
+        left, right = self.x(first), self.x(last)
         top, bottom = self.y(high), self.y(low)
         self.add(
             f'<rect class="{css}" x="{number(left)}" y="{number(top)}" '
@@ -65,21 +65,21 @@ class Plot:
         )
 
     def line(self, css: str, points: Iterable[tuple[float, float]]) -> None:
-        """Straight pieces between (time, value)."""
-        path = " ".join(f"{number(self.x(t))},{number(self.y(v))}" for t, v in points)
+        """Straight pieces between (x, y)."""
+        path = " ".join(f"{number(self.x(x))},{number(self.y(y))}" for x, y in points)
         self.add(f'<polyline class="{css}" points="{path}"/>')
 
     def level(self, css: str, value: float) -> None:
         """A line across."""
         self.line(css, [(self.x.first, value), (self.x.last, value)])
 
-    def upright(self, css: str, at_ms: float) -> None:
+    def upright(self, css: str, at: float) -> None:
         """A line from the lower to the upper edge."""
-        self.line(css, [(at_ms, 0), (at_ms, self.y_top)])
+        self.line(css, [(at, 0), (at, self.y_top)])
 
-    def text(self, css: str, at_ms: float, value: float, text: str) -> None:
+    def text(self, css: str, at: float, value: float, text: str) -> None:
         """Words at a place."""
-        x, y = number(self.x(at_ms)), number(self.y(value))
+        x, y = number(self.x(at)), number(self.y(value))
         self.add(f'<text class="{css}" x="{x}" y="{y}">{escaped(text)}</text>')
 
     def drawn(
@@ -134,15 +134,15 @@ class Plot:
     def _x_axis(self) -> str:
         base = self.height - BOTTOM
         parts = [f'<path class="base" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>']
-        for at_ms, label in time_ticks(self.from_ms, self.until_ms):
-            x = number(self.x(at_ms))
+        for at, label in self.x_axis.ticks:
+            x = number(self.x(at))
             parts.append(
                 f'<path class="base" d="M{x} {base}v4"/>'
-                f'<text class="tick" x="{x}" y="{base + 17}" text-anchor="middle">{label}</text>'
+                f'<text class="tick" x="{x}" y="{base + 17}" text-anchor="middle">'
+                f"{escaped(label)}</text>"
             )
-        days = sorted({day_text(self.from_ms), day_text(self.until_ms)})
         parts.append(
             f'<text class="axis" x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{self.height - 6}" '
-            f'text-anchor="middle">time (UTC), {" to ".join(days)}</text>'
+            f'text-anchor="middle">{escaped(self.x_axis.title)}</text>'
         )
         return "".join(parts)
