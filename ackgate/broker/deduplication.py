@@ -12,15 +12,12 @@ are replayed.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.broker.entry import Entry
-
-DEDUP_CURSOR: Final = "pulsar.dedup"
-"""Pulsar's name for the cursor; not a subscription that users see."""
 
 
 class Verdict(enum.Enum):

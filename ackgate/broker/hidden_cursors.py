@@ -1,14 +1,12 @@
 """The cursors that a topic keeps for itself: no subscriptions, and users see none of them.
 
-Edge: a hidden cursor's life is its topic's. What lies below a topic's node under a name that is not
-in `HIDDEN_CURSORS` is a subscription.
+Edge: a hidden cursor's life is its topic's. Their names are persistence's (`hidden_cursors` there).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ackgate.broker.deduplication import DEDUP_CURSOR
 from ackgate.errors import OwnershipError
 
 if TYPE_CHECKING:
@@ -18,14 +16,6 @@ if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.position import Position
     from ackgate.persistence.cursor_store import CursorStore
-
-CANCELLED_CURSOR: Final = "pulsar.delayed-cancelled"
-"""What it has acked are delayed messages that were cancelled."""
-
-DELAYED_INDEX_CURSOR: Final = "pulsar.delayed-index"
-"""Reads for the index of delayed messages that subscriptions share."""
-
-HIDDEN_CURSORS: Final = frozenset({DEDUP_CURSOR, CANCELLED_CURSOR, DELAYED_INDEX_CURSOR})
 
 
 class HiddenCursor:

@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.deduplication import DEDUP_CURSOR, Verdict
+from ackgate.broker.deduplication import Verdict
 from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
 from ackgate.broker.delayed.shared import SharedDelays
 from ackgate.broker.errors import (
@@ -24,11 +24,6 @@ from ackgate.broker.errors import (
     SubscriptionNotFoundError,
     TopicTerminatedError,
     server_error,
-)
-from ackgate.broker.hidden_cursors import (
-    CANCELLED_CURSOR,
-    DELAYED_INDEX_CURSOR,
-    HIDDEN_CURSORS,
 )
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
@@ -42,6 +37,12 @@ from ackgate.broker.wire_types import InitialPosition, SubscriptionType
 from ackgate.cursor.position import LATEST, Position
 from ackgate.errors import AckGateError, CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.cursor_store import CursorStore
+from ackgate.persistence.hidden_cursors import (
+    CANCELLED_CURSOR,
+    DEDUP_CURSOR,
+    DELAYED_INDEX_CURSOR,
+    HIDDEN_CURSORS,
+)
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 
 if TYPE_CHECKING:

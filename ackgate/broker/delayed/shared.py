@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.delayed.delivery_times import delayed_by_ledger
 from ackgate.broker.delayed.tracker_status import DelayStatus
 from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.hidden_cursors import DELAYED_INDEX_CURSOR, HiddenCursor
+from ackgate.broker.hidden_cursors import HiddenCursor
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.cursor.position import EARLIEST
 from ackgate.dispatcher.trackers.shared_index import SharedIndex
+from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
 from ackgate.persistence.paths import cursor_path
 
 if TYPE_CHECKING:

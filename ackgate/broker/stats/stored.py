@@ -11,7 +11,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.broker.hidden_cursors import HIDDEN_CURSORS
 from ackgate.broker.names import TopicName
 from ackgate.broker.partition_counts import read_partition_count
 from ackgate.broker.stats.ack_state import AckState
@@ -20,6 +19,7 @@ from ackgate.broker.stats.ledger_acks import ack_picture
 from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.cursor.message_ledgers import MessageLedgers
 from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.persistence.hidden_cursors import HIDDEN_CURSORS
 from ackgate.persistence.offline import read_cursor
 from ackgate.persistence.offline_storage import opened_storage, storage_places
 from ackgate.persistence.outcome import RecoveryReport
