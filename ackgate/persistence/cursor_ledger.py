@@ -1,10 +1,6 @@
 """Cursor ledgers: made, appended to, removed, and found again when a crash left one behind.
 
-Edge: the ledger client. A cursor ledger begins with a snapshot and carries deltas behind it; every
-so often another snapshot. What may be appended next follows from what was appended last:
-
-    snapshot  delta delta ... delta  snapshot  delta ...      so many deltas and bytes at most,
-    |<--- at most N deltas, B bytes --->|                     each on top of the record before
+Edge: the ledger client. What may be appended next is up to the ledger's `RecordChain`.
 
 Each ledger names its cursor in its custom metadata, so that one which no node refers to any more
 can be recognised and deleted.
@@ -17,10 +13,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
-from ackgate.persistence.chunks import CHUNK_OVERHEAD_BYTES, cut
 from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.ports import DigestType, LedgerOptions
-from ackgate.persistence.records import DeltaRecord
+from ackgate.persistence.record_chain import RecordChain
 from ackgate.persistence.unnamed_ledgers import find_unnamed
 
 if TYPE_CHECKING:
@@ -39,25 +34,14 @@ CURSOR_PATH_KEY: Final = "ackgate/cursor"
 class CursorLedger:
     """One cursor ledger, open for writing."""
 
-    __slots__ = (
-        "_base_version",
-        "_delta_bytes",
-        "_delta_entries",
-        "_deltas",
-        "_entries",
-        "_opened_at",
-        "_writer",
-        "ledger_id",
-    )
+    __slots__ = ("_writer", "chain", "ledger_id")
+
+    chain: RecordChain
+    """What it holds, as far as it decides what may follow."""
 
     def __init__(self, writer: LedgerWriter, *, now: float) -> None:
         self._writer = writer
-        self._opened_at = now
-        self._entries = 0
-        self._deltas = 0
-        self._delta_entries = 0
-        self._delta_bytes = 0
-        self._base_version: int | None = None
+        self.chain = RecordChain(opened_at=now)
         self.ledger_id = writer.ledger_id
 
     @classmethod
@@ -70,34 +54,23 @@ class CursorLedger:
     @property
     def last_entry_id(self) -> int:
         """The last entry appended, -1 before the first."""
-        return self._entries - 1
+        return self.chain.entry_count - 1
 
     def takes_deltas(self, settings: PersistenceSettings) -> bool:
-        """Whether a delta may follow what is there; cheap, before one is made."""
-        return (
-            self._base_version is not None
-            and self._deltas < settings.cursor_deltas_per_snapshot_max
-        )
+        """As its chain."""
+        return self.chain.takes_deltas(settings)
 
     def takes_delta(self, base_version: int, encoded: bytes, settings: PersistenceSettings) -> bool:
-        """Whether this delta links up with the last record and stays within the bounds."""
-        entries = 1 + len(encoded) // (settings.cursor_record_chunk_bytes - CHUNK_OVERHEAD_BYTES)
-        return (
-            base_version == self._base_version
-            and self._delta_bytes + len(encoded) <= settings.cursor_delta_bytes_per_snapshot_max
-            # Recovery must meet the snapshot within its scan, whatever the other bounds say.
-            and self._delta_entries + entries < settings.cursor_recovery_scan_entries_max
-        )
+        """As its chain."""
+        return self.chain.takes_delta(base_version, encoded, settings)
 
     def is_full(self, settings: PersistenceSettings, *, now: float) -> bool:
-        """Whether the next record should begin a new ledger."""
-        return self._entries >= settings.managed_ledger_cursor_max_entries_per_ledger or (
-            self.is_old(settings, now=now)
-        )
+        """As its chain."""
+        return self.chain.is_full(settings, now=now)
 
     def is_old(self, settings: PersistenceSettings, *, now: float) -> bool:
-        """Whether the ledger has reached the age at which it is replaced."""
-        return now - self._opened_at >= settings.managed_ledger_cursor_rollover_time_in_seconds
+        """As its chain."""
+        return self.chain.is_old(settings, now=now)
 
     async def append(
         self, record: CursorRecord, encoded: bytes, settings: PersistenceSettings
@@ -106,21 +79,10 @@ class CursorLedger:
 
         After any error the ledger's tail is unknown and nothing more may be appended.
         """
-        stamp = record.stamp
-        entries = cut(encoded, stamp, settings.cursor_record_chunk_bytes)
-        self._base_version = None
+        entries = self.chain.begin(record, encoded, settings)
         await self._writer.append(entries).durable
-        self._entries += len(entries)
-        if isinstance(record, DeltaRecord):
-            self._base_version = stamp.version
-            self._deltas += 1
-            self._delta_entries += len(entries)
-            self._delta_bytes += len(encoded)
-        else:
-            # On top of a snapshot that was cut, a delta would make a state that never was.
-            self._base_version = stamp.version if record.is_complete else None
-            self._deltas = self._delta_entries = self._delta_bytes = 0
-        return len(encoded) if len(entries) == 1 else sum(map(len, entries))
+        self.chain.appended(record, encoded, entry_count=len(entries))
+        return sum(map(len, entries))
 
     async def close(self) -> None:
         """Close the handle; a failure changes nothing, since recovery closes the ledger then."""
