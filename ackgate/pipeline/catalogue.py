@@ -23,9 +23,15 @@ from ackgate.persistence.bucket_registry import registered_buckets
 from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
 from ackgate.persistence.cursor_node import decode_cursor_node
 from ackgate.persistence.data_directory import metadata_path
+from ackgate.persistence.delivery_journal_node import DeliveryJournalNode, decode_journal_node
 from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, decode_metadata
 from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
-from ackgate.persistence.paths import LEDGERS, MANAGED_LEDGERS, name_of_node
+from ackgate.persistence.paths import (
+    LEDGERS,
+    MANAGED_LEDGERS,
+    delivery_journal_path,
+    name_of_node,
+)
 from ackgate.persistence.topic_node import TopicNode, decode_topic_node
 from ackgate.pipeline.catalogue_nodes import FetchedSqliteNodes, SqliteNodes, ZooKeeperNodes
 from ackgate.pipeline.data_addresses import (
@@ -185,6 +191,12 @@ class Catalogue:
         """The topic's node. Raises `CorruptRecordError` naming it."""
         value = self._nodes.get(topic.path)
         return decode_topic_node(value, path=topic.path) if value else TopicNode()
+
+    def journal(self, topic: Topic) -> DeliveryJournalNode:
+        """The node of the topic's delivery journal. Raises `CorruptRecordError` naming it."""
+        path = delivery_journal_path(*topic.name.removeprefix("persistent://").split("/", 2))
+        value = self._nodes.get(path)
+        return decode_journal_node(value, path=path) if value else DeliveryJournalNode()
 
     # ------------------------------------------------------------------ cursors
 

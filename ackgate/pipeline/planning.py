@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor.position import ENTRY_ID_MAX
-from ackgate.errors import CallerError
-from ackgate.persistence.delivery_journal_node import DeliveryJournalNode, decode_journal_node
-from ackgate.persistence.paths import DELIVERY_JOURNALS, MANAGED_LEDGERS
+from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR, HIDDEN_CURSORS
+from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ackgate.persistence.cursor_node import CursorNode
+    from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.catalogue import Catalogue, Cursor, StorageAddress, Topic
     from ackgate.pipeline.options import SourceOptions
     from ackgate.pipeline.storage.places import BookiePlaces
@@ -43,11 +43,11 @@ ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 TASKS_TOGETHER_MAX: Final = 500
 BYTES_TOGETHER_MAX: Final = 16 * 1024 * 1024
 
-HIDDEN_PREFIX: Final = "pulsar."
-"""Cursors of this name are the broker's own: no subscriptions."""
+LEDGERS_TOGETHER_MAX: Final = 5_000
+"""Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
 
-DELAYED_INDEX_CURSOR: Final = "pulsar.delayed-index"
-"""Its buckets are those that a topic's subscriptions share."""
+LEDGER_NODE_BYTES: Final = 4096
+"""What one of them is taken for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,13 @@ class ReadTask:
     ranges: tuple[EntryRange, ...]
     node: CursorNode | None = None
     """Of a cursor: its node, which holds a state too."""
+    ledgers: tuple[LedgerMetadata, ...] = ()
+    """Of the table `ledgers`: those that it is about; nothing of them is read."""
 
     @property
     def bytes(self) -> int:
         """About so many are read: of an open ledger nobody knows."""
-        return sum(_bytes(part) for part in self.ranges)
+        return sum(map(_bytes, self.ranges)) + LEDGER_NODE_BYTES * len(self.ledgers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,12 @@ class _Planning:
                 return self._of_buckets()
             case "delivery_journal":
                 return self._of_journals()
-            case "corrupt":
+            case "ledgers":
+                return self._of_all_ledgers()
+            case _:
                 return chain(
                     self._of_messages(), self._of_cursors(), self._of_buckets(), self._of_journals()
                 )
-            case name:
-                raise CallerError(f"table {name} cannot be read yet")
 
     def _of_messages(self) -> Iterator[ReadTask]:
         owners = {
@@ -144,7 +146,7 @@ class _Planning:
         owners: dict[int, tuple[str, str | None]] = {}
         for cursor in self._catalogue.all_cursors(self._topics(), self._options.subscription):
             is_shared = cursor.name == DELAYED_INDEX_CURSOR
-            if is_shared or not cursor.name.startswith(HIDDEN_PREFIX):
+            if is_shared or cursor.name not in HIDDEN_CURSORS:
                 owner = (cursor.topic.name, None if is_shared else cursor.name)
                 owners.update((bucket.snapshot_id, owner) for bucket in cursor.buckets)
         for snapshot_id, (topic, subscription) in owners.items():
@@ -155,12 +157,27 @@ class _Planning:
     def _of_journals(self) -> Iterator[ReadTask]:
         owners: dict[int, str] = {}
         for topic in self._topics():
-            path = journal_path(topic)
-            value = self._catalogue.value(path)
-            node = decode_journal_node(value, path=path) if value else DeliveryJournalNode()
-            owners.update((ledger.ledger_id, topic.name) for ledger in node.ledgers)
+            for ledger in self._catalogue.journal(topic).ledgers:
+                if self._is_wanted(ledger.ledger_id):
+                    owners[ledger.ledger_id] = topic.name
         for part in self._split(self._ranges(owners)):
             yield ReadTask(owners[part.ledger_id], None, (part,))
+
+    def _of_all_ledgers(self) -> Iterator[ReadTask]:
+        """Whatever they hold; of chosen topics and subscriptions only theirs."""
+        options = self._options
+        topics = {topic.name for topic in self._topics()}
+        if options.subscription is not None:
+            self._catalogue.all_cursors(self._topics(), options.subscription)
+        ledgers = (
+            about
+            for about in map(self._catalogue.ledger, self._catalogue.ledger_nodes)
+            if self._is_wanted(about.ledger_id)
+            and (not options.topics or owner_of(about).topic in topics)
+            and options.subscription in (None, owner_of(about).cursor)
+        )
+        while some := tuple(islice(ledgers, LEDGERS_TOGETHER_MAX)):
+            yield ReadTask("", None, (), ledgers=some)
 
     # ---------------------------------------------------------------------- pieces
 
@@ -170,7 +187,7 @@ class _Planning:
     def _subscriptions(self) -> Iterator[Cursor]:
         wanted = self._options.subscription
         for cursor in self._catalogue.all_cursors(self._topics(), wanted):
-            if wanted is not None or not cursor.name.startswith(HIDDEN_PREFIX):
+            if wanted is not None or cursor.name not in HIDDEN_CURSORS:
                 yield cursor
 
     def _is_wanted(self, ledger_id: int) -> bool:
@@ -221,12 +238,6 @@ def merged(wanted: Sequence[IdRange] | None) -> Sequence[IdRange]:
         else:
             apart.append(IdRange(first, last))
     return apart
-
-
-def journal_path(topic: Topic) -> str:
-    """Node of a topic's delivery journal."""
-    tenant, namespace, _, name = topic.path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
-    return f"{DELIVERY_JOURNALS}/{tenant}/{namespace}/{name}"
 
 
 def _bytes(part: EntryRange) -> int:

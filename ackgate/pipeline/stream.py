@@ -19,11 +19,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from ackgate.cursor.position import EARLIEST, Position
 from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
-from ackgate.persistence.delivery_journal_node import decode_journal_node
 from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, quiet_logs
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
-from ackgate.pipeline.planning import ReadTask, journal_path
+from ackgate.pipeline.planning import ReadTask
 from ackgate.pipeline.readers.tasks import read_task
 from ackgate.pipeline.source import AckgatePartition
 from ackgate.pipeline.storage.places import find_bookies
@@ -176,12 +175,7 @@ def _ledger_ids(catalogue: Catalogue, topic: Topic, options: SourceOptions) -> l
     if options.table.name == "messages":
         ids = (ledger.ledger_id for ledger in catalogue.message_ledgers(topic).ledgers)
     else:
-        path = journal_path(topic)
-        value = catalogue.value(path)
-        ids = (
-            ledger.ledger_id
-            for ledger in (decode_journal_node(value, path=path).ledgers if value else ())
-        )
+        ids = (ledger.ledger_id for ledger in catalogue.journal(topic).ledgers)
     # One that is named but gone is being trimmed right now.
     return sorted(ledger_id for ledger_id in ids if ledger_id in catalogue.ledger_nodes)
 

@@ -112,6 +112,30 @@ def test_cursor_tables_of_a_live_broker_and_of_one_that_was_killed(broker, table
     assert [row.why for row in tables(broker, "corrupt").collect()] == []
 
 
+def test_ledgers_with_the_files_that_hold_them(broker, tables):
+    rows = tables(broker, "ledgers").collect()
+    assert {(row.role, row.topic, row.subscription) for row in rows} == {
+        ("messages", TOPIC, None),
+        ("cursor", TOPIC, "billing"),
+    }
+    (messages,) = [row for row in rows if row.role == "messages"]
+    assert messages.state == "OPEN"
+    assert (messages.fragment, messages.first_entry_id, messages.end_entry_id) == (0, 0, None)
+    for row in rows:
+        assert len(row.ensemble) == row.write_quorum == 1
+        for file in row.files:
+            path = Path(file.file)
+            assert path.is_relative_to(broker.data_directory)
+            assert (file.bookie, file.bytes) == (row.ensemble[0], path.stat().st_size)
+    of_topic = tables(
+        broker, "ledgers", topic="orders", subscription="billing", columns="ledger_id"
+    )
+    (cursor,) = [row for row in rows if row.role == "cursor"]
+    assert of_topic.collect() == [(cursor.ledger_id,)]
+    chosen = tables(broker, "ledgers", ledgerIds=f"{messages.ledger_id},1000-2000")
+    assert [row.role for row in chosen.collect()] == ["messages"]
+
+
 def test_damage_fails_or_is_skipped_and_told(broker, tables, tmp_path):
     directory = tmp_path / "copy"
     broker.kill()

@@ -17,8 +17,10 @@ from ackgate.pipeline.readers.corrupt import read_corrupt
 from ackgate.pipeline.readers.cursor_records import record_rows
 from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
 from ackgate.pipeline.readers.delivery_journal import event_rows
+from ackgate.pipeline.readers.ledgers import ledger_rows
 from ackgate.pipeline.readers.messages import PublishTimes, read_messages
 from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
+from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.reading import OnCorrupt, read_range
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from ackgate.pipeline.options import SourceOptions
     from ackgate.pipeline.planning import ReadTask
-    from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
     from ackgate.pipeline.tables import Column
@@ -159,6 +160,13 @@ def _read_delivery_journal(
     )
 
 
+def _read_ledgers(
+    bookies: Bookies, task: ReadTask, options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(bookies, OpenBookies)
+    return ledger_rows(bookies, task.ledgers, _columns(options))
+
+
 def _read_corrupt(
     bookies: Bookies, task: ReadTask, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
@@ -175,5 +183,6 @@ _READERS: Final[
     "ack_state": _read_ack_state,
     "delayed_index": _read_delayed_index,
     "delivery_journal": _read_delivery_journal,
+    "ledgers": _read_ledgers,
     "corrupt": _read_corrupt,
 }

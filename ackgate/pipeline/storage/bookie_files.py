@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.errors import ConfigurationError
+from ackgate.errors import ConfigurationError, StorageError
 from ackgate.persistence.ledgers.disk import OsDisk
 from ackgate.persistence.ledgers.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.fragment_storage import FragmentStorage
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.ranges import EntryRange
 
 _SETTINGS = BookieSettings(open_files_max=32)
+
+
+class FoundFile(NamedTuple):
+    """A fragment file, as it is found."""
+
+    bookie_id: str
+    path: str
+    first_entry_id: int
+    size: int
 
 
 class BookieFiles:
@@ -75,6 +84,19 @@ class BookieFiles:
         except FileNotFoundError:
             return None
 
+    def found_files(self, ledger_id: int) -> list[FoundFile]:
+        """The ledger's files as of the last listing, with their sizes now."""
+        found = []
+        for name in self._storage.names(ledger_id):
+            path = self._ledgers / str(name)
+            try:
+                file = self._disk.open_read(path)
+            except FileNotFoundError:
+                continue
+            found.append(FoundFile(self.bookie_id, str(path), name.first_entry_id, file.size()))
+            file.close()
+        return found
+
     def find(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
         """Copies of entries first..last, wherever they are; digests are not verified."""
         return self._storage.read(ledger_id, first, last, is_wide=True)
@@ -111,6 +133,17 @@ class OpenBookies:
                 return None
             self._open[bookie_id] = files
         return files
+
+    def files_of(self, ledger_id: int) -> list[FoundFile]:
+        """A ledger's files on all bookies, whether or not they should be there.
+
+        Raises `StorageError`.
+        """
+        try:
+            found = map(self.bookie, sorted(self._places.directories))
+            return [file for files in found if files for file in files.found_files(ledger_id)]
+        except OSError as error:
+            raise StorageError(f"ledger {ledger_id}: {error.filename}: {error.strerror}") from error
 
     def digest(self, entry_range: EntryRange) -> Digest:
         """What verifies the range's entries.
