@@ -18,6 +18,7 @@ until the node has been read again.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import NodeTooLargeError, StorageError
@@ -171,7 +172,8 @@ class CursorPersister:
                 await self._settle_node()
             raise
         await self._settle_node()
-        return self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
+        outcome = self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
+        return replace(outcome, is_ledger_begun=True)
 
     async def _settle_node(self) -> None:
         """Make sure what the node names, and hold exactly that ledger open."""

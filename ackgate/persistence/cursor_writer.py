@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
@@ -217,7 +218,7 @@ class CursorWriter:
                 failures.append(error)
             else:
                 if outcome is not None:
-                    self._wrote(outcome)
+                    self._wrote(replace(outcome, is_last=True))
                     failures.clear()
                     return
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ackgate.cursor.position import Position
-    from ackgate.cursor.recovered import RecoveredStateReport
+# At run time, too: the delivery journal reads the annotations.
+from ackgate.cursor.position import Position  # noqa: TC001
+from ackgate.cursor.recovered import RecoveredStateReport  # noqa: TC001
 
 
 class PersistWhere(enum.Enum):
@@ -66,6 +65,15 @@ class PersistOutcome:
 
     nacks_persisted: int | None = None
     """The earliest of them; the others would come again at once after a crash."""
+
+    written_ms: int = 0
+    """When its record was made, as that says itself; `at_ms` is when it was durable."""
+
+    is_ledger_begun: bool = False
+    """Whether a cursor ledger was begun for it."""
+
+    is_last: bool = False
+    """Whether it was written as the cursor was closed: into the metadata node if it fits there."""
 
     @property
     def ranges_dropped(self) -> int:

@@ -79,6 +79,7 @@ class PersistPlan:
             duration_ms=duration_ms,
             nacks_in_memory=None if nacks is None else nacks.entries_in_memory,
             nacks_persisted=None if nacks is None else nacks.nacks.entry_count,
+            written_ms=self.record.written_ms,
         )
 
 

@@ -256,9 +256,9 @@ DELIVERY_JOURNAL: Final = Table(
         _text(
             "reason",
             "Of dispatched: normal, redelivery or delayed. Of nacked: asked, or consumer_closed. Of "
-            "gate_shut and gate_opened: the reasons, joined by commas. Of reset: seek, skip, clear, "
-            "expire or cancel. Of persist_failed: the store, ledger or metadata-store; each attempt "
-            "is an event. Of subscribed and consumer_added: the type of the subscription.",
+            "gate_shut and gate_opened: the reasons, joined by commas. Of reset: seek, skip, clear "
+            "or expire. Of persist_failed: the store, ledger or metadata-store; each attempt is an "
+            "event. Of consumer_added: the type of the subscription.",
             null=True,
         ),
         _long(
@@ -273,12 +273,16 @@ DELIVERY_JOURNAL: Final = Table(
         _int("entry_bytes", "Of published: size of the entry.", null=True),
         _text(
             "detail",
-            "JSON. Of opened: the settings that hold, and each message ledger with its entries. Of "
-            "configured: the settings that changed. Of subscribed: the position. Of recovered: the "
-            "recovery report. Of acked: the properties that a cumulative ack set. Of persisted: the "
-            "outcome, when its record was written, whether a cursor ledger was begun for it and "
-            "whether it was put into the node at closing. Of persist_failed: the error, and since "
-            "when writes have failed. Of reset: the state left behind.",
+            "A flat JSON object; its values are those of ackgate.persistence.delivery_details. Of "
+            "opened: settings (as they hold for the topic), policies, ledgers (ledger_id, entries, "
+            "is_open). Of configured: settings that changed, policies. Of subscribed: position "
+            "([ledger, entry]), is_durable. Of recovered: the recovery report. Of acked, on the first "
+            "event of a call that acked several: entries (events of the call), at_once (the version "
+            "grew by one for each ledger), properties. Of persisted: the outcome (entries_dropped, "
+            "ranges_in_memory, ...), written_ms, is_ledger_begun, is_last (written at "
+            "closing). Of persist_failed: error, failing_since_ms (null: something can be written). "
+            "Of reset: mark_delete ([ledger, entry], as it is after it), and of seek target and "
+            "unacked_mask, of skip and clear entries, of expire position.",
             null=True,
         ),
         Column(
