@@ -226,10 +226,10 @@ def detail_of(kind: EventKind, reason: str | None, text: str | None) -> Detail |
     return decode_detail(of_kind, text)
 
 
-_ADAPTERS: Final[dict[type[Detail], TypeAdapter[Any]]] = {}
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
-def _adapter(kind: type[Detail]) -> TypeAdapter[Any]:
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     """Made when it is needed first: that takes milliseconds."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
