@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.errors import AckGateError, ConfigurationError, OwnershipError
+from ackgate.pipeline import register
 from ackgate.pipeline.arguments import needs_spark, parse_command, spark_settings
 from ackgate.pipeline.failures import is_of_spark, told_by
 from ackgate.pipeline.job import DataAddress, JobRun
@@ -38,11 +39,15 @@ EXIT_INTERRUPTED: Final = 130
 SUMMARY_FILE: Final = "summary.json"
 
 
-def run_pipeline(words: Sequence[str]) -> int:
-    """Run one job; returns the exit code."""
+def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: ANN401 - no types
+    """Run one job; returns the exit code.
+
+    `spark` is a session that the caller has, and keeps: a notebook's. Otherwise one is made for the
+    job, as the command line says, and ends with it.
+    """
     arguments, job = parse_command(words)
     try:
-        summary = _run(job, arguments)
+        summary = _run(job, arguments, spark)
     except KeyboardInterrupt:
         return _failed("interrupted; nothing was written", EXIT_INTERRUPTED)
     except AckGateError as error:
@@ -59,14 +64,17 @@ def run_pipeline(words: Sequence[str]) -> int:
     return 0 if summary.is_fine else EXIT_FAILED
 
 
-def _run(job: Job, arguments: argparse.Namespace) -> JobSummary:
+def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # noqa: ANN401
     with contextlib.ExitStack() as stack:
         is_on_spark = needs_spark(job)
-        if is_on_spark:
+        if is_on_spark and spark is None:
             check_spark_can_run()
         data = _data_address(arguments) if is_on_spark else DataAddress({})
         staging = stack.enter_context(staged_output(arguments.output))
-        spark = stack.enter_context(_session(arguments)) if is_on_spark else None
+        if is_on_spark and spark is None:
+            spark = stack.enter_context(_session(arguments))
+        elif is_on_spark:
+            register(spark)
         progress = stack.enter_context(Progress.on_terminal(spark))
         summary = job.run(
             JobRun(
@@ -103,8 +111,7 @@ def _data_address(arguments: argparse.Namespace) -> DataAddress:
 
 @contextlib.contextmanager
 def _session(arguments: argparse.Namespace) -> Iterator[Any]:
-    from ackgate.pipeline import register  # noqa: PLC0415 - Spark, when it is needed
-    from ackgate.pipeline.session import local_session  # noqa: PLC0415
+    from ackgate.pipeline.session import local_session  # noqa: PLC0415 - Spark, when it is needed
 
     with tempfile.TemporaryDirectory(
         prefix="ackgate-pipeline-", ignore_cleanup_errors=True

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.recorded import recorded_run  # noqa: F401 - a fixture
+
 
 def pytest_collection_modifyitems(items):
     """PySpark leaves sockets to the garbage collector; that is not ours to mend."""
@@ -23,3 +25,11 @@ def spark(tmp_path_factory):
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def pipeline(spark):
+    """`ackgate pipeline`, in the session of all tests: words in, exit code out."""
+    from ackgate.pipeline.command import run_pipeline
+
+    return lambda *words: run_pipeline([str(word) for word in words], spark=spark)
