@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.names import NamespaceName, quoted
 from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence import owner_nodes
+from ackgate.persistence.owner_nodes import HASH_MAX, OWNERS, owners_path
 from ackgate.persistence.paths import name_of_node, node_of_name
 
 if TYPE_CHECKING:
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
 
     from ackgate.broker.names import TopicName
 
-HASH_MAX: Final = 0xFFFF_FFFF
 BUNDLES_MAX: Final = 1024
 """Of one namespace. Each has an owner node; thousands of nodes would make every join slow."""
 
-OWNERS: Final = "/namespace"
 LOCAL_POLICIES: Final = "/admin/local-policies"
 BUNDLE_EPOCHS: Final = "/ackgate/bundle-epochs"
 
@@ -55,7 +54,8 @@ class Bundle(NamedTuple):
     @property
     def owner_path(self) -> str:
         """The ephemeral node of its owner."""
-        return f"{OWNERS}/{_below(self.namespace)}/{self.range_name}"
+        namespace = self.namespace
+        return f"{owners_path(namespace.tenant, namespace.namespace)}/{self.range_name}"
 
     @property
     def epoch_path(self) -> str:
@@ -78,7 +78,7 @@ def local_policies_path(namespace: NamespaceName) -> str:
 
 def topic_hash(topic: TopicName) -> int:
     """Where a topic (or partition) lies among the hashes."""
-    return zlib.crc32(str(topic).encode())
+    return owner_nodes.topic_hash(str(topic))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,23 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.bundles import OWNERS, bundle_of_owner_path
+from ackgate.broker.bundles import bundle_of_owner_path
 from ackgate.broker.node_follower import NodeFollower
-from ackgate.broker.owner_nodes import BROKERS, broker_path, decode_broker, decode_owner
 from ackgate.errors import CorruptRecordError
+from ackgate.persistence.owner_nodes import (
+    BROKERS,
+    OWNERS,
+    broker_path,
+    decode_broker,
+    decode_owner,
+)
 from ackgate.persistence.paths import name_of_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackgate.broker.bundles import Bundle
-    from ackgate.broker.owner_nodes import BrokerRecord, OwnerRecord
+    from ackgate.persistence.owner_nodes import BrokerRecord, OwnerRecord
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)

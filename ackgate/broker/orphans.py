@@ -23,10 +23,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.owner_nodes import BROKERS, decode_broker
 from ackgate.errors import NoSuchLedgerError
 from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
 from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
+from ackgate.persistence.owner_nodes import BROKERS, decode_broker
 from ackgate.persistence.topic_node import TOPIC_PATH_KEY, decode_topic_node
 
 if TYPE_CHECKING:

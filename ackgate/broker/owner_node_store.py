@@ -10,13 +10,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from ackgate.broker.bundles import NamespaceBundles, local_policies_path
-from ackgate.broker.owner_nodes import (
-    broker_path,
-    decode_broker,
-    decode_owner,
-    encode_broker,
-    encode_owner,
-)
 from ackgate.errors import (
     ConfigurationError,
     MetadataConflictError,
@@ -26,11 +19,18 @@ from ackgate.errors import (
     OutcomeUnknownError,
 )
 from ackgate.persistence.metadata.changes import ATTEMPTS_MAX, count_up, read_or_create
+from ackgate.persistence.owner_nodes import (
+    broker_path,
+    decode_broker,
+    decode_owner,
+    encode_broker,
+    encode_owner,
+)
 
 if TYPE_CHECKING:
     from ackgate.broker.bundles import Bundle
     from ackgate.broker.names import NamespaceName
-    from ackgate.broker.owner_nodes import BrokerRecord, OwnerRecord
+    from ackgate.persistence.owner_nodes import BrokerRecord, OwnerRecord
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)

@@ -32,16 +32,16 @@ from ackgate.broker.bundle_states import BundleEvent, BundleState, after
 from ackgate.broker.cluster_view import ClusterView
 from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
 from ackgate.broker.owner_node_store import OwnerNodeStore, address_taken
-from ackgate.broker.owner_nodes import (
-    BrokerRecord,
-    OwnerRecord,
-    broker_path,
-)
 from ackgate.errors import (
     AckGateError,
     ConfigurationError,
     MetadataStoreError,
     OwnershipError,
+)
+from ackgate.persistence.owner_nodes import (
+    BrokerRecord,
+    OwnerRecord,
+    broker_path,
 )
 from ackgate.persistence.ports import SessionState
 

@@ -13,12 +13,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
-from ackgate.broker.delayed.policy import DelayedDeliveryPolicy
 from ackgate.broker.ledger_rules import Retention
 from ackgate.broker.node_follower import NodeFollower
+from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.metadata.changes import change_node
-from ackgate.persistence.paths import node_of_name
+from ackgate.persistence.paths import (
+    NAMESPACE_POLICIES,
+    TOPIC_POLICIES,
+    namespace_policies_path,
+    topic_policies_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +33,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
-
-NAMESPACE_POLICIES: Final = "/admin/policies"
-TOPIC_POLICIES: Final = "/admin/topic-policies"
 
 PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
@@ -156,14 +158,12 @@ def _check(key: str, value: object) -> None:
 
 def namespace_policy_path(namespace: NamespaceName) -> str:
     """Node of a namespace's policies."""
-    names = (namespace.tenant, namespace.namespace)
-    return f"{NAMESPACE_POLICIES}/" + "/".join(map(node_of_name, names))
+    return namespace_policies_path(namespace.tenant, namespace.namespace)
 
 
 def topic_policy_path(topic: TopicName) -> str:
     """Node of a topic's policies; all partitions of a topic share one."""
-    names = (topic.tenant, topic.namespace, topic.partitioned.local_name)
-    return f"{TOPIC_POLICIES}/" + "/".join(map(node_of_name, names))
+    return topic_policies_path(topic.tenant, topic.namespace, topic.partitioned.local_name)
 
 
 class EffectivePolicies:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, Self
 from ackgate.broker.dynamic_configuration import DynamicConfiguration
 from ackgate.broker.entry_cache import EntryCache
 from ackgate.broker.orphans import MAKER_KEY, delete_orphan_ledgers
-from ackgate.broker.owner_nodes import BrokerRecord
 from ackgate.broker.ownership import Ownership
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
@@ -39,6 +38,7 @@ from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.changes import count_up
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.persistence.owner_nodes import BrokerRecord
 from ackgate.persistence.ports import DigestType, LedgerOptions
 
 if TYPE_CHECKING:

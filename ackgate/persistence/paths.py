@@ -6,6 +6,8 @@ Pure.
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>   a cursor
     /ledgers/<ledger id>                                                a ledger
     /ackgate/delivery-journals/<tenant>/<namespace>/<topic>             a topic's delivery journal
+    /admin/policies/<tenant>/<namespace>                                a namespace's policies
+    /admin/topic-policies/<tenant>/<namespace>/<topic>                  a topic's policies
 
 Names come from clients. Each is percent-encoded whole, slashes and lone dots included, so that a
 name is always exactly one node and none steps out of its place.
@@ -21,6 +23,8 @@ from ackgate.errors import CallerError
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 LEDGERS: Final = "/ledgers"
 DELIVERY_JOURNALS: Final = "/ackgate/delivery-journals"
+NAMESPACE_POLICIES: Final = "/admin/policies"
+TOPIC_POLICIES: Final = "/admin/topic-policies"
 
 _DOTS: Final = {".": "%2E", "..": "%2E%2E"}
 
@@ -61,3 +65,13 @@ def delivery_journal_path(tenant: str, namespace: str, topic: str) -> str:
     """Node of a topic's delivery journal; the names as in `topic_path`."""
     names = (node_of_name(tenant), node_of_name(namespace), node_of_name(topic))
     return "/".join((DELIVERY_JOURNALS, *names))
+
+
+def namespace_policies_path(tenant: str, namespace: str) -> str:
+    """Node of a namespace's policies; `namespace` without its tenant."""
+    return "/".join((NAMESPACE_POLICIES, *map(node_of_name, (tenant, namespace))))
+
+
+def topic_policies_path(tenant: str, namespace: str, topic: str) -> str:
+    """Node of a topic's policies; `topic` without its partition: all partitions share one."""
+    return "/".join((TOPIC_POLICIES, *map(node_of_name, (tenant, namespace, topic))))

@@ -18,7 +18,7 @@ from ackgate.broker.ownership import LOCATE_SECONDS_MAX
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call, Reply
     from ackgate.broker.bundles import Bundle
-    from ackgate.broker.owner_nodes import BrokerRecord
+    from ackgate.persistence.owner_nodes import BrokerRecord
 
 
 async def list_bundles(call: Call) -> Reply:

@@ -18,7 +18,6 @@ from ackgate.broker.partition_counts import PARTITIONED_TOPICS
 from ackgate.broker.policies import (
     DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
-    NAMESPACE_POLICIES,
     PAUSE_ON_ACK_STATE,
     REDELIVERY_BACKOFF,
     RETENTION_MB,
@@ -26,7 +25,12 @@ from ackgate.broker.policies import (
     namespace_policy_path,
 )
 from ackgate.errors import CallerError, NodeExistsError
-from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node, node_of_name
+from ackgate.persistence.paths import (
+    MANAGED_LEDGERS,
+    NAMESPACE_POLICIES,
+    name_of_node,
+    node_of_name,
+)
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call, Reply

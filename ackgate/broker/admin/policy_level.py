@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ackgate.broker.admin.call import DONE, NOTHING, json_reply
 from ackgate.broker.admin.refusals import RefusedError
 from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
-from ackgate.broker.delayed.policy import DelayedDeliveryPolicy
 from ackgate.broker.policies import (
     DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
@@ -32,6 +31,7 @@ from ackgate.broker.policies import (
     RETENTION_MB,
     RETENTION_MINUTES,
 )
+from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:

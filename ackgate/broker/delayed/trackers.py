@@ -22,7 +22,7 @@ from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
 from ackgate.broker.errors import PersistenceFailedError
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.dispatcher.trackers.bucket_plans import BucketRecord
-from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+from ackgate.dispatcher.trackers.bucket_settings import bucket_settings
 from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
 from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
 from ackgate.errors import AckGateError, CorruptRecordError
@@ -49,10 +49,6 @@ CLEAR_SECONDS_MAX: Final = 30.0
 
 SEAL_MS_MAX: Final = 5_000
 """How long closing describes what it stores."""
-
-LOAD_LEAD_TICKS: Final = 10
-LOAD_LEAD_MS_MIN: Final = 2_000
-"""Segments are fetched so many ticks before they are due, and so long at least."""
 
 
 class AckedEntries(Protocol):
@@ -298,26 +294,6 @@ class TrackerHome:
         self.status = DelayStatus(
             TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, why, self._parts.clock_ms()
         )
-
-
-def bucket_settings(settings: DelayedSettings) -> BucketSettings:
-    """What a bucket tracker is to do, of the settings."""
-    return BucketSettings(
-        entries_min=settings.delayed_delivery_min_index_count_per_bucket,
-        entries_max=max(
-            settings.delayed_delivery_max_index_count_per_bucket,
-            settings.delayed_delivery_min_index_count_per_bucket,
-        ),
-        age_max_ms=settings.delayed_delivery_max_bucket_age_seconds * 1000,
-        segment_span_ms=(
-            settings.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds * 1000
-        ),
-        segment_entries_max=settings.delayed_delivery_max_indexes_per_bucket_snapshot_segment,
-        buckets_max=settings.delayed_delivery_max_num_buckets,
-        load_lead_ms=max(
-            LOAD_LEAD_TICKS * settings.delayed_delivery_tick_time_millis, LOAD_LEAD_MS_MIN
-        ),
-    )
 
 
 def _without_buckets(properties: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,14 @@ Everything that the tracker does more than once, or keeps more than one of, has 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ackgate.config.delayed import DelayedSettings
+
+LOAD_LEAD_TICKS: Final = 10
+LOAD_LEAD_MS_MIN: Final = 2_000
+"""Segments are fetched so many ticks before they are due, and so long at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +85,23 @@ class BucketSettings:
 
     retry_ms_max: int = 60_000
     """After the last attempt, and the longest wait at all."""
+
+
+def bucket_settings(settings: DelayedSettings) -> BucketSettings:
+    """What a bucket tracker is to do, of the settings."""
+    return BucketSettings(
+        entries_min=settings.delayed_delivery_min_index_count_per_bucket,
+        entries_max=max(
+            settings.delayed_delivery_max_index_count_per_bucket,
+            settings.delayed_delivery_min_index_count_per_bucket,
+        ),
+        age_max_ms=settings.delayed_delivery_max_bucket_age_seconds * 1000,
+        segment_span_ms=(
+            settings.delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds * 1000
+        ),
+        segment_entries_max=settings.delayed_delivery_max_indexes_per_bucket_snapshot_segment,
+        buckets_max=settings.delayed_delivery_max_num_buckets,
+        load_lead_ms=max(
+            LOAD_LEAD_TICKS * settings.delayed_delivery_tick_time_millis, LOAD_LEAD_MS_MIN
+        ),
+    )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ackgate.broker.errors import BrokerError
 from ackgate.broker.orphans import delete_orphan_ledgers
-from ackgate.broker.owner_nodes import BrokerRecord
 from ackgate.broker.ownership import Ownership
 from ackgate.broker.registry import TopicRegistry
 from ackgate.broker.upkeep import chores, run_chore
@@ -21,6 +20,7 @@ from ackgate.errors import AckGateError, ClosedHandleError
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.limits import ledger_client_settings
+from ackgate.persistence.owner_nodes import BrokerRecord
 from ackgate.persistence.ports import DigestType, LedgerOptions, SessionState
 from ackgate.testing.bare_broker import bare_parts
 from ackgate.testing.simulation.lane import SimulatedLane

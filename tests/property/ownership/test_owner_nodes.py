@@ -10,7 +10,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ackgate.broker.owner_nodes import (
+from ackgate.broker.bundles import NamespaceBundles
+from ackgate.broker.names import NamespaceName, TopicName
+from ackgate.errors import CorruptRecordError
+from ackgate.persistence.metadata.rules import check_path
+from ackgate.persistence.owner_nodes import (
     BrokerRecord,
     OwnerRecord,
     broker_path,
@@ -18,9 +22,8 @@ from ackgate.broker.owner_nodes import (
     decode_owner,
     encode_broker,
     encode_owner,
+    is_in_range,
 )
-from ackgate.errors import CorruptRecordError
-from ackgate.persistence.metadata.rules import check_path
 
 TEXT = st.text(max_size=20)
 BROKERS = st.builds(
@@ -68,3 +71,12 @@ def test_a_broker_is_one_node_whatever_it_is_called(broker_id: str) -> None:
 def test_garbage_is_called_corrupt_by_name(decode: Callable[..., Any], value: bytes) -> None:
     with pytest.raises(CorruptRecordError, match="/the/node"):
         decode(value, path="/the/node")
+
+
+@given(st.text(min_size=1, max_size=8), st.integers(1, 64))
+def test_a_topic_lies_in_the_range_of_its_bundle_alone(name, count):
+    bundles = NamespaceBundles.cut(NamespaceName("t", "n"), count)
+    topic = TopicName.parse(f"persistent://t/n/{name.encode().hex()}")
+
+    ranges = [bundle.range_name for bundle in bundles]
+    assert [r for r in ranges if is_in_range(r, str(topic))] == [bundles.of(topic).range_name]

@@ -14,7 +14,11 @@ from ackgate.broker.bundle_states import BundleState
 from ackgate.broker.bundles import NamespaceBundles
 from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
 from ackgate.broker.names import TopicName
-from ackgate.broker.owner_nodes import (
+from ackgate.broker.ownership import Ownership
+from ackgate.config.broker import BrokerSettings
+from ackgate.errors import ConfigurationError, MetadataStoreError, StorageError
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.owner_nodes import (
     BROKERS,
     BrokerRecord,
     OwnerRecord,
@@ -23,10 +27,6 @@ from ackgate.broker.owner_nodes import (
     encode_broker,
     encode_owner,
 )
-from ackgate.broker.ownership import Ownership
-from ackgate.config.broker import BrokerSettings
-from ackgate.errors import ConfigurationError, MetadataStoreError, StorageError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.ports import MetadataStore
 from ackgate.testing.faults import Fault, FaultPlan, Rule
 from ackgate.testing.faulty_metadata import FaultyMetadataStore

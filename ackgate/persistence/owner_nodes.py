@@ -3,7 +3,7 @@
 Pure. Both nodes are ephemeral and JSON. ::
 
     /loadbalance/brokers/<host:httpport>     a broker that lives
-    /namespace/<tenant>/<namespace>/<range>  the owner of a bundle (`bundles.Bundle.owner_path`)
+    /namespace/<tenant>/<namespace>/<range>  the owner of a bundle (by its range of hashes)
 
 A broker is called by where its admin interface answers. The *instance* tells two lives of one
 broker apart: what an earlier life left behind is not ours, although it carries our name.
@@ -12,6 +12,8 @@ broker apart: what an earlier life left behind is not ours, although it carries 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +21,10 @@ from ackgate.errors import CorruptRecordError
 from ackgate.persistence.paths import node_of_name
 
 BROKERS: Final = "/loadbalance/brokers"
+OWNERS: Final = "/namespace"
+
+HASH_MAX: Final = 0xFFFF_FFFF
+_RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,26 @@ class OwnerRecord:
 def broker_path(broker_id: str) -> str:
     """The node of a broker."""
     return f"{BROKERS}/{node_of_name(broker_id)}"
+
+
+def owners_path(tenant: str, namespace: str) -> str:
+    """The node below which lie the owners of a namespace's bundles."""
+    return f"{OWNERS}/{node_of_name(tenant)}/{node_of_name(namespace)}"
+
+
+def topic_hash(topic: str) -> int:
+    """Where a topic (or partition), by its full name, lies among the hashes."""
+    return zlib.crc32(topic.encode())
+
+
+def is_in_range(range_name: str, topic: str) -> bool:
+    """Whether a topic, by its full name, falls into the bundle of this range."""
+    found = _RANGE.fullmatch(range_name)
+    if found is None:
+        return False
+    low, high = (int(digits, 16) for digits in found.groups())
+    place = topic_hash(topic)
+    return low <= place < high or place == high == HASH_MAX
 
 
 def encode_broker(record: BrokerRecord) -> bytes:

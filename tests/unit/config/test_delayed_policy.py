@@ -8,7 +8,6 @@ import json
 import pytest
 
 from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
-from ackgate.broker.delayed.policy import MAX_DELAY_MS_MAX, DelayedDeliveryPolicy
 from ackgate.broker.names import TopicName
 from ackgate.broker.policies import (
     DELAYED_DELIVERY,
@@ -19,6 +18,7 @@ from ackgate.broker.policies import (
     topic_policy_path,
 )
 from ackgate.config.delayed import DelayedSettings
+from ackgate.config.delayed_policy import MAX_DELAY_MS_MAX, DelayedDeliveryPolicy
 from ackgate.config.field import INT_MAX
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
