@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from ackgate.broker.wire_types import KeySharedMode, SubscriptionType
+from ackgate.dispatcher import pausing
 from ackgate.dispatcher.dispatcher import KeySharedMode as DispatcherKeySharedMode
 from ackgate.dispatcher.dispatcher import KeySharedPolicy
-from ackgate.dispatcher.gate import GateSettings
 from ackgate.dispatcher.key_shared import KeySharedDispatcher
 from ackgate.dispatcher.limits import DispatchLimits
 from ackgate.dispatcher.shared import SharedDispatcher
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire_types import SubscribeRequest
     from ackgate.config.dispatcher import DispatcherSettings
     from ackgate.dispatcher.dispatcher import Dispatcher
+    from ackgate.dispatcher.gate import GateSettings
 
 PAUSING_TYPES = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
 """Exclusive and Failover subscriptions never pause, as in Pulsar."""
@@ -67,16 +68,8 @@ def key_shared_policy(request: SubscribeRequest) -> KeySharedPolicy:
 
 def gate_settings(topic: Topic, subscription_type: SubscriptionType | None) -> GateSettings:
     """The gate of a subscription of this topic."""
-    settings = topic.parts.settings
-    resume = settings.dispatcher.dispatcher_pause_on_ack_state_resume_ranges
-    return GateSettings(
-        enabled=topic.pauses_on_ack_state and subscription_type in PAUSING_TYPES,
-        ranges_max=settings.persistence.managed_ledger_max_unacked_ranges_to_persist,
-        batch_indexes_max=settings.persistence.managed_ledger_max_batch_deleted_index_to_persist,
-        resume_ranges=resume or None,
-        is_strict=settings.dispatcher.dispatcher_pause_on_ack_state_strict_enabled,
-        persist_failure_pause_ms=settings.dispatcher.ack_state_persist_failure_pause_seconds * 1000,
-    )
+    is_pausing = topic.pauses_on_ack_state and subscription_type in PAUSING_TYPES
+    return pausing.gate_settings(topic.parts.settings, is_pausing=is_pausing)
 
 
 def delay_settings(topic: Topic) -> DelaySettings:

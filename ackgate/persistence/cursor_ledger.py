@@ -56,22 +56,6 @@ class CursorLedger:
         """The last entry appended, -1 before the first."""
         return self.chain.entry_count - 1
 
-    def takes_deltas(self, settings: PersistenceSettings) -> bool:
-        """As its chain."""
-        return self.chain.takes_deltas(settings)
-
-    def takes_delta(self, base_version: int, encoded: bytes, settings: PersistenceSettings) -> bool:
-        """As its chain."""
-        return self.chain.takes_delta(base_version, encoded, settings)
-
-    def is_full(self, settings: PersistenceSettings, *, now: float) -> bool:
-        """As its chain."""
-        return self.chain.is_full(settings, now=now)
-
-    def is_old(self, settings: PersistenceSettings, *, now: float) -> bool:
-        """As its chain."""
-        return self.chain.is_old(settings, now=now)
-
     async def append(
         self, record: CursorRecord, encoded: bytes, settings: PersistenceSettings
     ) -> int:

@@ -1,8 +1,8 @@
 """One write of a cursor's state: to its ledger, or to its metadata node.
 
-Edge: the ledger and the node of one cursor. It decides *what* a write holds and in which order the
-stores are changed; *when* to write, and where after a failure, is up to `CursorStore`. Called by
-one task at a time.
+Edge: the ledger and the node of one cursor. It decides in which order the stores are changed; *what* a
+write holds is up to `RecordForming`, *when* to write, and where after a failure, to `CursorStore`.
+Called by one task at a time.
 
 A new ledger is begun in this order, so that at every moment the node names something recoverable:
 
@@ -19,32 +19,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import NodeTooLargeError, StorageError
-from ackgate.persistence.codec import encode_record
+from ackgate.errors import StorageError
 from ackgate.persistence.cursor_ledger import CursorLedger, delete_ledger
-from ackgate.persistence.limits import ledger_limits, node_limits, packing
+from ackgate.persistence.limits import packing
 from ackgate.persistence.nack_writes import NackWrites
 from ackgate.persistence.outcome import PersistOutcome, PersistWhere
-from ackgate.persistence.planner import (
-    PersistPlan,
-    plan_delta,
-    plan_node,
-    plan_snapshot,
-)
 from ackgate.persistence.ports import SessionState
+from ackgate.persistence.record_forming import RecordForming
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.cursor.pending_nacks import NackImage
-    from ackgate.cursor.snapshot import CursorSnapshot
     from ackgate.persistence.owned_node import OwnedNode
+    from ackgate.persistence.planner import PersistPlan
     from ackgate.persistence.ports import LedgerClient
-    from ackgate.persistence.records import SnapshotRecord
+    from ackgate.persistence.record_forming import FormedRecord
 
 GARBAGE_MAX: Final = 64
 """Ledgers remembered for deletion; beyond it the oldest are left to the search for orphans."""
@@ -56,13 +49,6 @@ SWEEP_RETRY_SECONDS: Final = 10.0
 """How long a ledger that could not be deleted is left alone."""
 
 
-class _Formed(NamedTuple):
-    """A record ready to be written."""
-
-    plan: PersistPlan
-    encoded: bytes
-
-
 class CursorPersister:
     """Writes one cursor's state."""
 
@@ -70,6 +56,7 @@ class CursorPersister:
         "_candidate",
         "_client",
         "_clock_ms",
+        "_forming",
         "_garbage",
         "_ledger",
         "_named",
@@ -93,6 +80,7 @@ class CursorPersister:
         self.cursor = cursor
         self.node = node
         self.nacks = NackWrites(settings.pending_nacks_max_bytes_to_persist)
+        self._forming = RecordForming(cursor, self.nacks, node, settings)
         self._client = client
         self._settings = settings
         self._clock_ms = clock_ms
@@ -109,7 +97,7 @@ class CursorPersister:
 
     def configure(self, settings: PersistenceSettings) -> None:
         """Holds from the next write on."""
-        self._settings = settings
+        self._settings = self._forming.settings = settings
         self.nacks.bytes_max = settings.pending_nacks_max_bytes_to_persist
 
     @property
@@ -120,7 +108,7 @@ class CursorPersister:
     def is_ledger_old(self) -> bool:
         """Whether the open ledger has reached the age at which it is replaced."""
         ledger = self._ledger
-        return ledger is not None and ledger.is_old(self._settings, now=_now())
+        return ledger is not None and ledger.chain.is_old(self._settings, now=_now())
 
     # ------------------------------------------------------------------ to the ledger
 
@@ -143,7 +131,7 @@ class CursorPersister:
                 if not self.node.is_certain:
                     raise
                 self._roll_at = _now() + ROLL_RETRY_SECONDS
-        formed = self._next_record(ledger, began)
+        formed = self._forming.next_record(ledger.chain, now=began, now_ms=self._clock_ms())
         written = await self._append(ledger, formed)
         return self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
 
@@ -151,20 +139,20 @@ class CursorPersister:
         """Not while the metadata store is out of touch: the ledger there is needs none of it."""
         return (
             now >= self._roll_at
-            and ledger.is_full(self._settings, now=now)
+            and ledger.chain.is_full(self._settings, now=now)
             and self.node.session_state is SessionState.CONNECTED
         )
 
     async def _begin_ledger(self, began: float) -> PersistOutcome:
-        snapshot, nacks = self.cursor.take_snapshot(), self.nacks.image()
-        formed = self._form(self._ledger_plan(snapshot, nacks))
+        first = self._forming.first_record(self._clock_ms())
+        formed = first.formed
         ledger = await CursorLedger.create(self._client, self.node.path, self._settings, now=began)
         self._candidate = ledger
         try:
             written = await ledger.append(formed.plan.record, formed.encoded, self._settings)
-            written += await self.node.put(
+            node_bytes = await self.node.put(
                 cursor_ledger_id=ledger.ledger_id,
-                state=self._inline_state(snapshot, nacks, formed, ledger.ledger_id),
+                state=self._forming.inline_state(first, ledger.ledger_id),
                 packing=packing(self._settings),
             )
         except BaseException:
@@ -172,7 +160,7 @@ class CursorPersister:
                 await self._settle_node()
             raise
         await self._settle_node()
-        outcome = self._outcome(formed.plan, PersistWhere.LEDGER, written, began)
+        outcome = self._outcome(formed.plan, PersistWhere.LEDGER, written, began, node_bytes)
         return replace(outcome, is_ledger_begun=True)
 
     async def _settle_node(self) -> None:
@@ -192,7 +180,7 @@ class CursorPersister:
         elif self._ledger is not None and self._ledger.ledger_id != named:
             self._ledger = None
 
-    async def _append(self, ledger: CursorLedger, formed: _Formed) -> int:
+    async def _append(self, ledger: CursorLedger, formed: FormedRecord) -> int:
         try:
             return await ledger.append(formed.plan.record, formed.encoded, self._settings)
         except BaseException:
@@ -202,25 +190,6 @@ class CursorPersister:
             self._retired.append(ledger)
             raise
 
-    def _next_record(self, ledger: CursorLedger, now: float) -> _Formed:
-        """A delta where one may follow, else a snapshot."""
-        if ledger.takes_deltas(self._settings):
-            growth = self.cursor.take_growth()
-            if growth is not None:
-                plan = plan_delta(
-                    growth,
-                    partly_acked_count=self.cursor.partly_acked_count,
-                    limits=ledger_limits(self._settings),
-                    owner_epoch=self.node.owner_epoch,
-                    now_ms=self._clock_ms(),
-                    nacks=self.nacks.if_due(now),
-                )
-                if plan is not None:
-                    formed = self._form(plan)
-                    if ledger.takes_delta(growth.base_version, formed.encoded, self._settings):
-                        return formed
-        return self._form(self._ledger_plan(self.cursor.take_snapshot(), self.nacks.image()))
-
     # -------------------------------------------------------------------- to the node
 
     async def to_node(self) -> PersistOutcome:
@@ -229,85 +198,20 @@ class CursorPersister:
         Raises `OwnershipError`, or another `AckGateError` when it could not be written.
         """
         began = _now()
-        snapshot = self.cursor.take_snapshot()
-        formed = self._form_for_node(snapshot, self.nacks.image(), None)
-        return await self._put_inline(formed, began)
+        return await self._put_inline(self._forming.for_node(self._clock_ms()), began)
 
     async def to_node_if_it_fits(self) -> PersistOutcome | None:
         """The whole state into the node, so that no ledger is needed; None when it is too large."""
         began = _now()
-        limits = node_limits(self._settings)
-        if (
-            self.cursor.range_count > limits.ranges_max
-            or self.cursor.partly_acked_count > limits.batch_indexes_max
-        ):
-            return None
-        nacks = self.nacks.image()
-        try:
-            formed = self._form_for_node(self.cursor.take_snapshot(), nacks, None)
-        except NodeTooLargeError:
-            return None
-        is_whole = formed.plan.is_complete and formed.plan.nacks is nacks
-        return await self._put_inline(formed, began) if is_whole else None
+        formed = self._forming.whole_for_node(self._clock_ms())
+        return None if formed is None else await self._put_inline(formed, began)
 
-    async def _put_inline(self, formed: _Formed, began: float) -> PersistOutcome:
-        written = await self.node.put(
+    async def _put_inline(self, formed: FormedRecord, began: float) -> PersistOutcome:
+        node_bytes = await self.node.put(
             cursor_ledger_id=None, state=formed.encoded, packing=packing(self._settings)
         )
         await self._settle_node()
-        return self._outcome(formed.plan, PersistWhere.METADATA_STORE, written, began)
-
-    def _inline_state(
-        self,
-        snapshot: CursorSnapshot,
-        nacks: NackImage | None,
-        formed: _Formed,
-        ledger_id: int,
-    ) -> bytes | None:
-        """What of the state goes into a node that points at a ledger."""
-        limits = node_limits(self._settings)
-        whole_fits = (
-            snapshot.range_count <= limits.ranges_max
-            and len(snapshot.unacked_indexes) <= limits.batch_indexes_max
-            and self._node_bytes(formed.encoded, ledger_id) <= self._node_bytes_max()
-        )
-        if whole_fits:
-            return formed.encoded
-        try:
-            return self._form_for_node(snapshot, nacks, ledger_id).encoded
-        except NodeTooLargeError:
-            return None
-
-    def _form_for_node(
-        self, snapshot: CursorSnapshot, nacks: NackImage | None, ledger_id: int | None
-    ) -> _Formed:
-        packed = packing(self._settings)
-        tried: list[tuple[SnapshotRecord, bytes]] = []
-
-        def encoded_bytes(record: SnapshotRecord) -> int:
-            encoded = encode_record(record, packed)
-            tried.append((record, encoded))
-            return self._node_bytes(encoded, ledger_id)
-
-        plan = plan_node(
-            snapshot,
-            limits=node_limits(self._settings),
-            owner_epoch=self.node.owner_epoch,
-            now_ms=self._clock_ms(),
-            bytes_max=self._node_bytes_max(),
-            encoded_bytes=encoded_bytes,
-            nacks=nacks,
-        )
-        return _Formed(plan, next(encoded for record, encoded in tried if record is plan.record))
-
-    def _node_bytes(self, state: bytes, ledger_id: int | None) -> int:
-        value = self.node.encode(
-            cursor_ledger_id=ledger_id, state=state, packing=packing(self._settings)
-        )
-        return len(value)
-
-    def _node_bytes_max(self) -> int:
-        return min(self._settings.metadata_store_max_node_bytes, self.node.bytes_max)
+        return self._outcome(formed.plan, PersistWhere.METADATA_STORE, 0, began, node_bytes)
 
     # -------------------------------------------------------------------------- the end
 
@@ -357,32 +261,33 @@ class CursorPersister:
         if ledger_id not in self._garbage:
             self._garbage = (*self._garbage, ledger_id)[-GARBAGE_MAX:]
 
-    # ------------------------------------------------------------------------- settings
-
-    def _ledger_plan(self, snapshot: CursorSnapshot, nacks: NackImage | None) -> PersistPlan:
-        return plan_snapshot(
-            snapshot,
-            limits=ledger_limits(self._settings),
-            owner_epoch=self.node.owner_epoch,
-            now_ms=self._clock_ms(),
-            nacks=nacks,
-        )
-
-    def _form(self, plan: PersistPlan) -> _Formed:
-        return _Formed(plan, encode_record(plan.record, packing(self._settings)))
-
     def _outcome(
-        self, plan: PersistPlan, where: PersistWhere, bytes_written: int, began: float
+        self,
+        plan: PersistPlan,
+        where: PersistWhere,
+        ledger_bytes: int,
+        began: float,
+        node_bytes: int = 0,
     ) -> PersistOutcome:
-        now = _now()
+        now, node = _now(), self.node
         if plan.nacks is not None:
             self.nacks.wrote(plan.nacks, now)
-        return plan.outcome(
+        outcome = plan.outcome(
             where=where,
-            bytes_written=bytes_written,
+            bytes_written=ledger_bytes + node_bytes,
             at_ms=self._clock_ms(),
             duration_ms=(now - began) * 1000,
         )
+        return replace(
+            outcome,
+            cursor_ledger_id=node.cursor_ledger_id,
+            node_bytes=node_bytes,
+            properties_bytes=_text_bytes(node.cursor_properties) if node_bytes else 0,
+        )
+
+
+def _text_bytes(properties: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
 
 
 def _now() -> float:

@@ -75,6 +75,15 @@ class PersistOutcome:
     is_last: bool = False
     """Whether it was written as the cursor was closed: into the metadata node if it fits there."""
 
+    cursor_ledger_id: int | None = None
+    """The cursor ledger that the node names now; None: the node holds the state."""
+
+    node_bytes: int = 0
+    """How many of the bytes written are the node's."""
+
+    properties_bytes: int = 0
+    """What properties of the cursor take among these, before compression."""
+
     @property
     def ranges_dropped(self) -> int:
         """Ranges that exist in memory only."""
