@@ -23,14 +23,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ackgate.errors import AckGateError, CallerError, CorruptRecordError, NoSuchLedgerError
-from ackgate.persistence.bucket_codec import (
-    check_summary,
-    cut_snapshot,
-    decode_metadata,
-    decode_segment,
-    encode_metadata,
-    encode_segment,
-)
+from ackgate.persistence.bucket_codec import decode_metadata, decode_segment
+from ackgate.persistence.bucket_encoding import SnapshotEncoding
 from ackgate.persistence.bucket_records import (
     SegmentColumns,
     SnapshotChunk,
@@ -40,7 +34,6 @@ from ackgate.persistence.bucket_records import (
 from ackgate.persistence.bucket_registry import snapshot_ids
 from ackgate.persistence.cursor_ledger import ledger_options, ledger_password
 from ackgate.persistence.cursor_node import decode_cursor_node
-from ackgate.persistence.limits import packing
 from ackgate.persistence.unnamed_ledgers import find_unnamed
 
 if TYPE_CHECKING:
@@ -76,9 +69,6 @@ TURN_ENTRIES: Final = 20_000
 
 SEGMENT_ENTRIES: Final = 400
 """What a segment costs besides its entries, in entries."""
-
-PART_SEGMENTS: Final = 500
-"""Segments whose metadata makes one record."""
 
 APPEND_BYTES: Final = 1024 * 1024
 """Aim of one append."""
@@ -143,7 +133,7 @@ class BucketSnapshots:
         Raises what the ledger client raises, and `CallerError` for content that cannot be. Then
         there is no such ledger, or `sweep` knows of it.
         """
-        writer = await self._client.create(self._options(first, last))
+        writer = await self._client.create(snapshot_options(self.path, first, last, self._settings))
         snapshot_id = writer.ledger_id
         try:
             stored = await self._write(writer, first, last, segments, summaries)
@@ -167,51 +157,19 @@ class BucketSnapshots:
     ) -> StoredSnapshot:
         if len(segments) != len(summaries):
             raise CallerError(f"{len(segments)} segments have {len(summaries)} summaries")
-        snapshot_id, packed = writer.ledger_id, packing(self._settings)
-        parts = max(1, -(-len(segments) // PART_SEGMENTS))
+        encoding = SnapshotEncoding(writer.ledger_id, first, last, self._settings)
         turn = _Turn()
-        bodies: list[list[bytes]] = []
-        for number, (columns, summary) in enumerate(zip(segments, summaries, strict=True)):
-            encoded = encode_segment(
-                columns, snapshot_id=snapshot_id, segment_number=number, packing=packed
-            )
-            check_summary(columns, summary)
-            bodies.append(self._cut(encoded, snapshot_id, parts + number))
+        for columns, summary in zip(segments, summaries, strict=True):
+            encoding.add(columns, summary)
             await turn.spend(columns.keys_ms.size)
-        sizes = tuple(map(len, bodies))
-        heads: list[list[bytes]] = []
-        for part in range(parts):
-            mine = slice(part * PART_SEGMENTS, (part + 1) * PART_SEGMENTS)
-            metadata = SnapshotMetadata(
-                part, parts, first, last, tuple(summaries[mine]), sizes[mine]
-            )
-            encoded = encode_metadata(metadata, snapshot_id=snapshot_id, packing=packed)
-            heads.append(self._cut(encoded, snapshot_id, part))
+        while encoding.describe():
             await turn.end()
-        payloads = list(chain(*heads, *bodies))
-        await _append(writer, payloads)
-        self._remember(snapshot_id, sum(map(len, heads)), sizes, parts)
-        return StoredSnapshot(snapshot_id, sum(map(len, payloads)))
-
-    def _cut(self, encoded: bytes, snapshot_id: int, record_number: int) -> list[bytes]:
-        return cut_snapshot(
-            encoded,
-            snapshot_id=snapshot_id,
-            record_number=record_number,
-            entry_bytes_max=self._settings.cursor_record_chunk_bytes,
+        payloads = encoding.payloads
+        await append_all(writer, payloads)
+        self._remember(
+            writer.ledger_id, encoding.head_entries, encoding.segment_entries, encoding.part_count
         )
-
-    def _options(self, first: Position, last: Position) -> LedgerOptions:
-        return replace(
-            ledger_options(self.path, self._settings),
-            custom_metadata={
-                "application": b"ackgate",
-                "component": b"delayed-bucket",
-                DELAYED_CURSOR_KEY: self.path.encode(),
-                DELAYED_TOPIC_KEY: self.path.rpartition("/")[0].encode(),
-                DELAYED_RANGE_KEY: f"{first}_{last}".encode(),
-            },
-        )
+        return StoredSnapshot(writer.ledger_id, sum(map(len, payloads)))
 
     # ------------------------------------------------------------------------ reading
 
@@ -360,7 +318,23 @@ class _Turn:
         await asyncio.sleep(0)
 
 
-async def _append(writer: LedgerWriter, payloads: Sequence[bytes]) -> None:
+def snapshot_options(
+    path: str, first: Position, last: Position, settings: PersistenceSettings
+) -> LedgerOptions:
+    """How the ledger of a snapshot is made; `path` is the cursor's node."""
+    return replace(
+        ledger_options(path, settings),
+        custom_metadata={
+            "application": b"ackgate",
+            "component": b"delayed-bucket",
+            DELAYED_CURSOR_KEY: path.encode(),
+            DELAYED_TOPIC_KEY: path.rpartition("/")[0].encode(),
+            DELAYED_RANGE_KEY: f"{first}_{last}".encode(),
+        },
+    )
+
+
+async def append_all(writer: LedgerWriter, payloads: Sequence[bytes]) -> None:
     """Append all, and wait until they are durable. The last ticket answers for all before it."""
     start, held = 0, 0
     durable: asyncio.Future[None] | None = None

@@ -129,12 +129,20 @@ class BookieLedgerClient:
         """Directories that could not be opened, and why."""
         return dict(self._absent.reasons) if self._absent is not None else {}
 
-    async def create(self, options: LedgerOptions) -> BookieLedgerWriter:
+    async def new_ledger_id(self) -> int:
+        """An id that nobody else is given, for a ledger that is made later or never."""
+        self._check_writable()
+        return await self._catalog.new_id()
+
+    async def create(
+        self, options: LedgerOptions, *, ledger_id: int | None = None
+    ) -> BookieLedgerWriter:
+        """As the port has it; of an id that `new_ledger_id` gave (BookKeeper's createLedgerAdv)."""
         self._check_writable()
         check_quorum(options.ensemble_size, options.write_quorum, options.ack_quorum)
         ensemble = await self._choose_ensemble(options)
         metadata = LedgerMetadata(
-            ledger_id=await self._catalog.new_id(),
+            ledger_id=await self._catalog.new_id() if ledger_id is None else ledger_id,
             state=LedgerState.OPEN,
             ensemble_size=len(ensemble),
             write_quorum=options.write_quorum,
