@@ -16,7 +16,7 @@ from ackgate.errors import CallerError, PositionError
 from ackgate.pipeline.tables import table_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ackgate.pipeline.tables import Column, Table
 
@@ -44,6 +44,23 @@ OPTIONS: Final = (
     "maxEntriesPerTrigger",
     "onTrimmed",
 )
+
+TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ledgerIds": ("messages", "ledgers", "delivery_journal", "corrupt"),
+    "entryIds": ("messages",),
+    "minPublishTimeMs": ("messages",),
+    "maxPublishTimeMs": ("messages",),
+    "version": ("ack_state",),
+    "atMs": ("ack_state",),
+    "splitBytes": ("messages", "delivery_journal", "corrupt"),
+    "startingPosition": ("messages", "delivery_journal"),
+    "maxEntriesPerTrigger": ("messages", "delivery_journal"),
+    "onTrimmed": ("messages", "delivery_journal"),
+}
+"""Options that only some tables have a use for."""
+
+OF_STREAMS: Final = ("startingPosition", "maxEntriesPerTrigger", "onTrimmed")
+OF_READS: Final = ("splitBytes",)
 
 _BY_LOWER_CASE: Final = {name.lower(): name for name in OPTIONS}
 _ID_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
@@ -84,6 +101,19 @@ class SourceOptions:
     starts_at_end: bool = False
     max_entries_per_trigger: int | None = None
     reports_trimmed: bool = False
+    given: frozenset[str] = frozenset()
+    """Names of the options that were said."""
+
+    def wants_ledger(self, ledger_id: int) -> bool:
+        """Whether `ledger_ids` lets it pass."""
+        wanted = self.ledger_ids
+        return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
+
+    def refuse(self, names: Iterable[str], use: str) -> None:
+        """Raise `CallerError` if one of these was said: it says nothing of this use."""
+        for name in names:
+            if name in self.given:
+                raise CallerError(f"option {name} has no meaning for {use}")
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -94,8 +124,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if "version" in values and "atMs" in values:
         raise CallerError("options version and atMs exclude each other")
     table = table_named(values.get("table", "messages").strip())
+    for name, tables in TABLES_OF.items():
+        if name in values and table.name not in tables:
+            raise CallerError(
+                f"option {name} has no meaning for table {table.name}, only for {', '.join(tables)}"
+            )
     start = values.get("startingPosition", "earliest").strip()
-    return SourceOptions(
+    options = SourceOptions(
         table=table,
         paths=_words(values.get("path")),
         bookies=_words(values.get("bookies")),
@@ -116,7 +151,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         starts_at_end=start.lower() == "latest",
         max_entries_per_trigger=_number(values, "maxEntriesPerTrigger", 1, _MILLISECONDS_MAX),
         reports_trimmed=_choice(values, "onTrimmed", ("fail", "report")) == "report",
+        given=frozenset(values),
     )
+    first, last = options.min_publish_time_ms, options.max_publish_time_ms
+    if first is not None and last is not None and first > last:
+        raise CallerError(f"option maxPublishTimeMs: {last} is before minPublishTimeMs, {first}")
+    return options
 
 
 def near_matches(word: str, known: list[str]) -> str:

@@ -126,7 +126,6 @@ class _Planning:
             ledger.ledger_id: topic.name
             for topic in self._topics()
             for ledger in self._catalogue.message_ledgers(topic).ledgers
-            if self._is_wanted(ledger.ledger_id)
         }
         for part in self._split(self._ranges(owners, entry_ids=merged(self._options.entry_ids))):
             yield ReadTask(owners[part.ledger_id], None, (part,))
@@ -158,8 +157,7 @@ class _Planning:
         owners: dict[int, str] = {}
         for topic in self._topics():
             for ledger in self._catalogue.journal(topic).ledgers:
-                if self._is_wanted(ledger.ledger_id):
-                    owners[ledger.ledger_id] = topic.name
+                owners[ledger.ledger_id] = topic.name
         for part in self._split(self._ranges(owners)):
             yield ReadTask(owners[part.ledger_id], None, (part,))
 
@@ -172,7 +170,7 @@ class _Planning:
         ledgers = (
             about
             for about in map(self._catalogue.ledger, self._catalogue.ledger_nodes)
-            if self._is_wanted(about.ledger_id)
+            if options.wants_ledger(about.ledger_id)
             and (not options.topics or owner_of(about).topic in topics)
             and options.subscription in (None, owner_of(about).cursor)
         )
@@ -189,10 +187,6 @@ class _Planning:
         for cursor in self._catalogue.all_cursors(self._topics(), wanted):
             if wanted is not None or cursor.name not in HIDDEN_CURSORS:
                 yield cursor
-
-    def _is_wanted(self, ledger_id: int) -> bool:
-        wanted = self._options.ledger_ids
-        return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
 
     def _split(self, ranges: Iterable[EntryRange]) -> Iterator[EntryRange]:
         """Large ones in parts. Files that cannot be large are not opened for it."""
@@ -212,8 +206,13 @@ class _Planning:
         is_cursors: bool = False,
         entry_ids: Sequence[IdRange] = ALL_ENTRIES,
     ) -> Iterator[EntryRange]:
-        """The ranges of those ledgers that are there, in this order."""
-        found = [self._catalogue.entry(i) for i in ledger_ids if i in self._catalogue.ledger_nodes]
+        """The ranges of those ledgers that are there and wanted, in this order."""
+        known = self._catalogue.ledger_nodes
+        found = [
+            self._catalogue.entry(i)
+            for i in ledger_ids
+            if i in known and self._options.wants_ledger(i)
+        ]
         lasts = last_entries(
             self._address, [entry.metadata for entry in found], is_cursors=is_cursors
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from ackgate.errors import CallerError
-from ackgate.pipeline.options import parse_options
+from ackgate.pipeline.options import OF_STREAMS, parse_options
 from ackgate.pipeline.planning import plan_read
 from ackgate.pipeline.readers.tasks import read_task
 from ackgate.pipeline.storage.bookie_files import OpenBookies
@@ -43,7 +43,9 @@ class AckgateDataSource(DataSource):
 
     def reader(self, schema: Any) -> AckgateReader:  # noqa: ANN401 - as above
         """A user's own schema is a choice of columns."""
-        return AckgateReader(self._options_for(schema))
+        options = self._options_for(schema)
+        options.refuse(OF_STREAMS, "a read that ends, only for a stream")
+        return AckgateReader(options)
 
     def streamReader(self, schema: Any) -> AckgateStreamReader:  # noqa: ANN401, N802 - Spark's name
         """As `reader`, of ledgers as they grow."""

@@ -22,7 +22,8 @@ from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
 from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, quiet_logs
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
-from ackgate.pipeline.planning import ReadTask
+from ackgate.pipeline.options import OF_READS
+from ackgate.pipeline.planning import ReadTask, merged
 from ackgate.pipeline.readers.tasks import read_task
 from ackgate.pipeline.source import AckgatePartition
 from ackgate.pipeline.storage.places import find_bookies
@@ -65,6 +66,7 @@ class AckgateStreamReader(DataSourceStreamReader):
             raise CallerError(
                 f"table {options.table.name} cannot be streamed; {' and '.join(STREAMED)} can"
             )
+        options.refuse(OF_READS, "a stream")
         self._options = options
         self._at: dict[str, Position] | None = None
         """Up to where batches were planned; None while nobody has said."""
@@ -136,14 +138,19 @@ class AckgateStreamReader(DataSourceStreamReader):
             if not self._options.reports_trimmed:
                 raise CorruptRecordError(f"{told} (option onTrimmed=report goes on)")
             log.warning("gap in the stream: %s", told)
+        wanted_entries = merged(self._options.entry_ids)
         for ledger_id, first, last in spans(start, stop, ledgers):
+            if not self._options.wants_ledger(ledger_id):
+                continue
             metadata, password_check, _ = catalogue.entry(ledger_id)
-            for at in range(first, last + 1, ENTRIES_PER_PARTITION):
-                upto = min(last, at + ENTRIES_PER_PARTITION - 1)
-                parts = plan_ranges(
-                    metadata, upto, first_entry_id=at, password_check=password_check
-                )
-                yield ReadTask(topic, None, tuple(parts))
+            for wanted in wanted_entries:
+                behind = min(last, wanted.last) + 1
+                for at in range(max(first, wanted.first), behind, ENTRIES_PER_PARTITION):
+                    upto = min(behind, at + ENTRIES_PER_PARTITION) - 1
+                    parts = plan_ranges(
+                        metadata, upto, first_entry_id=at, password_check=password_check
+                    )
+                    yield ReadTask(topic, None, tuple(parts))
 
 
 def _ledger_ends(

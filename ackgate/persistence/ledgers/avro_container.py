@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import fastavro
 
-from ackgate.errors import CorruptRecordError
+from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.ledgers.avro_long import LONG_BYTES_MAX, decode_long, encode_long
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class ContainerHeader(NamedTuple):
 def read_header(file: DiskFile) -> ContainerHeader | None:
     """The header of a file of entries, or None when the file ends within it (torn at birth).
 
-    Raises `CorruptRecordError` naming the file when it is not one of ours.
+    Raises `CorruptRecordError` naming the file when it is not one of ours, `UnknownFormatError` when
+    it is one of a later version.
     """
     data = file.read(0, HEADER_BYTES_MAX)
     if not data.startswith(_MAGIC[: len(data)]):
@@ -105,10 +106,13 @@ def read_header(file: DiskFile) -> ContainerHeader | None:
         if len(data) == HEADER_BYTES_MAX:
             raise CorruptRecordError(f"{file.path}: Avro header of more than {len(data)} bytes")
         return None
-    if metadata.get(FORMAT_KEY.encode()) != FORMAT:
-        found = metadata.get(FORMAT_KEY.encode(), b"none")
-        raise CorruptRecordError(
-            f"{file.path}: entry file of format {found!r}; this version reads {FORMAT!r}"
+    found = metadata.get(FORMAT_KEY.encode())
+    if found is None:
+        raise CorruptRecordError(f"{file.path}: an Avro file of somebody else: no {FORMAT_KEY}")
+    if found != FORMAT:
+        raise UnknownFormatError(
+            f"{file.path}: entry file of format {found.decode(errors='replace')!r}; "
+            f"this version reads {FORMAT.decode()!r}"
         )
     return ContainerHeader(data[at : at + SYNC_BYTES], at + SYNC_BYTES)
 

@@ -27,7 +27,7 @@ def read_corrupt(
 ) -> Iterator[pa.RecordBatch]:
     """A row for each damaged place; nothing when all is well. Raises `StorageError`."""
     damages: list[Damage] = []
-    for _ in read_range(bookies, entry_range, on_corrupt="skip", damages=damages):
+    for _ in read_range(bookies, entry_range, on_corrupt="tell", damages=damages):
         pass
     if damages:
         yield damage_rows(damages, columns)

@@ -8,10 +8,8 @@ from __future__ import annotations
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import CallerError
-from ackgate.persistence.codec import decode_record
+from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.ports import LedgerEntry
-from ackgate.persistence.records import SnapshotRecord
 from ackgate.pipeline.readers.ack_state import StateAt, state_of, state_rows
 from ackgate.pipeline.readers.corrupt import read_corrupt
 from ackgate.pipeline.readers.cursor_records import record_rows
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from ackgate.persistence.recovery import StoredState
     from ackgate.pipeline.options import SourceOptions
     from ackgate.pipeline.planning import ReadTask
     from ackgate.pipeline.storage.places import BookiePlaces
@@ -67,11 +66,19 @@ def _records(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterat
 
 
 def _record_of_node(task: ReadTask) -> Iterator[StoredRecord]:
-    encoded = None if task.node is None else task.node.state
-    if encoded is not None:
-        record = decode_record(encoded)
-        assert isinstance(record, SnapshotRecord)
-        yield StoredRecord(-1, record, len(encoded), 1)
+    stored = _state_of_node(task)
+    if stored is not None:
+        assert task.node is not None
+        yield StoredRecord(-1, stored.record, len(task.node.state or b""), 1)
+
+
+def _state_of_node(task: ReadTask) -> StoredState | None:
+    assert task.node is not None
+    try:
+        return task.node.stored_state()
+    except CorruptRecordError as error:
+        place = f"subscription {task.subscription!r} of {task.topic}: its node"
+        raise type(error)(f"{place}: {error}") from error
 
 
 def _read_messages(
@@ -116,7 +123,7 @@ def _read_ack_state(
     assert task.subscription is not None
     at = StateAt(options.version, options.at_ms)
     records = (stored.record for stored in _records(bookies, task, options))
-    state = state_of(records, task.node.stored_state(), at)
+    state = state_of(records, _state_of_node(task), at)
     if state is not None:
         yield from state_rows(
             state, _columns(options), topic=task.topic, subscription=task.subscription

@@ -22,6 +22,8 @@ class Damage:
     """Last entry that the file holds whole in front of it; -1: none."""
     is_tail: bool = False
     """Nothing whole follows: a broker is writing there, or was when it was killed."""
+    is_later_format: bool = False
+    """A later version wrote the file: nothing is wrong with it."""
     entries_lost: int = 0
     """Entries that should be here and that no other copy could give either."""
 

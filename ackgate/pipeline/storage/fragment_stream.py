@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from google_crc32c import value as crc32c
 
-from ackgate.errors import CorruptRecordError
+from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.ledgers.avro_container import read_header, scan
 from ackgate.persistence.ledgers.entry_codec import CrcDigest, decode_entries
 from ackgate.pipeline.storage.block_search import offset_before
@@ -101,7 +101,9 @@ class FragmentStream:
             header = read_header(self._file)
         except CorruptRecordError as error:
             why = str(error).removeprefix(f"{self._file.path}: ")
-            self.damages.append(self._damage(0, self._file.size(), why))
+            damage = self._damage(0, self._file.size(), why)
+            is_later = isinstance(error, UnknownFormatError)
+            self.damages.append(replace(damage, is_later_format=is_later))
             return
         if header is None:
             torn = self._damage(0, self._file.size(), "torn header")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from ackgate.errors import NoSuchEntryError, StorageError
+from ackgate.errors import NoSuchEntryError, StorageError, UnknownFormatError
 from ackgate.persistence.ledgers.quorum import holds
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.damage import Damage
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
 
-OnCorrupt = Literal["fail", "skip"]
+OnCorrupt = Literal["fail", "skip", "tell"]
+"""Skip leaves out what is damaged, but fails for what a later version wrote; tell leaves out both."""
 
 _FIRST_ENTRIES: Final = 1024
 _ENTRIES_MAX: Final = 16_384
@@ -65,13 +66,14 @@ def read_range(
     """The range's entries. Whoever reads many ranges gives `OpenBookies`.
 
     `damages` gets every damaged place that was met, when the reading is over. Raises
-    `NoSuchEntryError` (a `CorruptRecordError`) naming bookies, files and bytes, `StorageError`.
+    `NoSuchEntryError` (a `CorruptRecordError`) naming bookies, files and bytes, `UnknownFormatError`
+    when a later version wrote a file that nobody else has, `StorageError`.
     """
     with contextlib.ExitStack() as stack:
         if not isinstance(bookies, OpenBookies):
             bookies = stack.enter_context(OpenBookies(bookies))
         try:
-            reading = _Reading(bookies, entry_range, is_skipping=on_corrupt == "skip")
+            reading = _Reading(bookies, entry_range, on_corrupt)
             stack.callback(reading.close)
             try:
                 yield from reading.batches()
@@ -88,9 +90,11 @@ def read_range(
 class _Reading:
     """One reading of one range."""
 
-    def __init__(self, bookies: OpenBookies, entry_range: EntryRange, *, is_skipping: bool) -> None:
+    def __init__(
+        self, bookies: OpenBookies, entry_range: EntryRange, on_corrupt: OnCorrupt
+    ) -> None:
         self._range = entry_range
-        self._is_skipping = is_skipping
+        self._on_corrupt = on_corrupt
         self._ledger_id = entry_range.ledger_id
         self._size = entry_range.metadata.ensemble_size
         self._quorum = entry_range.metadata.write_quorum
@@ -201,7 +205,8 @@ class _Reading:
             damage = self._culprit(entry_id)
             damage.entries_lost += 1
             culprits[id(damage)] = damage
-        if self._is_skipping:
+        is_later = any(damage.is_later_format for damage in culprits.values())
+        if self._on_corrupt == "tell" or (self._on_corrupt == "skip" and not is_later):
             return
         named = list(culprits.values())
         named += [
@@ -209,7 +214,8 @@ class _Reading:
             for damage in self._examined or ()
             if id(damage) not in culprits and damage.behind_entry_id < lost[-1]
         ]
-        raise NoSuchEntryError(
+        kind = UnknownFormatError if is_later else NoSuchEntryError
+        raise kind(
             f"ledger {self._ledger_id}: no good copy of {_words(lost)}: "
             + "; ".join(map(str, named[:_NAMED_MAX]))
         )
