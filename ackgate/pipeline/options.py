@@ -43,6 +43,7 @@ OPTIONS: Final = (
     "startingPosition",
     "maxEntriesPerTrigger",
     "onTrimmed",
+    "gapsPath",
 )
 
 TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
@@ -56,10 +57,11 @@ TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "startingPosition": ("messages", "delivery_journal"),
     "maxEntriesPerTrigger": ("messages", "delivery_journal"),
     "onTrimmed": ("messages", "delivery_journal"),
+    "gapsPath": ("messages", "delivery_journal"),
 }
 """Options that only some tables have a use for."""
 
-OF_STREAMS: Final = ("startingPosition", "maxEntriesPerTrigger", "onTrimmed")
+OF_STREAMS: Final = ("startingPosition", "maxEntriesPerTrigger", "onTrimmed", "gapsPath")
 OF_READS: Final = ("splitBytes",)
 
 _BY_LOWER_CASE: Final = {name.lower(): name for name in OPTIONS}
@@ -100,7 +102,8 @@ class SourceOptions:
     """Of a stream that has no checkpoint. None: where `starts_at_end` says."""
     starts_at_end: bool = False
     max_entries_per_trigger: int | None = None
-    reports_trimmed: bool = False
+    gaps_path: str | None = None
+    """Where a stream tells of what was trimmed before it was read. None: that is an error."""
     given: frozenset[str] = frozenset()
     """Names of the options that were said."""
 
@@ -150,13 +153,23 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         starting_position=_position(start),
         starts_at_end=start.lower() == "latest",
         max_entries_per_trigger=_number(values, "maxEntriesPerTrigger", 1, _MILLISECONDS_MAX),
-        reports_trimmed=_choice(values, "onTrimmed", ("fail", "report")) == "report",
+        gaps_path=_gaps_path(values),
         given=frozenset(values),
     )
     first, last = options.min_publish_time_ms, options.max_publish_time_ms
     if first is not None and last is not None and first > last:
         raise CallerError(f"option maxPublishTimeMs: {last} is before minPublishTimeMs, {first}")
     return options
+
+
+def _gaps_path(values: Mapping[str, str]) -> str | None:
+    is_reporting = _choice(values, "onTrimmed", ("fail", "report")) == "report"
+    path = values.get("gapsPath", "").strip()
+    if is_reporting and not path:
+        raise CallerError("option gapsPath is missing: onTrimmed=report tells there what is gone")
+    if path and not is_reporting:
+        raise CallerError("option gapsPath has no meaning without onTrimmed=report")
+    return path or None
 
 
 def near_matches(word: str, known: list[str]) -> str:

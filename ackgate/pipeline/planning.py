@@ -85,7 +85,7 @@ def plan_read(options: SourceOptions) -> ReadPlan:
     bookies = find_bookies(map(Path, address.bookies), password=address.password)
     with open_catalogue(options) as catalogue:
         planning = _Planning(catalogue, options, address, bookies)
-        return ReadPlan(bookies, list(_together(planning.tasks())))
+        return ReadPlan(bookies, list(together(planning.tasks())))
 
 
 class _Planning:
@@ -247,7 +247,8 @@ def _bytes(part: EntryRange) -> int:
     return about.length_bytes * part.entry_count // max(1, about.last_entry_id + 1)
 
 
-def _together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
+def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
+    """Put small neighbours into one task of Spark."""
     group: list[ReadTask] = []
     size = 0
     for task in tasks:

@@ -4,8 +4,8 @@ Edge: the catalogue, and the bookies of ledgers that nobody closed. What a strea
 last add confirmed, whether or not the broker lives: what is behind it may vanish yet, or come to be
 confirmed, and a batch that is read again after a crash must be the same.
 
-A batch after a restart is not held to ``maxEntriesPerTrigger`` when the one before it was committed:
-Spark asks for the end before it says where the stream is.
+The first batch of a stream, and the first after a restart, is not held to ``maxEntriesPerTrigger``: Spark
+asks for its end before it says where the stream is. Nor is any with the trigger ``availableNow``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, q
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import OF_READS
-from ackgate.pipeline.planning import ReadTask, merged
+from ackgate.pipeline.planning import ReadTask, merged, together
 from ackgate.pipeline.readers.tasks import read_task
 from ackgate.pipeline.source import AckgatePartition
+from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.stream_gaps import Gap, write_gap
 from ackgate.pipeline.stream_offsets import (
     LedgerEnd,
     behind,
@@ -54,7 +56,7 @@ log = logging.getLogger(__name__)
 STREAMED: Final = ("messages", "delivery_journal")
 
 ENTRIES_PER_PARTITION: Final = 100_000
-"""Of a batch: so many make one task of Spark."""
+"""Of a batch: so many are read by one task of Spark, at most."""
 
 
 class AckgateStreamReader(DataSourceStreamReader):
@@ -111,12 +113,13 @@ class AckgateStreamReader(DataSourceStreamReader):
                 )
             ]
         self._at = stops
-        return [AckgatePartition(bookies, (task,)) for task in tasks]
+        return [AckgatePartition(bookies, group) for group in together(tasks)]
 
     def read(self, partition: AckgatePartition) -> Iterator[Any]:
         """Called on the executors. Arrow batches. Raises `AckGateError`."""
-        for task in partition.tasks:
-            yield from read_task(partition.bookies, task, self._options)
+        with OpenBookies(partition.bookies) as bookies:
+            for task in partition.tasks:
+                yield from read_task(bookies, task, self._options)
 
     def _ends(self) -> dict[str, list[LedgerEnd]]:
         with open_catalogue(self._options) as catalogue:
@@ -131,13 +134,11 @@ class AckgateStreamReader(DataSourceStreamReader):
         stop: Position,
     ) -> Iterator[ReadTask]:
         if is_trimmed(start, ledgers) and start < stop:
-            told = (
-                f"{topic}: entries behind {start} were trimmed before the stream has read them; "
-                f"what is left begins with ledger {ledgers[0].ledger_id}"
-            )
-            if not self._options.reports_trimmed:
-                raise CorruptRecordError(f"{told} (option onTrimmed=report goes on)")
-            log.warning("gap in the stream: %s", told)
+            gap = Gap(topic, start, Position(ledgers[0].ledger_id, 0))
+            if self._options.gaps_path is None:
+                raise CorruptRecordError(f"{gap} (option onTrimmed=report goes on)")
+            write_gap(self._options.gaps_path, gap)
+            log.warning("gap in the stream: %s", gap)
         wanted_entries = merged(self._options.entry_ids)
         for ledger_id, first, last in spans(start, stop, ledgers):
             if not self._options.wants_ledger(ledger_id):

@@ -24,6 +24,7 @@ def test_all_that_can_be_said_in_any_case() -> None:
             "startingPosition": "7:-1",
             "maxEntriesPerTrigger": "10",
             "onTrimmed": "report",
+            "gapsPath": "gaps",
         }
     )
     assert options.paths == ("a", "b")
@@ -37,7 +38,7 @@ def test_all_that_can_be_said_in_any_case() -> None:
     assert options.split_bytes == 1000
     assert options.starting_position == Position(7, -1)
     assert options.max_entries_per_trigger == 10
-    assert options.reports_trimmed
+    assert options.gaps_path == "gaps"
 
 
 def test_what_is_not_said() -> None:
@@ -81,6 +82,8 @@ def test_what_is_not_said() -> None:
         ({"path": "d", "splitBytes": "0"}, "splitBytes: 0 is not within"),
         ({"path": "d", "maxEntriesPerTrigger": "0"}, "not within"),
         ({"path": "d", "onCorrupt": "ignore"}, "'ignore' is not one of fail, skip"),
+        ({"path": "d", "onTrimmed": "report"}, "gapsPath is missing"),
+        ({"path": "d", "gapsPath": "g"}, "gapsPath has no meaning without onTrimmed=report"),
         ({"path": "d", "startingPosition": "soon"}, "earliest, latest or LEDGER:ENTRY"),
     ],
 )

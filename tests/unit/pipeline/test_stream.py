@@ -13,8 +13,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.delivery_journal_node import (
+    DeliveryJournalNode,
+    JournalLedgerRecord,
+    encode_journal_node,
+)
 from ackgate.persistence.embedded import EmbeddedStorage, open_embedded
-from ackgate.persistence.paths import topic_path
+from ackgate.persistence.paths import delivery_journal_path, topic_path
 from ackgate.persistence.ports import LedgerOptions, LedgerWriter
 from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
 from ackgate.pipeline.options import parse_options
@@ -51,6 +56,13 @@ class TopicWriter:
             payload = b"entry %d" % len(self.written)
             entry_id = await self.writers[-1].add_entry(payload)
             self.written.append((self.writers[-1].ledger_id, entry_id, payload))
+
+    async def note_as_journal(self) -> None:
+        """As if these were the ledgers of the topic's delivery journal."""
+        records = [JournalLedgerRecord(w.ledger_id, 0, None, 0, None) for w in self.writers]
+        value = encode_journal_node(DeliveryJournalNode(tuple(records), 1))
+        path = delivery_journal_path("public", "default", "orders")
+        await self._storage.metadata.put(path, value, expected_version=None)
 
     async def _note(self) -> None:
         records = tuple(MessageLedgerRecord(w.ledger_id, None, 0, 0, None) for w in self.writers)
@@ -158,7 +170,8 @@ async def test_a_trimmed_range_is_named_or_reported(
     topic: TopicWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = Stream(tmp_path)
-    lenient = Stream(tmp_path, onTrimmed="report")
+    gaps = tmp_path / "gaps"
+    lenient = Stream(tmp_path, onTrimmed="report", gapsPath=str(gaps))
     for each in (stream, lenient):
         await in_thread(each)
     await topic.add(3)
@@ -171,8 +184,52 @@ async def test_a_trimmed_range_is_named_or_reported(
         CorruptRecordError, match=rf"{TOPIC}: entries behind {gone}:-1 were trimmed"
     ):
         await in_thread(stream)
+    before = lenient.checkpoint
     assert await in_thread(lenient) == topic.written[3:]
     assert f"entries behind {gone}:-1 were trimmed" in caplog.text
+    # Planned again after a crash: told once all the same.
+    lenient.restart()
+    assert before is not None
+    assert lenient.checkpoint is not None
+    again = await asyncio.to_thread(lenient.between, before, lenient.checkpoint)
+    assert again == topic.written[3:]
+    (told,) = gaps.iterdir()
+    assert json.loads(told.read_text()) == {
+        "topic": TOPIC,
+        "behind_ledger_id": gone,
+        "behind_entry_id": -1,
+        "up_to_ledger_id": topic.written[3][0],
+        "up_to_entry_id": 0,
+    }
+    assert await in_thread(lenient) == []
+    assert len(list(gaps.iterdir())) == 1
+
+
+async def test_filters_hold_for_a_stream_too(topic: TopicWriter, tmp_path: Path) -> None:
+    await topic.add(8)
+    await topic.roll()
+    await topic.add(8)
+    await topic.roll()
+    first, second = topic.written[0][0], topic.written[8][0]
+    some = Stream(tmp_path, entryIds="1-2,6,100")
+    assert await in_thread(some) == [topic.written[n] for n in (1, 2, 6, 9, 10, 14)]
+    one = Stream(tmp_path, ledgerIds=f"{second},{second + 1000}")
+    assert await in_thread(one) == topic.written[8:]
+    none = Stream(tmp_path, ledgerIds=str(first), entryIds="8-9")
+    assert await in_thread(none) == []
+    assert none.checkpoint == one.checkpoint
+
+
+async def test_a_journal_can_be_followed(topic: TopicWriter, tmp_path: Path) -> None:
+    """Its ledgers are those that its own node names."""
+    stream = Stream(tmp_path, table="delivery_journal")
+    assert await in_thread(stream) == []
+    await topic.add(3)
+    await topic.note_as_journal()
+    assert await in_thread(stream) == topic.written[:2]
+    await topic.roll()
+    await topic.note_as_journal()
+    assert await in_thread(stream) == topic.written[2:]
 
 
 async def test_what_was_read_may_be_trimmed(topic: TopicWriter, tmp_path: Path) -> None:
