@@ -5,7 +5,8 @@ last add confirmed, whether or not the broker lives: what is behind it may vanis
 confirmed, and a batch that is read again after a crash must be the same.
 
 The first batch of a stream, and the first after a restart, is not held to ``maxEntriesPerTrigger``: Spark
-asks for its end before it says where the stream is. Nor is any with the trigger ``availableNow``.
+asks for its end before it says where the stream is. With the trigger ``availableNow`` leave the option out:
+Spark asks for the end once, and takes what the limit leaves for all that there is.
 """
 
 from __future__ import annotations
