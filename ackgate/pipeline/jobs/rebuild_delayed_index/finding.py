@@ -1,0 +1,165 @@
+"""Which trackers there are to rebuild, out of the catalogue and the policies.
+
+Edge: reads the metadata store.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.config.delayed import BUCKET_FACTORY
+from ackgate.config.delayed_policy import NAME, DelayedDeliveryPolicy
+from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError
+from ackgate.persistence.hidden_cursors import (
+    CANCELLED_CURSOR,
+    DELAYED_INDEX_CURSOR,
+    HIDDEN_CURSORS,
+)
+from ackgate.persistence.paths import (
+    cursor_path,
+    namespace_policies_path,
+    topic_policies_path,
+)
+from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target, Targets
+from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import NOTHING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.config.delayed import DelayedSettings
+    from ackgate.cursor.position import Position
+    from ackgate.pipeline.catalogue import Catalogue, Topic
+
+PARTITION: Final = "-partition-"
+
+
+class DelayedTopic(NamedTuple):
+    """A topic whose messages wait for their time."""
+
+    topic: Topic
+    tick_ms: int
+    subscriptions: tuple[str, ...]
+    ledger_ids: tuple[int, ...]
+    has_cancelled: bool
+
+
+class MarkDeletes(NamedTuple):
+    """By topic and cursor."""
+
+    all: Mapping[tuple[str, str], Position]
+
+    def of(self, topic: str, cursor: str) -> Position:
+        """Before everything, when nothing is stored of it."""
+        return self.all.get((topic, cursor), NOTHING)
+
+
+def check_settings(settings: DelayedSettings) -> None:
+    """Raises `ConfigurationError` unless these settings have trackers keep buckets."""
+    if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
+        raise ConfigurationError(
+            "a broker of these settings keeps delayed messages in memory and would delete the "
+            "buckets: delayedDeliveryTrackerFactoryClassName must be "
+            f"{BUCKET_FACTORY} (--config names its broker.conf)"
+        )
+
+
+def find_topics(
+    catalogue: Catalogue,
+    names: tuple[str, ...],
+    subscription: str | None,
+    settings: DelayedSettings,
+) -> list[DelayedTopic]:
+    """The topics of these names, or all whose messages are delayed.
+
+    Raises `CallerError` for a name that there is not, and for a topic that was named where nothing
+    is delayed; `CorruptRecordError`.
+    """
+    topics = catalogue.topics(names)
+    catalogue.all_cursors(topics, subscription)  # refuses a name that no topic has
+    found = []
+    for topic in topics:
+        policy = effective_policy(catalogue, topic, settings)
+        if policy.is_active:
+            found.append(_delayed_topic(catalogue, topic, subscription, policy.tick_ms))
+        elif names:
+            raise CallerError(
+                f"{topic.name}: delayed delivery is switched off there, so a broker has no index"
+            )
+    return found
+
+
+def _delayed_topic(
+    catalogue: Catalogue, topic: Topic, subscription: str | None, tick_ms: int
+) -> DelayedTopic:
+    cursors = {cursor.name for cursor in catalogue.cursors(topic)}
+    wanted = cursors - HIDDEN_CURSORS
+    if subscription is not None:
+        wanted &= {subscription}
+    ledgers = catalogue.message_ledgers(topic).ledgers
+    return DelayedTopic(
+        topic,
+        tick_ms,
+        tuple(sorted(wanted)),
+        tuple(ledger.ledger_id for ledger in ledgers),
+        CANCELLED_CURSOR in cursors,
+    )
+
+
+def effective_policy(
+    catalogue: Catalogue, topic: Topic, settings: DelayedSettings
+) -> DelayedDeliveryPolicy:
+    """What holds for the topic: its own policy, its namespace's, or the broker's settings."""
+    tenant, namespace, name = topic.name.partition("://")[2].split("/", 2)
+    whole, found, number = name.rpartition(PARTITION)
+    name = whole if found and number.isascii() and number.isdigit() else name
+    levels = (
+        topic_policies_path(tenant, namespace, name),
+        namespace_policies_path(tenant, namespace),
+    )
+    return DelayedDeliveryPolicy.effective(
+        (_policy_at(catalogue, path) for path in levels), settings
+    )
+
+
+def _policy_at(catalogue: Catalogue, path: str) -> DelayedDeliveryPolicy | None:
+    value = catalogue.value(path)
+    try:
+        policies = json.loads(value) if value else {}
+        return DelayedDeliveryPolicy.from_json(policies[NAME]) if NAME in policies else None
+    except (ValueError, TypeError, CallerError) as error:
+        raise CorruptRecordError(f"policies at {path} cannot be read: {error}") from error
+
+
+def targets_of(
+    topics: list[DelayedTopic], mark_deletes: MarkDeletes, settings: DelayedSettings
+) -> Targets:
+    """One for each subscription, or for each topic when its subscriptions share an index."""
+    is_shared = settings.delayed_delivery_shared_index_enabled
+    targets: list[Target] = []
+    by_ledger: dict[int, tuple[int, ...]] = {}
+    for found in topics:
+        first = len(targets)
+        readers = {s: mark_deletes.of(found.topic.name, s) for s in found.subscriptions}
+        each = [{s: at} for s, at in readers.items()]
+        for mine in [readers] * bool(readers) if is_shared else each:
+            cursor = DELAYED_INDEX_CURSOR if is_shared else next(iter(mine))
+            targets.append(
+                Target(
+                    number=len(targets),
+                    topic=found.topic.name,
+                    cursor=cursor,
+                    path=cursor_path(found.topic.path, cursor),
+                    readers=mine,
+                    cancelled_through=(
+                        mark_deletes.of(found.topic.name, CANCELLED_CURSOR)
+                        if found.has_cancelled
+                        else None
+                    ),
+                    tick_ms=found.tick_ms,
+                    is_strict=settings.is_delayed_delivery_deliver_at_time_strict,
+                )
+            )
+        numbers = tuple(range(first, len(targets)))
+        by_ledger.update(dict.fromkeys(found.ledger_ids, numbers))
+    return Targets(tuple(targets), by_ledger)

@@ -1,0 +1,284 @@
+"""From messages and ack state to sealed buckets: DataFrames in, DataFrames out.
+
+::
+
+    messages --> delayed_runs ---+
+                                 +--> wanted_runs --> run_sizes --> (borders, planned on the driver)
+    ack_state --> acked_ranges --+         |                            |
+                                           +----------------------> bucket_parts --> sealed
+                                                                           `-------> listed
+
+An entry is never a row of its own behind `delayed_runs`. What comes to the driver is a line for each
+run, bucket and subscription. State of a task: a run (`RUN_ENTRIES_MAX`), or a bucket (`entries_max`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
+    NUMBER,
+    RUN_COLUMNS,
+    EntryRun,
+    numbers_of,
+    pack_runs,
+)
+from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import draft_of, keep, seal
+from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
+
+MESSAGE_COLUMNS: Final = ("ledger_id", "entry_id", "deliver_at_ms")
+ACK_COLUMNS: Final = (
+    "topic",
+    "subscription",
+    "kind",
+    "ledger_id",
+    "first_entry_id",
+    "end_entry_id",
+)
+
+WANTED_SCHEMA: Final = pa.schema(
+    [
+        pa.field("target", pa.int32(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("first_entry_id", pa.int64(), nullable=False),
+        pa.field("delayed", pa.int64(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("entry_ids", pa.binary(), nullable=False),
+        pa.field("keys_ms", pa.binary(), nullable=False),
+    ]
+)
+WANTED_COLUMNS: Final = (
+    "target int, ledger_id bigint, first_entry_id bigint, delayed bigint, entries bigint, "
+    "entry_ids binary, keys_ms binary"
+)
+
+SEALED_SCHEMA: Final = pa.schema(
+    [
+        pa.field("target", pa.int32(), nullable=False),
+        pa.field("bucket", pa.int32(), nullable=False),
+        *(
+            pa.field(name, pa.int64(), nullable=False)
+            for name in (
+                "snapshot_id",
+                "first_ledger_id",
+                "first_entry_id",
+                "last_ledger_id",
+                "last_entry_id",
+                "entries",
+                "segments",
+                "bytes",
+                "first_key_ms",
+                "last_key_ms",
+            )
+        ),
+    ]
+)
+SEALED_COLUMNS: Final = "target int, bucket int, " + ", ".join(
+    f"{field.name} bigint" for field in list(SEALED_SCHEMA)[2:]
+)
+
+LISTED_SCHEMA: Final = pa.schema(
+    [
+        pa.field("target", pa.int32(), nullable=False),
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("segment", pa.int32(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("key_ms", pa.int64(), nullable=False),
+    ]
+)
+LISTED_COLUMNS: Final = (
+    "target int, bucket int, segment int, ledger_id bigint, entry_id bigint, key_ms bigint"
+)
+
+
+class SealPlan(NamedTuple):
+    """What a task needs to know to seal a bucket."""
+
+    directory: Path
+    """Where its ledger entries are left."""
+    settings: BucketSettings
+    persistence: PersistenceSettings
+    """Without its secrets."""
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+def delayed_runs(messages: DataFrame, now_ms: int) -> DataFrame:
+    """The messages whose time is still to come, a row for each run of a ledger's."""
+    delayed = messages.where(F.col("deliver_at_ms") > now_ms).select(*MESSAGE_COLUMNS)
+    return delayed.mapInArrow(pack_runs, RUN_COLUMNS)
+
+
+def acked_ranges(ack_state: DataFrame) -> DataFrame:
+    """Of each message ledger: the acked ranges of all cursors."""
+    ranges = ack_state.where(F.col("kind") == "range")
+    one = F.struct("subscription", "first_entry_id", "end_entry_id")
+    return ranges.groupBy("ledger_id").agg(F.collect_list(one).alias("acked"))
+
+
+def mark_deletes(ack_state: DataFrame) -> DataFrame:
+    """Of each cursor: the last position up to which all is acked."""
+    return ack_state.where(F.col("kind") == "mark_delete").select(
+        "topic",
+        "subscription",
+        "ledger_id",
+        (F.col("end_entry_id") - 1).alias("entry_id"),
+    )
+
+
+def wanted_runs(runs: DataFrame, acked: DataFrame, targets: Targets, now_ms: int) -> DataFrame:
+    """What each target's tracker would keep of each run; rows without an entry tell counts."""
+    joined = runs.join(acked, "ledger_id", "left")
+    return joined.mapInArrow(partial(_wanted, targets=targets, now_ms=now_ms), WANTED_COLUMNS)
+
+
+def _wanted(
+    batches: Iterable[pa.RecordBatch], *, targets: Targets, now_ms: int
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for row, ledger_id in enumerate(columns["ledger_id"].to_pylist()):
+            run = EntryRun(
+                ledger_id,
+                numbers_of(columns["entry_ids"], row),
+                numbers_of(columns["times_ms"], row),
+            )
+            acked = _ranges_by_cursor(columns["acked"][row])
+            rows = [
+                (target.number, run, wanted_of(run, target, acked, now_ms))
+                for target in targets.of_ledger(ledger_id)
+            ]
+            if rows:
+                yield _wanted_rows(rows)
+
+
+def _wanted_rows(rows: list[tuple[int, EntryRun, EntryRun]]) -> pa.RecordBatch:
+    columns = zip(
+        *(
+            (
+                number,
+                run.ledger_id,
+                int(run.entry_ids[0]),
+                run.entry_ids.size,
+                kept.entry_ids.size,
+                kept.entry_ids.astype(NUMBER).tobytes(),
+                kept.times_ms.astype(NUMBER).tobytes(),
+            )
+            for number, run, kept in rows
+        ),
+        strict=True,
+    )
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, WANTED_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=WANTED_SCHEMA)
+
+
+def _ranges_by_cursor(acked: pa.ListScalar) -> dict[str, AckedRanges]:
+    if not acked.is_valid:
+        return {}
+    names = acked.values.field("subscription").dictionary_encode()
+    firsts = acked.values.field("first_entry_id").to_numpy(zero_copy_only=False)
+    ends = acked.values.field("end_entry_id").to_numpy(zero_copy_only=False)
+    codes = names.indices.to_numpy(zero_copy_only=False)
+    return {
+        name: AckedRanges.of(firsts[codes == code], ends[codes == code])
+        for code, name in enumerate(names.dictionary.to_pylist())
+    }
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+def run_sizes(wanted: DataFrame) -> DataFrame:
+    """A line for each run and target."""
+    return wanted.select("target", "ledger_id", "first_entry_id", "delayed", "entries")
+
+
+def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataFrame:
+    """The entries of each bucket, by the pieces that its border plan has cut."""
+    cut = F.broadcast(pieces).join(wanted, ["target", "ledger_id", "first_entry_id"])
+    width = NUMBER.itemsize
+    slices = [
+        F.expr(f"substring({name}, cast(start * {width} + 1 as int), "
+               f"cast((stop - start) * {width} as int))").alias(name)
+        for name in ("entry_ids", "keys_ms")
+    ]  # fmt: skip
+    parts = cut.select("target", "bucket", "snapshot_id", "ledger_id", *slices)
+    return parts.repartition(partitions, "target", "bucket")
+
+
+def sealed(parts: DataFrame, plan: SealPlan) -> DataFrame:
+    """A line for each bucket, whose ledger entries are left in files (`sealing.keep`)."""
+    return parts.groupBy("target", "bucket").applyInArrow(partial(_seal, plan=plan), SEALED_COLUMNS)
+
+
+def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
+    snapshot_id = rows.column("snapshot_id")[0].as_py()
+    bucket = seal(_runs_of(rows), snapshot_id, plan.settings, plan.persistence)
+    keep(plan.directory, snapshot_id, bucket.payloads)
+    values = (
+        *(part.as_py() for part in key),
+        snapshot_id,
+        *bucket.first,
+        *bucket.last,
+        bucket.entries,
+        bucket.segments,
+        bucket.bytes,
+        bucket.first_key_ms,
+        bucket.last_key_ms,
+    )
+    arrays = [
+        pa.array([value], field.type) for value, field in zip(values, SEALED_SCHEMA, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=SEALED_SCHEMA)
+
+
+def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:
+    """A row for each entry of each bucket, in the bucket's order."""
+    return parts.groupBy("target", "bucket").applyInArrow(
+        partial(_list, settings=settings), LISTED_COLUMNS
+    )
+
+
+def _list(key: tuple[Any, ...], rows: pa.Table, *, settings: BucketSettings) -> pa.Table:
+    draft = draft_of(_runs_of(rows), settings)
+    keys_ms, ledger_ids, entry_ids = draft.columns
+    sizes = [segment.keys_ms.size for segment in draft.plan(0).segments]
+    target, bucket = (part.as_py() for part in key)
+    return pa.table(
+        [
+            pa.array(np.full(keys_ms.size, target, np.int32)),
+            pa.array(np.full(keys_ms.size, bucket, np.int32)),
+            pa.array(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)),
+            pa.array(ledger_ids),
+            pa.array(entry_ids),
+            pa.array(keys_ms),
+        ],
+        schema=LISTED_SCHEMA,
+    )
+
+
+def _runs_of(rows: pa.Table) -> list[EntryRun]:
+    batch = rows.combine_chunks().to_batches()[0]
+    entry_ids, keys_ms = batch.column("entry_ids"), batch.column("keys_ms")
+    return [
+        EntryRun(ledger_id, numbers_of(entry_ids, row), numbers_of(keys_ms, row))
+        for row, ledger_id in enumerate(batch.column("ledger_id").to_pylist())
+    ]

@@ -1,0 +1,282 @@
+"""Puts rebuilt buckets into the storage: their ledgers first, then the node that names them.
+
+Edge: ledgers and metadata store, opened for writing, so that no broker starts on them meanwhile. ::
+
+    take_stock   the cursors' nodes and their versions; refuses a topic that has an owner
+    check        whether the new registries have room in their nodes     nothing is written so far
+    store        a ledger for each bucket                a crash from here on leaves ledgers that
+    register     the node, at the version that it had    nobody names: the next broker deletes them
+    delete       the ledgers of the buckets before
+
+A registry is put in place by one compare-and-set on its cursor's node: the whole of it, with what was
+there before gone, or nothing. A node that somebody has written meanwhile is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.errors import (
+    AckGateError,
+    ConfigurationError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+    OwnershipError,
+)
+from ackgate.persistence.bucket_registry import (
+    BUCKET_PREFIX,
+    RegisteredBucket,
+    changed_properties,
+    snapshot_ids,
+)
+from ackgate.persistence.bucket_snapshots import (
+    BucketSnapshots,
+    append_all,
+    snapshot_options,
+)
+from ackgate.persistence.cursor_node import (
+    decode_cursor_node,
+    encode_cursor_node,
+)
+from ackgate.persistence.cursor_store import INTERNAL_SHARE, CursorStore
+from ackgate.persistence.limits import packing
+from ackgate.persistence.offline_storage import opened_storage
+from ackgate.persistence.owner_nodes import decode_owner, is_in_range, owners_path
+from ackgate.persistence.topic_node import decode_topic_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ackgate.persistence.cursor_node import CursorNode
+    from ackgate.persistence.offline_storage import OfflineStorage, StoragePlaces
+    from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target
+
+log = logging.getLogger(__name__)
+
+CONFLICTS_MAX: Final = 3
+"""Answers in a row that were lost, of one put."""
+
+
+class BucketToStore(NamedTuple):
+    """A bucket, and how to come by the entries of its ledger."""
+
+    record: RegisteredBucket
+    payloads: Callable[[], Sequence[bytes]]
+
+
+class Placed(NamedTuple):
+    """What came of a target."""
+
+    buckets_replaced: int
+    ledgers_left: int
+    """Of the buckets that were replaced: could not be deleted now. The next broker does it."""
+
+
+class _Stock(NamedTuple):
+    """A cursor's node as it was found; version -1: there is none."""
+
+    node: CursorNode | None
+    version: int
+
+
+class Placing:
+    """Storage that is ours until the end of the block. Not for several threads."""
+
+    def __init__(self, storage: OfflineStorage, runner: asyncio.Runner) -> None:
+        self._storage = storage
+        self._runner = runner
+        self._stock: dict[int, _Stock] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, places: StoragePlaces) -> Iterator[Placing]:
+        """Raises `DataDirectoryBusyError`, `ConfigurationError`, `MetadataStoreError`."""
+        with asyncio.Runner() as runner:
+            context = opened_storage(places, is_writing=True)
+            storage = runner.run(context.__aenter__())
+            try:
+                if storage.left_out:
+                    path, why = next(iter(storage.left_out.items()))
+                    raise ConfigurationError(f"bookie {path} cannot be used: {why}")
+                yield cls(storage, runner)
+            finally:
+                runner.run(context.__aexit__(None, None, None))
+
+    # -- before -------------------------------------------------------------------------------------
+
+    def take_stock(self, targets: Sequence[Target]) -> None:
+        """Remember what is there. Raises `OwnershipError` for a topic that a broker has."""
+        self._runner.run(self._take_stock(targets))
+
+    async def _take_stock(self, targets: Sequence[Target]) -> None:
+        for topic in dict.fromkeys(target.topic for target in targets):
+            await self._check_unowned(topic)
+        for target in targets:
+            self._stock[target.number] = await self._find(target)
+
+    async def _check_unowned(self, topic: str) -> None:
+        """One data directory is ours alone by its lock; what brokers share names its owners."""
+        if not self._storage.places.is_shared:
+            return
+        tenant, namespace, _ = topic.partition("://")[2].split("/", 2)
+        above = owners_path(tenant, namespace)
+        for name in await self._storage.metadata.children(above):
+            if is_in_range(name, topic):
+                path = f"{above}/{name}"
+                found = await self._storage.metadata.get(path)
+                if found is not None:
+                    owner = decode_owner(found.value, path=path)
+                    raise OwnershipError(
+                        f"{topic} is owned by broker {owner.broker_id}: its index can be rebuilt "
+                        "when no broker has it, or --beside it"
+                    )
+
+    async def _find(self, target: Target) -> _Stock:
+        found = await self._storage.metadata.get(target.path)
+        if found is None:
+            if target.subscription is not None:
+                raise NoSuchNodeError(f"subscription {target.cursor} of {target.topic} is gone")
+            return _Stock(None, -1)
+        return _Stock(decode_cursor_node(found.value, path=target.path), found.version)
+
+    def new_ledger_ids(self, count: int) -> list[int]:
+        """For buckets that are to be sealed."""
+
+        async def ids() -> list[int]:
+            return [await self._storage.client.new_ledger_id() for _ in range(count)]
+
+        return self._runner.run(ids())
+
+    # -- placing ------------------------------------------------------------------------------------
+
+    def check(self, target: Target, buckets: Sequence[RegisteredBucket]) -> None:
+        """Whether the target's node has room for this registry. Raises `ConfigurationError`."""
+        node = self._stock[target.number].node
+        if node is None:
+            return  # made when its time has come, and as good as empty
+        settings = self._storage.places.settings
+        changed = replace(node, cursor_properties=_with_buckets(node.cursor_properties, buckets))
+        most = self._storage.metadata.node_bytes_max
+        taken = len(encode_cursor_node(replace(changed, state=None), packing(settings)))
+        whole = len(encode_cursor_node(changed, packing(settings)))
+        if taken > int(INTERNAL_SHARE * most) or whole > most:
+            raise ConfigurationError(
+                f"{target.topic}, {target.cursor}: {len(buckets)} buckets would take {taken} bytes of "
+                f"the cursor's node, which has room for {int(INTERNAL_SHARE * most)} of them: take a "
+                "larger delayedDeliveryMaxIndexCountPerBucket and MinIndexCountPerBucket"
+            )
+
+    def place(self, target: Target, buckets: Sequence[BucketToStore]) -> Placed:
+        """Store these buckets and have the target's cursor name them, and no others.
+
+        Raises `OwnershipError` (somebody has written the node meanwhile), `StorageError`; then
+        nothing of it is in place, and what was stored is deleted as far as that goes.
+        """
+        return self._runner.run(self._place(target, buckets))
+
+    async def _place(self, target: Target, buckets: Sequence[BucketToStore]) -> Placed:
+        storage = self._storage
+        snapshots = BucketSnapshots(storage.client, target.path, storage.places.settings)
+        begun: list[int] = []
+        try:
+            for bucket in buckets:
+                begun.append(bucket.record.snapshot_id)
+                await self._store(target, bucket)
+            before = await self._register(target, [bucket.record for bucket in buckets])
+        except BaseException:
+            await _delete(snapshots, begun)
+            raise
+        return Placed(len(before), await _delete(snapshots, before))
+
+    async def _store(self, target: Target, bucket: BucketToStore) -> None:
+        first, last, snapshot_id = bucket.record
+        options = snapshot_options(target.path, first, last, self._storage.places.settings)
+        writer = await self._storage.client.create(options, ledger_id=snapshot_id)
+        try:
+            await append_all(writer, bucket.payloads())
+        finally:
+            await writer.close()
+
+    async def _register(self, target: Target, buckets: Sequence[RegisteredBucket]) -> list[int]:
+        """The snapshots that were named before."""
+        node, version = self._stock[target.number]
+        await self._check_unowned(target.topic)
+        if node is None:
+            await self._make_index_cursor(target)
+            node, version = await self._find(target)
+            assert node is not None
+        before = snapshot_ids(node.cursor_properties)
+        properties = _with_buckets(node.cursor_properties, buckets)
+        value = encode_cursor_node(
+            replace(node, cursor_properties=properties), packing(self._storage.places.settings)
+        )
+        await self._put(target, value, version)
+        return before
+
+    async def _put(self, target: Target, value: bytes, version: int) -> None:
+        metadata = self._storage.metadata
+        for _ in range(CONFLICTS_MAX):
+            with contextlib.suppress(OutcomeUnknownError, MetadataConflictError):
+                await metadata.put(target.path, value, expected_version=version)
+                return
+            found = await metadata.get(target.path)
+            if found is not None and found.value == value:
+                return  # it was done, and its answer was lost
+            if found is None or found.version != version:
+                raise OwnershipError(
+                    f"{target.topic}, {target.cursor}: somebody has written the cursor's node "
+                    "meanwhile; its index was left as it was"
+                )
+        raise MetadataStoreError(f"{target.path} does not answer")
+
+    async def _make_index_cursor(self, target: Target) -> None:
+        """The hidden cursor of a shared index, as the broker makes it: where the topic begins."""
+        storage, path = self._storage, target.path.rpartition("/")[0]
+        found = await storage.metadata.get(path)
+        if found is None:
+            raise NoSuchNodeError(f"{target.topic} is gone")
+        topic, ledgers = decode_topic_node(found.value, path=path), MessageLedgers()
+        for ledger in topic.ledgers:
+            ledgers.open_ledger(ledger.ledger_id)
+            if ledger.entry_count is not None:
+                ledgers.close_ledger(ledger.ledger_id, ledger.entry_count)
+        store = await CursorStore.open(
+            path=target.path,
+            ledgers=ledgers,
+            ledger_client=storage.client,
+            metadata=storage.metadata,
+            settings=storage.places.settings,
+            batch_index_acks=True,
+            owner_epoch=topic.owner_epoch,
+            clock_ms=lambda: time.time_ns() // 1_000_000,
+            create_at=ledgers.first_position,
+        )
+        store.abandon(OwnershipError("whoever loads the topic owns it"))
+
+
+def _with_buckets(
+    properties: Mapping[str, str], buckets: Sequence[RegisteredBucket]
+) -> dict[str, str]:
+    """The properties with these buckets and no others; one that cannot be read goes, too."""
+    kept = {k: value for k, value in properties.items() if not k.startswith(BUCKET_PREFIX)}
+    return changed_properties(kept, buckets, ())
+
+
+async def _delete(snapshots: BucketSnapshots, ids: Sequence[int]) -> int:
+    """How many could not be deleted now."""
+    left = 0
+    for snapshot_id in ids:
+        try:
+            await snapshots.delete(snapshot_id)
+        except AckGateError as error:
+            log.warning("snapshot ledger %d is left behind: %s", snapshot_id, error)
+            left += 1
+    return left

@@ -1,0 +1,301 @@
+"""One rebuild, from its settings to its summary.
+
+Edge: the driver. What it holds grows with ledgers, runs and buckets (a line each), not with entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pydantic import SecretStr
+from pyspark import StorageLevel
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from ackgate.config.load import load_settings
+from ackgate.cursor.position import LEDGER_ID_MAX, Position
+from ackgate.dispatcher.trackers.bucket_settings import bucket_settings
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.bucket_registry import RegisteredBucket
+from ackgate.persistence.hidden_cursors import CANCELLED_CURSOR
+from ackgate.persistence.offline_storage import storage_places
+from ackgate.pipeline.catalogue import open_catalogue
+from ackgate.pipeline.job import JobSummary
+from ackgate.pipeline.jobs.rebuild_delayed_index import frames
+from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import plan_buckets
+from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
+    MarkDeletes,
+    check_settings,
+    find_topics,
+    targets_of,
+)
+from ackgate.pipeline.jobs.rebuild_delayed_index.outcome import Outcome, told
+from ackgate.pipeline.jobs.rebuild_delayed_index.placing import BucketToStore, Placing
+from ackgate.pipeline.jobs.rebuild_delayed_index.planned import PlannedBuckets, RunSizes
+from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import kept
+from ackgate.pipeline.options import parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.pipeline.job import DataFrame, Figure, JobRun, SummaryTable
+    from ackgate.pipeline.jobs.rebuild_delayed_index.finding import DelayedTopic
+    from ackgate.pipeline.jobs.rebuild_delayed_index.placing import Placed
+    from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
+
+SEALED_DIRECTORY: Final = ".sealed"
+"""Below the output, while the job runs: the ledger entries of sealed buckets."""
+
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Rows with whole runs in them go to Python in batches of so many bytes."""
+
+BATCH_BYTES_KEY: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+PARTITIONS_PER_CORE: Final = 4
+
+LISTED_COLUMNS: Final = (
+    "topic",
+    "subscription",
+    "bucket",
+    "segment",
+    "ledger_id",
+    "entry_id",
+    "key_ms",
+)
+"""Of the result `delayed_index`."""
+
+
+class Rebuild:
+    """Made for one run of the job."""
+
+    def __init__(self, run: JobRun) -> None:
+        self._run = run
+        self._now_ms = run.arguments.now_ms
+        if self._now_ms is None:
+            self._now_ms = time.time_ns() // 1_000_000
+        config = run.data.options.get("config")
+        settings = load_settings(None if config is None else Path(config)).settings
+        self._delayed = settings.delayed
+        self._persistence = settings.persistence
+        self._buckets = bucket_settings(settings.delayed)
+        self._is_beside = run.arguments.beside
+
+    def run(self) -> JobSummary:
+        """Raises `AckGateError`, and whatever Spark does."""
+        begun = time.perf_counter()
+        check_settings(self._delayed)
+        if self._delayed.delayed_delivery_shared_index_enabled and self._subscription is not None:
+            raise ConfigurationError(
+                "--subscription: by these settings all subscriptions of a topic share one index"
+            )
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._batches_bounded_in_bytes())
+            placing = None if self._is_beside else stack.enter_context(self._placing())
+            topics = self._topics()
+            if placing is not None:
+                placing.take_stock(targets_of(topics, MarkDeletes({}), self._delayed).all)
+            figures, table = self._rebuild(topics, placing)
+        figures["seconds"] = round(time.perf_counter() - begun, 3)
+        return JobSummary(figures, (table,))
+
+    # -- what there is ------------------------------------------------------------------------------
+
+    @property
+    def _subscription(self) -> str | None:
+        return self._run.data.options.get("subscription")
+
+    def _topics(self) -> list[DelayedTopic]:
+        options = parse_options(self._run.data.options)
+        with open_catalogue(options) as catalogue:
+            return find_topics(catalogue, options.topics, self._subscription, self._delayed)
+
+    def _placing(self) -> contextlib.AbstractContextManager[Placing]:
+        options = self._run.data.options
+        remote = [text for text in options.values() if "://" in text and not text.startswith("zk:")]
+        path = options.get("path")
+        if path is None and not options.get("metadataUrl", "").startswith("zk:"):
+            raise ConfigurationError("--data-dir says which directory is to be written to")
+        if any(text == path for text in remote):
+            raise ConfigurationError(
+                f"{path} can only be read: --beside writes the index below --output instead"
+            )
+        return Placing.opened(
+            storage_places(
+                data_directory=None if path is None else Path(path),
+                config=None if options.get("config") is None else Path(options["config"]),
+                metadata_url=options.get("metadataUrl"),
+                bookies=options.get("bookies"),
+            )
+        )
+
+    @contextlib.contextmanager
+    def _batches_bounded_in_bytes(self) -> Iterator[None]:
+        conf = self._run.spark.conf
+        before = conf.get(BATCH_BYTES_KEY)
+        conf.set(BATCH_BYTES_KEY, str(BATCH_BYTES))
+        try:
+            yield
+        finally:
+            conf.set(BATCH_BYTES_KEY, before)
+
+    # -- the work -----------------------------------------------------------------------------------
+
+    def _rebuild(
+        self, topics: list[DelayedTopic], placing: Placing | None
+    ) -> tuple[dict[str, Figure], SummaryTable]:
+        run = self._run
+        run.progress("ack state: what is acked, and what was cancelled")
+        ack_state = self._ack_state(topics)
+        targets = targets_of(topics, _mark_deletes(ack_state), self._delayed)
+        run.progress(f"messages: delayed ones of {len(topics):,} topics")
+        read = Observation()
+        runs = frames.delayed_runs(self._messages(targets, read), self._now_ms)
+        acked = frames.acked_ranges(ack_state)
+        wanted = frames.wanted_runs(runs, acked, targets, self._now_ms)
+        wanted = wanted.persist(StorageLevel.DISK_ONLY)
+        try:
+            sizes = RunSizes.of_table(frames.run_sizes(wanted).toArrow())
+            planned = self._planned(targets, sizes, placing)
+            run.progress(f"{planned.bucket_count:,} buckets of {planned.entry_count:,} entries")
+            if placing is None:
+                self._list(wanted, planned, targets)
+                outcome = Outcome(planned)
+            else:
+                sealed = self._sealed(wanted, planned)
+                outcome = Outcome(planned, sealed, self._placed(targets, sealed, placing))
+                self._write_buckets(targets, sealed)
+        finally:
+            wanted.unpersist()
+        return told(targets, sizes, outcome, read.get["entries"])
+
+    def _ack_state(self, topics: list[DelayedTopic]) -> DataFrame:
+        columns = ",".join(frames.ACK_COLUMNS)
+        state = self._run.read("ack_state", columns=columns)
+        cancelled = [found.topic.name for found in topics if found.has_cancelled]
+        if cancelled:
+            state = state.unionByName(
+                self._run.read(
+                    "ack_state",
+                    columns=columns,
+                    subscription=CANCELLED_CURSOR,
+                    topic=",".join(cancelled),
+                )
+            )
+        return state
+
+    def _messages(self, targets: Targets, read: Observation) -> DataFrame:
+        messages = self._run.read(
+            "messages",
+            columns=",".join(frames.MESSAGE_COLUMNS),
+            ledgerIds=f"{targets.first_ledger_id}-{LEDGER_ID_MAX}",
+            onCorrupt=self._run.arguments.on_corrupt,
+        )
+        return messages.observe(read, F.count(F.lit(1)).alias("entries"))
+
+    def _planned(
+        self, targets: Targets, sizes: RunSizes, placing: Placing | None
+    ) -> PlannedBuckets:
+        def new_ids(count: int) -> list[int]:
+            return list(range(count)) if placing is None else placing.new_ledger_ids(count)
+
+        pieces = [
+            (target.number, piece)
+            for target in targets.all
+            for piece in plan_buckets(sizes.of(target.number), self._buckets)
+        ]
+        return PlannedBuckets.of(pieces, new_ids)
+
+    def _parts(self, wanted: DataFrame, planned: PlannedBuckets) -> DataFrame:
+        spark = self._run.spark
+        cores = spark.sparkContext.defaultParallelism
+        partitions = max(1, min(planned.bucket_count, PARTITIONS_PER_CORE * cores))
+        return frames.bucket_parts(wanted, spark.createDataFrame(planned.table()), partitions)
+
+    def _sealed(self, wanted: DataFrame, planned: PlannedBuckets) -> pa.Table:
+        if not planned.bucket_count:
+            return frames.SEALED_SCHEMA.empty_table()
+        # Tasks need to know of these settings how records are packed, and no more.
+        persistence = self._persistence.model_copy(
+            update={"managed_ledger_password": SecretStr("")}
+        )
+        plan = frames.SealPlan(self._sealed_directory, self._buckets, persistence)
+        return _in_order(frames.sealed(self._parts(wanted, planned), plan).toArrow())
+
+    def _list(self, wanted: DataFrame, planned: PlannedBuckets, targets: Targets) -> None:
+        """Beside: the index as rows below the output."""
+        spark = self._run.spark
+        if planned.bucket_count:
+            listed = frames.listed(self._parts(wanted, planned), self._buckets)
+        else:
+            listed = spark.createDataFrame([], frames.LISTED_COLUMNS)
+        named = F.broadcast(spark.createDataFrame(_names(targets)))
+        index = listed.join(named, "target").select(*LISTED_COLUMNS)
+        self._run.write("delayed_index", index)
+
+    # -- putting it in place ------------------------------------------------------------------------
+
+    @property
+    def _sealed_directory(self) -> Path:
+        return self._run.output.absolute() / SEALED_DIRECTORY
+
+    def _placed(self, targets: Targets, sealed: pa.Table, placing: Placing) -> dict[int, Placed]:
+        buckets: dict[int, list[RegisteredBucket]] = defaultdict(list)
+        for row in sealed.to_pylist():
+            first = Position(row["first_ledger_id"], row["first_entry_id"])
+            last = Position(row["last_ledger_id"], row["last_entry_id"])
+            buckets[row["target"]].append(RegisteredBucket(first, last, row["snapshot_id"]))
+        for target in targets.all:
+            placing.check(target, buckets[target.number])
+        self._run.progress("buckets: put in place")
+        try:
+            return {
+                target.number: placing.place(
+                    target,
+                    [
+                        BucketToStore(
+                            bucket, partial(kept, self._sealed_directory, bucket.snapshot_id)
+                        )
+                        for bucket in buckets[target.number]
+                    ],
+                )
+                for target in targets.all
+            }
+        finally:
+            shutil.rmtree(self._sealed_directory, ignore_errors=True)
+
+    def _write_buckets(self, targets: Targets, sealed: pa.Table) -> None:
+        spark = self._run.spark
+        named, rows = spark.createDataFrame(_names(targets)), spark.createDataFrame(sealed)
+        self._run.write("buckets", named.join(rows, "target").drop("target").coalesce(1))
+
+
+def _mark_deletes(ack_state: DataFrame) -> MarkDeletes:
+    return MarkDeletes(
+        {
+            (row["topic"], row["subscription"]): Position(row["ledger_id"], row["entry_id"])
+            for row in frames.mark_deletes(ack_state).toArrow().to_pylist()
+        }
+    )
+
+
+def _in_order(sealed: pa.Table) -> pa.Table:
+    return sealed.cast(frames.SEALED_SCHEMA).sort_by(
+        [("target", "ascending"), ("bucket", "ascending")]
+    )
+
+
+def _names(targets: Targets) -> pa.Table:
+    return pa.table(
+        {
+            "target": pa.array([target.number for target in targets.all], pa.int32()),
+            "topic": pa.array([target.topic for target in targets.all], pa.string()),
+            "subscription": pa.array([t.subscription for t in targets.all], pa.string()),
+        }
+    )

@@ -1,0 +1,74 @@
+"""What is to be rebuilt: the cursors whose trackers keep buckets, and who reads by them.
+
+Pure, and picklable: tasks are given it. ::
+
+    an index for each subscription      target  orders/billing      readers  billing
+                                        target  orders/audit        readers  audit
+    an index that all of them share     target  orders/pulsar.delayed-index
+                                                                    readers  billing, audit
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ackgate.dispatcher.trackers.keys import DelayKeys
+from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.cursor.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One cursor's tracker."""
+
+    number: int
+    topic: str
+    cursor: str
+    """A subscription, or the topic's hidden cursor for the index that all share."""
+    path: str
+    """The cursor's node."""
+    readers: Mapping[str, Position]
+    """Subscriptions that read by this index, and their mark-deletes."""
+    cancelled_through: Position | None
+    """Mark-delete of what was cancelled for all of them; None: nothing was."""
+    tick_ms: int
+    is_strict: bool
+
+    @property
+    def subscription(self) -> str | None:
+        """None: the index is shared."""
+        return None if self.cursor == DELAYED_INDEX_CURSOR else self.cursor
+
+    @property
+    def keys(self) -> DelayKeys:
+        """How its tracker rounds times."""
+        return DelayKeys(self.tick_ms, is_strict=self.is_strict)
+
+    @property
+    def read_from(self) -> Position | None:
+        """Where the first of its readers reads on. None: there is no reader."""
+        return min(self.readers.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """All of them."""
+
+    all: tuple[Target, ...]
+    by_ledger: Mapping[int, tuple[int, ...]]
+    """Message ledger -> numbers of the targets of its topic."""
+
+    def of_ledger(self, ledger_id: int) -> tuple[Target, ...]:
+        """Those whose topic has this message ledger."""
+        return tuple(self.all[number] for number in self.by_ledger.get(ledger_id, ()))
+
+    @property
+    def first_ledger_id(self) -> int:
+        """No reader wants a message of a ledger before this one."""
+        starts = [t.read_from.ledger_id for t in self.all if t.read_from is not None]
+        return max(min(starts, default=0), 0)
