@@ -110,6 +110,11 @@ def time_text(at_ms: int) -> str:
     return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
+def moment_text(at_ms: int) -> str:
+    """A time in full, to the millisecond."""
+    return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
+
+
 def day_text(at_ms: int) -> str:
     """The day."""
     return f"{_utc(at_ms):%Y-%m-%d}"

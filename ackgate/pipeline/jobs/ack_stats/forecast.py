@@ -126,12 +126,12 @@ def forecast(
 
 
 def sufficient_limit(
-    times_ms: NDArray[np.int64], ranges: NDArray[np.int64], *, limit: int
+    times_ms: NDArray[np.int64], ranges: NDArray[np.int64], *, limit: int | NDArray[np.int64]
 ) -> SufficientLimit:
     """The highest count seen: the gate shuts above a limit, not at it. At least one point.
 
-    Where the limit was reached the count was (or may have been) held down from there on; then it is
-    foretold from what came before, up to the last time.
+    `limit`: one for all times, or one for each. Where it was reached the count was (or may have been)
+    held down from there on; then it is foretold from what came before, up to the last time.
     """
     seen = int(ranges.max())
     at_limit = np.flatnonzero(ranges >= limit)
@@ -141,7 +141,7 @@ def sufficient_limit(
     before = forecast(
         times_ms[:first],
         ranges[:first],
-        limit=limit,
+        limit=seen,
         horizon_ms=int(times_ms[-1] - times_ms[first - 1]),
     )
     if before is None:

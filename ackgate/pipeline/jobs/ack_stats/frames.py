@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.cursor.position import Position
 from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
+from ackgate.pipeline.jobs.ack_stats.limits import LimitStep
 from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionStats, stats_of
 from ackgate.pipeline.row_types import arrow_columns, spark_columns
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.ack_stats.limits import LimitRule
 
 RECORD_COLUMNS: Final = (
     *("topic", "subscription", "place", "cursor_ledger_id", "entry_id", "owner_epoch", "version"),
@@ -27,24 +29,33 @@ RECORD_COLUMNS: Final = (
 )
 """Of table `cursor_records`."""
 
-_NESTED: Final = ("places", "history", "curve")
+_NESTED: Final = ("places", "history", "curve", "limits", "over_limit", "open_holes")
 _PLACE_COLUMN: Final = "hole_entries_by_place"
 
 
 def subscription_stats(
-    cursor_records: DataFrame, *, limit: int, horizon_ms: int | None = None
+    cursor_records: DataFrame,
+    limit_steps: DataFrame,
+    *,
+    rule: LimitRule,
+    horizon_ms: int | None = None,
 ) -> DataFrame:
-    """One row for each subscription, columns as `SubscriptionStats`, history and curve nested."""
+    """One row for each subscription, columns as `SubscriptionStats`, history and the like nested.
+
+    `limit_steps`: of the journal, see `journal_frames`.
+    """
 
     def of_cursor(key: Any, records: Any) -> Any:  # noqa: ANN401 - Arrow has no types here
         import pyarrow as pa  # noqa: PLC0415
 
         topic, subscription = (scalar.as_py() for scalar in key)
-        rows = list(_rows(records))
-        stats = stats_of(topic, subscription, rows, limit=limit, horizon_ms=horizon_ms)
+        told = records.column("limit_steps")[0].as_py() or ()
+        limits = rule.limits(topic, [LimitStep(**step) for step in told])
+        rows = list(_rows(records.drop_columns(["limit_steps"])))
+        stats = stats_of(topic, subscription, rows, limits=limits, horizon_ms=horizon_ms)
         return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionStats))
 
-    selected = cursor_records.select(*RECORD_COLUMNS)
+    selected = cursor_records.select(*RECORD_COLUMNS).join(limit_steps, "topic", "left")
     cursors = selected.groupBy("topic", "subscription")
     return cursors.applyInArrow(of_cursor, spark_columns(SubscriptionStats))
 
@@ -91,68 +102,6 @@ def forecasts(stats: DataFrame) -> DataFrame:
     """One row for each subscription and time to come: the range count expected, and its band."""
     points = stats.selectExpr("topic", "subscription", "explode(curve) AS point")
     return points.select("topic", "subscription", "point.*")
-
-
-def gate_intervals(delivery_journal: DataFrame) -> DataFrame:
-    """One row for each time that a gate was shut, columns as `GateInterval`.
-
-    Within one ownership a gate that shuts stays so until its next event; what is still shut at the
-    owner's last event is open-ended.
-    """
-    events = delivery_journal.selectExpr(
-        "topic",
-        "owner_epoch",
-        "sequence",
-        "subscription",
-        "event",
-        "reason",
-        "time_us DIV 1000 AS at_ms",
-        "max(time_us) OVER (PARTITION BY topic, owner_epoch) DIV 1000 AS last_ms",
-    ).where("event IN ('gate_shut', 'gate_opened')")
-    followed = events.selectExpr(
-        "*",
-        "lead(at_ms) OVER (PARTITION BY topic, owner_epoch, subscription ORDER BY sequence) AS next_ms",
-    )
-    return followed.where("event = 'gate_shut'").selectExpr(
-        "topic",
-        "subscription",
-        "at_ms AS from_ms",
-        "coalesce(next_ms, last_ms) AS until_ms",
-        "next_ms IS NULL AS is_open_ended",
-        "reason AS reasons",
-    )
-
-
-def newest_intervals(intervals: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
-    """At most so many of each subscription that is `chosen` (topic and subscription)."""
-    of_chosen = intervals.join(
-        chosen.select("topic", "subscription"), ["topic", "subscription"], "left_semi"
-    )
-    numbered = of_chosen.selectExpr(
-        "*", "row_number() OVER (PARTITION BY topic, subscription ORDER BY from_ms DESC) AS nth"
-    )
-    return numbered.where(f"nth <= {count}").drop("nth")
-
-
-def holes_now(ack_state: DataFrame) -> DataFrame:
-    """One row for each hole of each subscription's newest state, half-open."""
-    rows = ack_state.where("kind IN ('mark_delete', 'range')").selectExpr(
-        "topic",
-        "subscription",
-        "kind",
-        "ledger_id",
-        "coalesce(lag(end_entry_id) OVER (PARTITION BY topic, subscription, ledger_id "
-        "ORDER BY end_entry_id, kind), 0) AS hole_first_entry_id",
-        "first_entry_id AS hole_end_entry_id",
-    )
-    return rows.where("kind = 'range' AND hole_first_entry_id < hole_end_entry_id").selectExpr(
-        "topic",
-        "subscription",
-        "ledger_id",
-        "hole_first_entry_id AS first_entry_id",
-        "hole_end_entry_id AS end_entry_id",
-        "hole_end_entry_id - hole_first_entry_id AS entries",
-    )
 
 
 def totals(stats: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ackgate.pipeline.jobs.ack_stats.fold import CursorFold, CursorRecordRow
 from ackgate.pipeline.jobs.ack_stats.hole_ages import HighWater
-from ackgate.pipeline.jobs.ack_stats.holes import PositionAxis, holes_of
+from ackgate.pipeline.jobs.ack_stats.holes import Holes, PositionAxis, holes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +69,14 @@ class HistoryBin:
     """None: a delta's base is gone, and no snapshot has come since."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenHoles:
+    """Holes, and when an entry behind each was acked first, as far as records reach back."""
+
+    holes: Holes
+    since_ms: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class CursorHistory:
     """All of it."""
@@ -78,6 +86,8 @@ class CursorHistory:
     records: int
     records_unlinked: int
     """Deltas whose base is gone."""
+    open_holes: OpenHoles | None = None
+    """Of the newest state. None: it is unknown."""
 
 
 def cursor_history(
@@ -100,9 +110,10 @@ def cursor_history(
         for row, at_ms in zip(of_bin, times[begins[number] :], strict=False):
             if fold.apply(row):
                 high_water.see(row, int(at_ms))
-        state = _figures(fold, high_water, axis) if fold.is_known else None
+        holes = _open_holes(fold, high_water)
+        state = None if holes is None else _figures(fold, holes, axis)
         bins.append(_bin(of_bin, int(edges[number]), int(edges[number + 1]), state))
-    return CursorHistory(tuple(bins), axis, len(rows), fold.records_unlinked)
+    return CursorHistory(tuple(bins), axis, len(rows), fold.records_unlinked, holes)
 
 
 def time_edges(from_ms: int, until_ms: int, bins_max: int) -> NDArray[np.int64]:
@@ -129,15 +140,22 @@ def _extents(rows: Sequence[CursorRecordRow]) -> dict[int, tuple[int, int]]:
     return extents
 
 
-def _figures(fold: CursorFold, high_water: HighWater, axis: PositionAxis) -> StateFigures:
+def _open_holes(fold: CursorFold, high_water: HighWater) -> OpenHoles | None:
+    if not fold.is_known:
+        return None
     holes = holes_of(fold.mark_delete, fold.acked)
-    oldest = high_water.oldest(holes)
+    return OpenHoles(holes, high_water.since(holes))
+
+
+def _figures(fold: CursorFold, open_holes: OpenHoles, axis: PositionAxis) -> StateFigures:
+    holes, since_ms = open_holes.holes, open_holes.since_ms
+    oldest = int(np.argmin(since_ms)) if holes.count else None
     return StateFigures(
         holes=holes.count,
         hole_entries=holes.entries,
         acked_entries=sum(len(bitmap) for bitmap in fold.acked.values()),
-        oldest_hole=None if oldest is None else oldest[0],
-        oldest_hole_since_ms=None if oldest is None else oldest[1],
+        oldest_hole=None if oldest is None else holes.position(oldest),
+        oldest_hole_since_ms=None if oldest is None else int(since_ms[oldest]),
         hole_entries_by_place=axis.unacked_by_bin(holes),
     )
 

@@ -11,14 +11,13 @@ Where a snapshot sets the state back, what lay beyond it is forgotten.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ackgate.cursor.position import Position
-
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
     from ackgate.pipeline.jobs.ack_stats.holes import Holes
 
@@ -47,18 +46,17 @@ class HighWater:
         for ledger_id in [known for known in self._by_ledger if known < row.mark_delete.ledger_id]:
             del self._by_ledger[ledger_id]
 
-    def oldest(self, holes: Holes) -> tuple[Position, int] | None:
-        """The hole that has been one for longest (the lowest of several), and since when."""
-        best: tuple[Position, int] | None = None
-        ledger_ids, first_holes = np.unique(holes.ledger_ids, return_index=True)
-        # Within a ledger lower holes are never the younger ones.
-        for ledger_id, at in zip(ledger_ids.tolist(), first_holes.tolist(), strict=True):
+    def since(self, holes: Holes) -> NDArray[np.int64]:
+        """Since when each hole of the state is one."""
+        since_ms = np.empty(holes.count, np.int64)
+        ledger_ids, firsts, counts = np.unique(
+            holes.ledger_ids, return_index=True, return_counts=True
+        )
+        for ledger_id, first, end in zip(ledger_ids.tolist(), firsts, firsts + counts, strict=True):
             entries, times = self._by_ledger[ledger_id]
-            start = int(holes.starts[at])
-            since_ms = times[bisect_right(entries, start)]
-            if best is None or since_ms < best[1]:
-                best = Position(ledger_id, start), since_ms
-        return best
+            moved_on = np.searchsorted(entries, holes.starts[first:end], side="right")
+            since_ms[first:end] = np.array(times, np.int64)[moved_on]
+        return since_ms
 
     def _set_back(self, row: CursorRecordRow) -> None:
         for ledger_id in list(self._by_ledger):

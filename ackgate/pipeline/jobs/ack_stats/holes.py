@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ackgate.cursor.bitmap_runs import run_bounds
+from ackgate.cursor.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
     from pyroaring import BitMap
-
-    from ackgate.cursor.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,10 @@ class Holes:
     def entries(self) -> int:
         """Unacked entries in them."""
         return int(np.sum(self.stops - self.starts))
+
+    def position(self, number: int) -> Position:
+        """Where a hole begins."""
+        return Position(int(self.ledger_ids[number]), int(self.starts[number]))
 
 
 def holes_of(mark_delete: Position, acked: Mapping[int, BitMap]) -> Holes:

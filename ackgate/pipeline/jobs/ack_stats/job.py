@@ -5,25 +5,26 @@ Edge. Spark is imported when the job runs.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.errors import ConfigurationError
 from ackgate.pipeline.job import JobSummary, SummaryTable
+from ackgate.pipeline.jobs.ack_stats.limits import LimitRule, limit_rule
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from ackgate.pipeline.job import DataFrame, JobRun
-    from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
 
 REPORT_FILE: Final = "report.html"
 TABLE_ROWS_MAX: Final = 500
 DRAWN_MAX: Final = 100
-INTERVALS_MAX: Final = 300
-"""Gate intervals of one subscription that are drawn: the newest."""
+LEDGERS_NAMED_MAX: Final = 2000
+"""With holes in more message ledgers than these all messages are read."""
 SUMMARY_ROWS: Final = 10
 
 
@@ -38,9 +39,11 @@ class AckStats:
         group = parser.add_argument_group("ack-stats")
         group.add_argument(
             "--limit",
-            type=int,
-            metavar="RANGES",
-            help="managedLedgerMaxUnackedRangesToPersist (default: that of --config, or of a broker)",
+            action="append",
+            default=[],
+            metavar="[NAME=]RANGES",
+            help="managedLedgerMaxUnackedRangesToPersist, of a topic, a namespace or all (default: what "
+            "the delivery journal tells, else that of --config, else a broker's)",
         )
         group.add_argument(
             "--horizon-hours",
@@ -58,47 +61,95 @@ class AckStats:
 
     def run(self, run: JobRun) -> JobSummary:
         """Raises `ConfigurationError` for arguments that make no sense."""
-        from pyspark import StorageLevel  # noqa: PLC0415
+        from ackgate.pipeline.jobs.ack_stats import frames, journal_frames  # noqa: PLC0415
 
-        from ackgate.pipeline.jobs.ack_stats import frames  # noqa: PLC0415
-
-        limit, horizon_ms, drawn = _checked(run.arguments)
+        rule, horizon_ms, drawn = _checked(run.arguments)
+        journal = run.read("delivery_journal", columns=",".join(journal_frames.JOURNAL_COLUMNS))
         run.progress("cursor records: their history, subscription by subscription")
         records = run.read("cursor_records", columns=",".join(frames.RECORD_COLUMNS))
-        stats = frames.subscription_stats(records, limit=limit, horizon_ms=horizon_ms)
-        stats = stats.persist(StorageLevel.DISK_ONLY)
-        try:
+        steps = journal_frames.limit_steps(journal)
+        stats = frames.subscription_stats(records, steps, rule=rule, horizon_ms=horizon_ms)
+        with ExitStack() as kept:
+            stats = _kept(kept, stats)
             run.write("subscriptions", frames.subscriptions(stats))
             run.write("history", frames.history(stats))
             run.write("hole_map", frames.hole_map(stats))
             run.write("forecasts", frames.forecasts(stats))
-            run.progress("ack state: the holes of today")
-            run.write("holes", frames.holes_now(run.read("ack_state")))
+            run.progress("ack state: the holes of today, and who left them")
+            holes = _holes(run, kept, stats, journal)
+            for name, frame in holes.items():
+                run.write(name, frame)
             run.progress("delivery journal: when gates were shut")
-            journal = run.read("delivery_journal")
-            intervals = frames.gate_intervals(journal)
+            intervals = _kept(kept, journal_frames.gate_intervals(journal, stats))
             run.write("gate_intervals", intervals)
             run.progress("the report")
-            return _reported(run, stats, intervals, drawn, has_journal=not journal.isEmpty())
-        finally:
-            stats.unpersist()
+            return _reported(run, drawn, _Results(stats, intervals, journal, holes))
 
 
-def _checked(arguments: argparse.Namespace) -> tuple[int, int | None, int]:
-    """Limit, horizon in ms and subscriptions that are drawn."""
-    limit = arguments.limit
-    if limit is None:
-        limit = _configured_limit(arguments.config)
-    if limit < 0:
-        raise ConfigurationError(f"--limit {limit}: a limit is 0 or more")
+class _Results(NamedTuple):
+    """What the report is made of."""
+
+    stats: DataFrame
+    intervals: DataFrame
+    journal: DataFrame
+    holes: Mapping[str, DataFrame]
+    """holes, hole_consumers and hole_keys."""
+
+
+def _kept(kept: ExitStack, frame: DataFrame) -> DataFrame:
+    """Worked out once, and put on disk until the job ends."""
+    from pyspark import StorageLevel  # noqa: PLC0415
+
+    persisted = frame.persist(StorageLevel.DISK_ONLY)
+    kept.callback(persisted.unpersist)
+    return persisted
+
+
+def _holes(
+    run: JobRun, kept: ExitStack, stats: DataFrame, journal: DataFrame
+) -> dict[str, DataFrame]:
+    """The results about holes, by name."""
+    from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
+
+    holes = hole_frames.holes_now(run.read("ack_state"))
+    aged = _kept(kept, hole_frames.aged_holes(holes, stats, journal))
+    entries = hole_frames.hole_entries(aged, _messages(run, aged), journal)
+    entries = _kept(kept, entries)
+    return {
+        "holes": _kept(kept, hole_frames.described_holes(aged, entries)),
+        "hole_consumers": _kept(kept, hole_frames.hole_consumers(entries)),
+        "hole_keys": _kept(kept, hole_frames.hole_keys(entries)),
+    }
+
+
+def _messages(run: JobRun, holes: DataFrame) -> DataFrame:
+    """The messages of those ledgers that have holes, unless these are too many to name."""
+    from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
+
+    columns = {"columns": ",".join(hole_frames.MESSAGE_COLUMNS)}
+    rows = holes.select("ledger_id").distinct().limit(LEDGERS_NAMED_MAX + 1).collect()
+    if not rows:
+        return run.read("messages", **columns).where("false")
+    if len(rows) <= LEDGERS_NAMED_MAX:
+        columns["ledgerIds"] = ",".join(str(row["ledger_id"]) for row in rows)
+    return run.read("messages", **columns)
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[LimitRule, int | None, int]:
+    """Limits, horizon in ms and subscriptions that are drawn."""
+    rule = limit_rule(
+        arguments.limit,
+        _configured_limit(arguments.config),
+        is_default=arguments.config is None,
+    )
     if not 0 <= arguments.plots <= DRAWN_MAX:
         raise ConfigurationError(f"--plots {arguments.plots}: wants 0 to {DRAWN_MAX}")
     hours = arguments.horizon_hours
     if hours is None:
-        return limit, None, arguments.plots
+        return rule, None, arguments.plots
     if not 0 < hours <= 24 * 3660:
         raise ConfigurationError(f"--horizon-hours {hours}: wants more than 0 and at most 10 years")
-    return limit, max(round(hours * 3_600_000), 1), arguments.plots
+    return rule, max(round(hours * 3_600_000), 1), arguments.plots
 
 
 def _configured_limit(config: str | None) -> int:
@@ -109,16 +160,14 @@ def _configured_limit(config: str | None) -> int:
     return settings.persistence.managed_ledger_max_unacked_ranges_to_persist
 
 
-def _reported(
-    run: JobRun, stats: DataFrame, intervals: DataFrame, drawn: int, *, has_journal: bool
-) -> JobSummary:
+def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
     """Write the page; tell the rest. What comes to the driver is bounded."""
-    from ackgate.pipeline.jobs.ack_stats import frames  # noqa: PLC0415
+    from ackgate.pipeline.jobs.ack_stats import collected, frames  # noqa: PLC0415
     from ackgate.pipeline.jobs.ack_stats.report import ReportData, report_page  # noqa: PLC0415
 
-    figures = frames.totals(stats).first().asDict()
-    chosen = frames.most_urgent(stats, drawn)
-    table = _most_urgent(stats, drawn)
+    figures = frames.totals(results.stats).first().asDict()
+    table = _most_urgent(results.stats, drawn)
+    chosen = frames.most_urgent(results.stats, drawn).select("topic", "subscription")
     page = report_page(
         ReportData(
             source=run.data.options.get("path", ""),
@@ -129,12 +178,18 @@ def _reported(
             record_bytes=figures["record_bytes"],
             at_limit_expected=figures["subscriptions_at_limit_expected"],
             with_cut_records=figures["subscriptions_cut"],
-            shut=_by_subscription(frames.newest_intervals(intervals, chosen, INTERVALS_MAX)),
-            has_journal=has_journal,
+            gates=collected.gate_histories(results.intervals, chosen),
+            leavers=collected.hole_leavers(results.holes, chosen),
+            journal_from_ms=collected.journal_begins(results.journal, chosen),
         )
     )
     (run.output / REPORT_FILE).write_text(page, encoding="utf-8")
-    return JobSummary(figures=figures, tables=(_summary_table(table, figures["subscriptions"]),))
+    leavers = results.holes["hole_consumers"], results.holes["hole_keys"]
+    tables = (
+        _summary_table(table, figures["subscriptions"]),
+        *(collected.leaver_table(frame, SUMMARY_ROWS) for frame in leavers),
+    )
+    return JobSummary(figures=figures, tables=tables)
 
 
 def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionStats]:
@@ -145,15 +200,6 @@ def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionStats]:
     whole = frames.most_urgent(stats, drawn).collect()
     flat = frames.subscriptions(frames.most_urgent(stats, TABLE_ROWS_MAX)).collect()
     return [SubscriptionStats.of_row(row.asDict(recursive=True)) for row in whole + flat[drawn:]]
-
-
-def _by_subscription(intervals: DataFrame) -> dict[tuple[str, str], list[GateInterval]]:
-    from ackgate.pipeline.jobs.ack_stats.gate import GateInterval  # noqa: PLC0415
-
-    shut: dict[tuple[str, str], list[GateInterval]] = defaultdict(list)
-    for row in intervals.orderBy("from_ms").collect():
-        shut[row["topic"], row["subscription"]].append(GateInterval(**row.asDict()))
-    return shut
 
 
 def _summary_table(table: list[SubscriptionStats], subscriptions: int) -> SummaryTable:

@@ -20,12 +20,13 @@ from ackgate.pipeline.drawing.axes import (
     time_text,
 )
 from ackgate.pipeline.drawing.plot import Plot, number
+from ackgate.pipeline.jobs.ack_stats.gate_plot import shut_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.pipeline.drawing.axes import XAxis
-    from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
+    from ackgate.pipeline.jobs.ack_stats.gate import GateHistory
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
 
 SHADES: Final = (0.01, 0.05, 0.2, 0.5, 1.0)
@@ -35,7 +36,7 @@ LIMIT_DRAWN_UP_TO: Final = 4
 """A limit that is more times as high as all else would press that to the ground."""
 
 
-def range_plot(stats: SubscriptionStats, shut: Sequence[GateInterval]) -> str:
+def range_plot(stats: SubscriptionStats, gate: GateHistory) -> str:
     """Ranges over time, the limit, what is to come and the times at which the gate was shut."""
     counts = [point.ranges_in_memory_max for point in stats.history]
     highest = max([*counts, *(point.high for point in stats.curve), 1])
@@ -47,24 +48,33 @@ def range_plot(stats: SubscriptionStats, shut: Sequence[GateInterval]) -> str:
         "Ranges against the limit", "ack ranges", time_axis(stats.from_ms, until_ms), ticks[-1]
     )
     legend = [("line", "ranges", "in memory"), ("line", "kept", "persisted")]
-    for one in shut:
-        from_ms, to_ms = max(one.from_ms, stats.from_ms), min(one.until_ms, until_ms)
-        if from_ms <= to_ms:
-            plot.rectangle("shut", from_ms, to_ms, 0, plot.y_top)
+    for one in gate.intervals:
+        if one.until_ms >= stats.from_ms and one.from_ms <= until_ms:
+            shut_bar(plot, "shut", one, 0, plot.y_top)
     if stats.curve:
         _forecast(plot, stats)
         legend += [("line", "told", "expected"), ("box", "band", "90 % of errors")]
     plot.line("kept", [(point.until_ms, point.range_count) for point in stats.history])
     plot.line("ranges", [(point.until_ms, point.ranges_in_memory) for point in stats.history])
     if is_limit_drawn:
-        plot.level("limit", stats.range_limit)
+        plot.line("limit", _limit_line(stats, until_ms, plot.y_top))
         legend.append(("line", "limit", f"limit {count_text(stats.range_limit)}"))
     else:
         words = f"limit {count_text(stats.range_limit)}: far above"
         plot.text("note", stats.from_ms, plot.y_top * 0.95, words)
-    if shut:
-        legend.append(("box", "shut", "gate shut"))
+    if gate.intervals:
+        legend.append(("box", "shut", "over the limit" if gate.is_guessed else "gate shut"))
     return plot.drawn([(tick, short_text(tick)) for tick in ticks], legend)
+
+
+def _limit_line(stats: SubscriptionStats, until_ms: int, y_top: float) -> list[tuple[float, float]]:
+    """A step for each change of the limit; above the picture it runs along its edge."""
+    line: list[tuple[float, float]] = []
+    ends = [step.from_ms for step in stats.limits[1:]] + [until_ms]
+    for step, end_ms in zip(stats.limits, ends, strict=True):
+        level = min(step.limit, y_top)
+        line += [(max(step.from_ms, stats.from_ms), level), (max(end_ms, stats.from_ms), level)]
+    return line
 
 
 def _readable_top(stats: SubscriptionStats, seen: float, highest: float) -> float:

@@ -20,13 +20,17 @@ from ackgate.pipeline.drawing.page import (
     section,
     table,
 )
+from ackgate.pipeline.jobs.ack_stats.age_plot import age_plot
+from ackgate.pipeline.jobs.ack_stats.gate import GateHistory
+from ackgate.pipeline.jobs.ack_stats.gate_plot import gate_plot
+from ackgate.pipeline.jobs.ack_stats.leavers import HoleLeavers
 from ackgate.pipeline.jobs.ack_stats.plots import bytes_plot, heat_map, hole_plot, range_plot
 from ackgate.pipeline.jobs.ack_stats.style import STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.pipeline.jobs.ack_stats.gate import GateInterval
+    from ackgate.pipeline.jobs.ack_stats.leavers import Leaver
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
 
 
@@ -47,9 +51,11 @@ class ReportData:
     at_limit_expected: int
     with_cut_records: int
     """Subscriptions of each sort, of all."""
-    shut: Mapping[tuple[str, str], Sequence[GateInterval]]
+    gates: Mapping[tuple[str, str], GateHistory]
+    leavers: Mapping[tuple[str, str], HoleLeavers]
     """By topic and subscription."""
-    has_journal: bool
+    journal_from_ms: Mapping[str, int]
+    """By topic; what has no journal is not there."""
 
 
 _NOTE = (
@@ -98,7 +104,7 @@ def _table(data: ReportData, drawn: int) -> str:
     heads = (
         ("subscription", ""),
         ("ranges", "now / most"),
-        ("limit", ""),
+        ("limit", "known from"),
         ("at the limit", "expected (UTC), band"),
         ("sufficient limit", "expected, band"),
         ("holes", "entries in them"),
@@ -118,7 +124,7 @@ def _row(one: SubscriptionStats, number: int | None) -> tuple[str, ...]:
     return (
         f"{link}<small>{escaped(one.topic)}</small>",
         f"{count_text(one.ranges_in_memory)} / {count_text(one.ranges_in_memory_max)}",
-        count_text(one.range_limit),
+        cell(count_text(one.range_limit), one.range_limit_source),
         _at_limit(one),
         _sufficient(one),
         cell(_known(one.holes), _known(one.hole_entries)),
@@ -167,16 +173,69 @@ def _sufficient(one: SubscriptionStats) -> str:
 
 
 def _section(number: int, one: SubscriptionStats, data: ReportData) -> str:
-    shut = data.shut.get((one.topic, one.subscription), ())
+    key = (one.topic, one.subscription)
+    gate, left = data.gates.get(key, GateHistory()), data.leavers.get(key, HoleLeavers())
+    journal_from_ms = data.journal_from_ms.get(one.topic)
+    pictures = [range_plot(one, gate), heat_map(one), hole_plot(one), bytes_plot(one)]
+    if left.holes:
+        pictures.append(age_plot(left.holes))
+    if gate.intervals:
+        pictures.append(gate_plot(one, gate))
     return section(
         f"<h2>{escaped(one.subscription)}</h2>",
-        f"<p>{escaped(one.topic)}<br>{_words(one, shut, has_journal=data.has_journal)}</p>",
-        plots((range_plot(one, shut), heat_map(one), hole_plot(one), bytes_plot(one))),
+        f"<p>{escaped(one.topic)}<br>{escaped(_words(one, gate, journal_from_ms))}</p>",
+        plots(pictures),
+        _leavers(left, journal_from_ms),
         anchor=f"s{number}",
     )
 
 
-def _words(one: SubscriptionStats, shut: Sequence[GateInterval], *, has_journal: bool) -> str:
+def _leavers(left: HoleLeavers, journal_from_ms: int | None) -> str:
+    """Who left the holes of today: two tables."""
+    if not left.consumers and not left.keys:
+        return ""
+    if journal_from_ms is None:
+        whom = (
+            "Which consumers left them is not known: deliveryJournalEnabled is off for this topic."
+        )
+    else:
+        whom = f"Consumers are known since {time_text(journal_from_ms)}, by the delivery journal."
+    return "".join(
+        (
+            "<h3>Who leaves holes</h3>",
+            paragraph(f"Those with the most and those with the oldest holes of today. {whom}"),
+            '<div class="plots">',
+            _leaver_table("last given to", left.consumers, left.consumer_count),
+            _leaver_table("key", left.keys, left.key_count),
+            "</div>",
+        )
+    )
+
+
+def _leaver_table(title: str, leavers: Sequence[Leaver], count: int) -> str:
+    heads = (
+        (title, f"{count_text(count)} in all"),
+        ("holes", "entries"),
+        ("oldest for", "in the mean"),
+        ("redelivered", "at most"),
+    )
+    rows = (
+        (
+            escaped(one.name) if one.is_name else f"<i>{escaped(one.name)}</i>",
+            cell(count_text(one.holes), count_text(one.entries)),
+            cell(_span(one.oldest_age_ms), _span(one.mean_age_ms)),
+            _known(one.redeliveries_max),
+        )
+        for one in leavers
+    )
+    return table(heads, rows)
+
+
+def _span(span_ms: int | None) -> str:
+    return "unknown" if span_ms is None else span_text(span_ms)
+
+
+def _words(one: SubscriptionStats, gate: GateHistory, journal_from_ms: int | None) -> str:
     words = [f"{time_text(one.from_ms)} to {time_text(one.until_ms)} UTC."]
     if one.back_test_counts:
         share = round(100 * (one.back_test_counts_in_band or 0) / one.back_test_counts)
@@ -195,16 +254,26 @@ def _words(one: SubscriptionStats, shut: Sequence[GateInterval], *, has_journal:
             f"{count_text(one.records_unlinked)} deltas build on records that are gone; until the next "
             "snapshot the holes are unknown."
         )
-    if shut:
-        total = sum(each.until_ms - each.from_ms for each in shut)
-        reasons = ", ".join(sorted({each.reasons or "?" for each in shut}))
-        words.append(
-            f"The gate was shut {count_text(len(shut))} times, {span_text(total)} in all "
-            f"({escaped(reasons)})."
+    return " ".join([*words, _gate_words(gate, journal_from_ms)])
+
+
+def _gate_words(gate: GateHistory, journal_from_ms: int | None) -> str:
+    total = f"{count_text(gate.count)} times, {span_text(gate.total_ms)} in all"
+    if journal_from_ms is None and not gate.count:
+        return "There is no delivery journal to say when the gate was shut."
+    if journal_from_ms is None:
+        return (
+            f"There were more ranges than the limit {total}; that the gate was shut then is a guess, since "
+            "there is no delivery journal."
         )
-    elif not has_journal:
-        words.append("There is no delivery journal to say when the gate was shut.")
-    return " ".join(words)
+    if not gate.count:
+        return (
+            f"The gate was not shut since {time_text(journal_from_ms)}, says the delivery journal."
+        )
+    reasons = ", ".join(sorted({each.reasons or "?" for each in gate.intervals}))
+    left_out = gate.count - len(gate.intervals)
+    more = f"; {count_text(left_out)} of them, older ones, are not drawn" if left_out else ""
+    return f"The gate was shut {total} ({reasons}){more}."
 
 
 def _left_out(data: ReportData, drawn: int) -> str:

@@ -5,19 +5,26 @@ Pure. `stats_of` puts history and forecast together; `row_types` makes schemas o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ackgate.cursor.position import Position
 from ackgate.pipeline.jobs.ack_stats.forecast import Forecast, forecast, sufficient_limit
-from ackgate.pipeline.jobs.ack_stats.history import CursorHistory, HistoryBin, cursor_history
+from ackgate.pipeline.jobs.ack_stats.gate import OverLimit, over_limit
+from ackgate.pipeline.jobs.ack_stats.history import (
+    CursorHistory,
+    HistoryBin,
+    OpenHoles,
+    cursor_history,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
+    from ackgate.pipeline.jobs.ack_stats.limits import Limits
 
 TIME_BINS: Final = 120
 PLACE_BINS: Final = 48
@@ -64,6 +71,23 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitFrom:
+    """A limit of ranges, from a time on."""
+
+    from_ms: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoleSince:
+    """Since when a hole of the newest state is one, as far as records reach back."""
+
+    ledger_id: int
+    first_entry_id: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CurvePoint:
     """A range count to come."""
 
@@ -89,6 +113,9 @@ class SubscriptionStats:
     records_cut: int
     entries_dropped_max: int
     range_limit: int
+    """The newest one."""
+    range_limit_source: str
+    """option, journal, config or default."""
     range_count: int
     ranges_in_memory: int
     ranges_in_memory_max: int
@@ -120,6 +147,9 @@ class SubscriptionStats:
     places: list[Place]
     history: list[HistoryPoint]
     curve: list[CurvePoint]
+    limits: list[LimitFrom]
+    over_limit: list[OverLimit]
+    open_holes: list[HoleSince]
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> SubscriptionStats:
@@ -130,6 +160,9 @@ class SubscriptionStats:
                 "places": [Place(**one) for one in row.get("places", ())],
                 "history": [HistoryPoint(**one) for one in row.get("history", ())],
                 "curve": [CurvePoint(**one) for one in row.get("curve", ())],
+                "limits": [LimitFrom(**one) for one in row.get("limits", ())],
+                "over_limit": [OverLimit(**one) for one in row.get("over_limit", ())],
+                "open_holes": [HoleSince(**one) for one in row.get("open_holes", ())],
             }
         )
 
@@ -146,12 +179,28 @@ class SubscriptionStats:
         return (float("inf") if at_ms is None else float(at_ms), -share)
 
 
+_OF_BIN: Final = tuple(
+    each.name
+    for each in fields(HistoryPoint)
+    if each.name in {of_bin.name for of_bin in fields(HistoryBin)}
+)
+"""What a point takes over from its bin."""
+
+_SUMS: Final = ("node_records", "record_bytes", "records_cut")
+_MAXIMA: Final = ("entries_dropped_max", "ranges_in_memory_max")
+_OF_NEWEST: Final = (
+    *("range_count", "ranges_in_memory", "holes", "hole_entries", "acked_entries"),
+    *("oldest_hole_ledger_id", "oldest_hole_entry_id", "oldest_hole_since_ms"),
+)
+"""What a subscription takes over from its history: sums, maxima, and the newest point's."""
+
+
 def stats_of(
     topic: str,
     subscription: str,
     rows: Sequence[CursorRecordRow],
     *,
-    limit: int,
+    limits: Limits,
     horizon_ms: int | None = None,
 ) -> SubscriptionStats:
     """All records of one subscription, at least one."""
@@ -159,10 +208,11 @@ def stats_of(
     history = cursor_history(rows, time_bins_max=TIME_BINS, place_bins_max=PLACE_BINS)
     times = np.maximum.accumulate(np.array([row.written_ms for row in rows], np.int64))
     ranges = np.array([row.ranges_in_memory for row in rows], np.int64)
-    told = forecast(times, ranges, limit=limit, horizon_ms=horizon_ms)
-    enough = sufficient_limit(times, ranges, limit=limit)
+    limits_then = limits.at(times)
+    told = forecast(times, ranges, limit=limits.newest, horizon_ms=horizon_ms)
+    enough = sufficient_limit(times, ranges, limit=limits_then)
     points = [_point(one, history) for one in history.bins]
-    last, test = points[-1], None if told is None else told.back_test
+    test = None if told is None else told.back_test
     crossing = None if told is None else told.crossing
     return SubscriptionStats(
         topic=topic,
@@ -171,20 +221,11 @@ def stats_of(
         until_ms=int(times[-1]),
         records=history.records,
         records_unlinked=history.records_unlinked,
-        node_records=sum(point.node_records for point in points),
-        record_bytes=sum(point.record_bytes for point in points),
-        records_cut=sum(point.records_cut for point in points),
-        entries_dropped_max=max(point.entries_dropped_max for point in points),
-        range_limit=limit,
-        range_count=last.range_count,
-        ranges_in_memory=last.ranges_in_memory,
-        ranges_in_memory_max=int(ranges.max()),
-        holes=last.holes,
-        hole_entries=last.hole_entries,
-        acked_entries=last.acked_entries,
-        oldest_hole_ledger_id=last.oldest_hole_ledger_id,
-        oldest_hole_entry_id=last.oldest_hole_entry_id,
-        oldest_hole_since_ms=last.oldest_hole_since_ms,
+        **{name: sum(getattr(point, name) for point in points) for name in _SUMS},
+        **{name: max(getattr(point, name) for point in points) for name in _MAXIMA},
+        **{name: getattr(points[-1], name) for name in _OF_NEWEST},
+        range_limit=limits.newest,
+        range_limit_source=limits.source,
         ranges_per_hour=None if told is None else told.ranges_per_hour,
         horizon_ms=None if told is None else told.horizon_ms,
         at_limit_earliest_ms=None if crossing is None else crossing.earliest_ms,
@@ -203,6 +244,9 @@ def stats_of(
         places=[Place(*history.axis.place(number)) for number in range(history.axis.bin_count)],
         history=points,
         curve=[] if told is None else _curve(told),
+        limits=[LimitFrom(*step) for step in limits.steps],
+        over_limit=over_limit(times, ranges, limits_then),
+        open_holes=_open_holes(history.open_holes),
     )
 
 
@@ -211,23 +255,10 @@ def _point(one: HistoryBin, history: CursorHistory) -> HistoryPoint:
     hole = None if state is None else state.oldest_hole
     behind = Position(one.mark_delete.ledger_id, one.mark_delete.entry_id + 1)
     return HistoryPoint(
-        from_ms=one.from_ms,
-        until_ms=one.until_ms,
-        owner_epoch=one.owner_epoch,
-        version=one.version,
+        **{name: getattr(one, name) for name in _OF_BIN},
         mark_delete_ledger_id=one.mark_delete.ledger_id,
         mark_delete_entry_id=one.mark_delete.entry_id,
         mark_delete_place=history.axis.bin_of(behind),
-        records=one.records,
-        snapshots=one.snapshots,
-        node_records=one.node_records,
-        record_bytes=one.record_bytes,
-        records_cut=one.records_cut,
-        range_count=one.range_count,
-        ranges_in_memory=one.ranges_in_memory,
-        ranges_in_memory_max=one.ranges_in_memory_max,
-        entries_dropped_max=one.entries_dropped_max,
-        partly_acked=one.partly_acked,
         holes=None if state is None else state.holes,
         hole_entries=None if state is None else state.hole_entries,
         acked_entries=None if state is None else state.acked_entries,
@@ -236,6 +267,13 @@ def _point(one: HistoryBin, history: CursorHistory) -> HistoryPoint:
         oldest_hole_since_ms=None if state is None else state.oldest_hole_since_ms,
         hole_entries_by_place=[] if state is None else state.hole_entries_by_place.tolist(),
     )
+
+
+def _open_holes(known: OpenHoles | None) -> list[HoleSince]:
+    if known is None:
+        return []
+    columns = (known.holes.ledger_ids, known.holes.starts, known.since_ms)
+    return [HoleSince(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
 def _curve(told: Forecast) -> list[CurvePoint]:

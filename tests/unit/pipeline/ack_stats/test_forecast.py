@@ -126,3 +126,13 @@ def test_noise_around_growth_widens_the_band_and_stays_in_it():
 
 def test_coverage_is_a_share():
     assert BackTest(8, 6, 0.0, 0, 0).coverage == 0.75
+
+
+def test_a_limit_that_was_raised_held_the_count_down_only_until_then():
+    ranges = np.minimum(np.arange(100) * 10, 300)
+    limits = np.full(100, 300)
+    held = sufficient_limit(times(100), ranges, limit=limits)
+    free = sufficient_limit(times(100), ranges, limit=np.full(100, 400))
+
+    assert held.expected == pytest.approx(990, abs=1)
+    assert free.expected == 300

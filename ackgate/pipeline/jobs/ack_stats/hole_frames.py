@@ -1,0 +1,237 @@
+"""The holes of today, how old they are, and who left them: functions from DataFrames to DataFrames.
+
+Edge to Spark. A hole is joined with the messages in it (their keys) and with the delivery journal
+(whom each was given to last), by buckets of entries, so that no hole is too long for one task::
+
+    ack_state ---- holes ------- entries in holes ---- consumers, keys
+                     |              |          |
+    since when: records, journal   messages   journal: last dispatch
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.pipeline.jobs.ack_stats.journal_frames import journal_spans
+
+if TYPE_CHECKING:
+    from ackgate.pipeline.job import DataFrame
+
+MESSAGE_COLUMNS: Final = (
+    *("topic", "ledger_id", "entry_id", "publish_time_ms", "key", "ordering_key", "deliver_at_ms"),
+)
+"""Of table `messages`."""
+
+BUCKET_ENTRIES: Final = 128
+"""A message is compared with all holes of its bucket: half as many as this at the most."""
+
+BUCKETS_MAX: Final = 1 << 20
+"""Of one hole. No ledger has so many entries; a damaged state may speak of more."""
+
+_SUBSCRIPTION: Final = ("topic", "subscription")
+_HOLE: Final = (*_SUBSCRIPTION, "ledger_id", "first_entry_id")
+
+
+def holes_now(ack_state: DataFrame) -> DataFrame:
+    """One row for each hole of each subscription's newest state, half-open."""
+    rows = ack_state.where("kind IN ('mark_delete', 'range')").selectExpr(
+        "topic",
+        "subscription",
+        "kind",
+        "ledger_id",
+        "coalesce(lag(end_entry_id) OVER (PARTITION BY topic, subscription, ledger_id "
+        "ORDER BY end_entry_id, kind), 0) AS hole_first_entry_id",
+        "first_entry_id AS hole_end_entry_id",
+    )
+    return rows.where("kind = 'range' AND hole_first_entry_id < hole_end_entry_id").selectExpr(
+        "topic",
+        "subscription",
+        "ledger_id",
+        "hole_first_entry_id AS first_entry_id",
+        "hole_end_entry_id AS end_entry_id",
+        "hole_end_entry_id - hole_first_entry_id AS entries",
+    )
+
+
+def aged_holes(holes: DataFrame, stats: DataFrame, journal: DataFrame) -> DataFrame:
+    """Holes, each with `since_ms` (when an entry behind it was acked first) and `age_ms`.
+
+    As far as journal and records reach back; null: neither says. Ages are up to the newest time
+    that the topic's data knows of, not up to this moment: the data may be a copy.
+    """
+    by_records = stats.selectExpr(*_SUBSCRIPTION, "inline(open_holes)").withColumnRenamed(
+        "since_ms", "records_since_ms"
+    )
+    by_journal = _since_by_journal(holes, journal)
+    aged = (
+        holes.join(by_records, list(_HOLE), "left")
+        .join(by_journal, list(_HOLE), "left")
+        .join(topic_ends(stats, journal), "topic", "left")
+    )
+    return aged.selectExpr(
+        *_HOLE,
+        "end_entry_id",
+        "entries",
+        "least(records_since_ms, journal_since_ms) AS since_ms",
+        "greatest(now_ms - least(records_since_ms, journal_since_ms), 0) AS age_ms",
+        "now_ms",
+        "journal_from_ms",
+    )
+
+
+def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
+    """One row for each topic: the newest time that is known of, and since when there is a journal."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    records = stats.groupBy("topic").agg(f.max("until_ms").alias("records_until_ms"))
+    both = records.join(journal_spans(journal), "topic", "full")
+    return both.selectExpr(
+        "topic", "greatest(records_until_ms, journal_until_ms) AS now_ms", "journal_from_ms"
+    )
+
+
+def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> DataFrame:
+    """One row for each entry in a hole of which the message is there.
+
+    `consumer` is whom it was given to last (without the connection's number), and `cause` is given,
+    or why there is none: delayed (not due yet), waiting (nobody got it) or unknown (the journal does
+    not reach back so far, or there is none).
+    """
+    last_bucket = f"(least(end_entry_id, first_entry_id + {BUCKETS_MAX * BUCKET_ENTRIES}) - 1)"
+    in_buckets = aged.selectExpr(
+        "*",
+        f"explode(sequence(first_entry_id DIV {BUCKET_ENTRIES}, "
+        f"{last_bucket} DIV {BUCKET_ENTRIES})) AS bucket",
+    )
+    told = messages.selectExpr(
+        *("topic", "ledger_id", "entry_id", "publish_time_ms", "deliver_at_ms"),
+        "coalesce(lower(hex(ordering_key)), key) AS key",
+        f"entry_id DIV {BUCKET_ENTRIES} AS bucket",
+    )
+    within = in_buckets.join(told, ["topic", "ledger_id", "bucket"]).where(
+        "entry_id >= first_entry_id AND entry_id < end_entry_id"
+    )
+    given = within.join(
+        _last_dispatches(journal), [*_SUBSCRIPTION, "ledger_id", "entry_id"], "left"
+    )
+    return given.selectExpr(
+        *_HOLE,
+        *("entry_id", "since_ms", "age_ms", "key", "redelivery_count", "dispatched_ms"),
+        "regexp_replace(consumer, '#[0-9]+$', '') AS consumer",
+        "CASE WHEN consumer IS NOT NULL THEN 'given' WHEN deliver_at_ms > now_ms THEN 'delayed' "
+        "WHEN journal_from_ms <= publish_time_ms THEN 'waiting' ELSE 'unknown' END AS cause",
+    )
+
+
+def described_holes(aged: DataFrame, entries: DataFrame) -> DataFrame:
+    """Holes, each with consumer, cause and key of its first entry, and how many keys it has."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    firsts = entries.groupBy(*_HOLE).agg(
+        *(f.min_by(name, "entry_id").alias(name) for name in ("consumer", "cause", "key")),
+        f.max("redelivery_count").alias("redeliveries_max"),
+    )
+    return aged.drop("now_ms", "journal_from_ms").join(firsts, list(_HOLE), "left")
+
+
+def hole_consumers(entries: DataFrame) -> DataFrame:
+    """One row for each consumer of a subscription that left holes; for each cause, if it is null."""
+    return _leavers(entries, "consumer", "cause")
+
+
+def hole_keys(entries: DataFrame) -> DataFrame:
+    """One row for each key of a subscription that is in holes; null: messages without one."""
+    return _leavers(entries, "key")
+
+
+def top_leavers(leavers: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
+    """Of each subscription that is `chosen`, those with the most holes and those with the oldest."""
+    of_chosen = leavers.join(chosen.select(*_SUBSCRIPTION), list(_SUBSCRIPTION), "left_semi")
+    ranked = of_chosen.selectExpr(
+        "*",
+        "row_number() OVER (PARTITION BY topic, subscription "
+        "ORDER BY holes DESC, entries DESC, oldest_since_ms) AS by_holes",
+        "row_number() OVER (PARTITION BY topic, subscription "
+        "ORDER BY oldest_since_ms ASC NULLS LAST, holes DESC) AS by_age",
+        "count(*) OVER (PARTITION BY topic, subscription) AS leavers",
+    )
+    return ranked.where(f"by_holes <= {count} OR by_age <= {count}")
+
+
+def oldest_holes(described: DataFrame, chosen: DataFrame, count: int) -> DataFrame:
+    """At most so many of each subscription that is `chosen`."""
+    of_chosen = described.join(chosen.select(*_SUBSCRIPTION), list(_SUBSCRIPTION), "left_semi")
+    numbered = of_chosen.selectExpr(
+        "*",
+        "row_number() OVER (PARTITION BY topic, subscription "
+        "ORDER BY since_ms ASC NULLS LAST, ledger_id, first_entry_id) AS nth",
+    )
+    return numbered.where(f"nth <= {count}").drop("nth")
+
+
+def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:
+    """For each hole the first ack of an entry behind it, in the same ledger, by the journal."""
+    acked_ms = (
+        "min(acked_ms) OVER (PARTITION BY topic, subscription, ledger_id ORDER BY place DESC "
+        "ROWS UNBOUNDED PRECEDING) AS journal_since_ms"
+    )
+    acks = _acks(journal).join(holes.select(*_HOLE[:-1]).distinct(), list(_HOLE[:-1]), "left_semi")
+    both = holes.selectExpr(
+        *_HOLE, "first_entry_id AS place", "CAST(NULL AS bigint) AS acked_ms"
+    ).unionByName(acks, allowMissingColumns=True)
+    found = both.selectExpr(*_HOLE, acked_ms)
+    return found.where("first_entry_id IS NOT NULL AND journal_since_ms IS NOT NULL")
+
+
+def _acks(journal: DataFrame) -> DataFrame:
+    """Acks of whole entries that no later seek has undone."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    order = "struct(owner_epoch, sequence)"
+    rewinds = (
+        journal.where("event = 'subscribed' OR (event = 'reset' AND reason = 'seek')")
+        .groupBy(*_SUBSCRIPTION)
+        .agg(f.expr(f"max({order}) AS rewound"))
+    )
+    acks = journal.where(
+        "event = 'acked' AND unacked_indexes IS NULL AND NOT coalesce(is_cumulative, false)"
+    )
+    kept = acks.join(rewinds, list(_SUBSCRIPTION), "left").where(
+        f"rewound IS NULL OR {order} > rewound"
+    )
+    return kept.selectExpr(*_HOLE[:-1], "entry_id AS place", "time_us DIV 1000 AS acked_ms")
+
+
+def _last_dispatches(journal: DataFrame) -> DataFrame:
+    """One row for each entry that a subscription was given."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    last = "max(struct(owner_epoch, sequence, time_us, consumer, redelivery_count)) AS last"
+    dispatched = journal.where("event = 'dispatched'")
+    by_entry = dispatched.groupBy(*_SUBSCRIPTION, "ledger_id", "entry_id").agg(f.expr(last))
+    return by_entry.selectExpr(
+        *(*_SUBSCRIPTION, "ledger_id", "entry_id", "last.consumer", "last.redelivery_count"),
+        "last.time_us DIV 1000 AS dispatched_ms",
+    )
+
+
+def _leavers(entries: DataFrame, *who: str) -> DataFrame:
+    """Holes are counted once for each that has entries in them."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    by_hole = entries.groupBy(*who, *_HOLE).agg(
+        f.count("*").alias("entries"),
+        f.min("since_ms").alias("since_ms"),
+        f.max("age_ms").alias("age_ms"),
+        f.max("redelivery_count").alias("redelivery_count"),
+        f.max("dispatched_ms").alias("dispatched_ms"),
+    )
+    return by_hole.groupBy(*_SUBSCRIPTION, *who).agg(
+        f.count("*").alias("holes"),
+        f.sum("entries").alias("entries"),
+        f.min("since_ms").alias("oldest_since_ms"),
+        f.max("age_ms").alias("oldest_age_ms"),
+        f.avg("age_ms").cast("bigint").alias("mean_age_ms"),
+        f.max("redelivery_count").alias("redeliveries_max"),
+        f.max("dispatched_ms").alias("last_dispatched_ms"),
+    )

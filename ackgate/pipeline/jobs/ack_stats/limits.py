@@ -1,0 +1,116 @@
+"""Which limit of ranges held for a subscription, and since when.
+
+Pure. The first of these that says something:
+
+    --limit TOPIC=N, NAMESPACE=N, N      what is asked for, over the whole time
+    delivery journal                     what held for the topic: a step for each change
+    --config FILE                        what a broker would start with now
+    nothing                              what a broker without a file starts with
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+LIMIT_KEY: Final = "managedLedgerMaxUnackedRangesToPersist"
+
+FROM_OPTION: Final = "option"
+FROM_JOURNAL: Final = "journal"
+FROM_CONFIG: Final = "config"
+FROM_DEFAULT: Final = "default"
+
+
+class LimitStep(NamedTuple):
+    """A limit from a time on."""
+
+    from_ms: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limit of one subscription over time."""
+
+    steps: tuple[LimitStep, ...]
+    """At least one, by time. The first holds before its time, too: older ones are not known."""
+    source: str
+
+    @property
+    def newest(self) -> int:
+        """The limit at the end."""
+        return self.steps[-1].limit
+
+    def at(self, times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The limit at each time."""
+        begins = np.array([step.from_ms for step in self.steps], np.int64)
+        limits = np.array([step.limit for step in self.steps], np.int64)
+        return limits[np.maximum(np.searchsorted(begins, times_ms, side="right") - 1, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """What is said of limits beside the journal."""
+
+    configured: int
+    is_default: bool = False
+    """Nobody named a file."""
+    asked: int | None = None
+    """For all that `asked_of` does not name."""
+    asked_of: Mapping[str, int] | None = None
+    """By full name of a topic, or by namespace: ``tenant/namespace``."""
+
+    def limits(self, topic: str, told: Sequence[LimitStep] = ()) -> Limits:
+        """Of a topic's subscriptions; `told` by the journal, by time."""
+        asked = self._asked(topic)
+        if asked is not None:
+            return Limits((LimitStep(0, asked),), FROM_OPTION)
+        if told:
+            return Limits(_changes(told), FROM_JOURNAL)
+        source = FROM_DEFAULT if self.is_default else FROM_CONFIG
+        return Limits((LimitStep(0, self.configured),), source)
+
+    def _asked(self, topic: str) -> int | None:
+        of = self.asked_of or {}
+        namespace = "/".join(topic.partition("://")[2].split("/")[:2])
+        return of.get(topic, of.get(namespace, self.asked))
+
+
+def limit_rule(words: Iterable[str], configured: int, *, is_default: bool) -> LimitRule:
+    """`words`: of ``--limit``, each ``RANGES`` or ``NAME=RANGES``. Raises `ConfigurationError`."""
+    asked: int | None = None
+    asked_of: dict[str, int] = {}
+    for word in words:
+        name, sign, digits = word.rpartition("=")
+        if not (digits.isascii() and digits.isdigit()):
+            raise ConfigurationError(
+                f"--limit {word}: wants a number of ranges, or NAMESPACE=RANGES or TOPIC=RANGES"
+            )
+        if not sign:
+            asked = int(digits)
+        elif name.count("/") == 1 or "://" in name:
+            asked_of[name] = int(digits)
+        else:
+            raise ConfigurationError(
+                f"--limit {word}: {name!r} is neither a namespace (tenant/namespace) "
+                "nor a topic (persistent://tenant/namespace/topic)"
+            )
+    return LimitRule(configured, is_default, asked, asked_of)
+
+
+def _changes(told: Sequence[LimitStep]) -> tuple[LimitStep, ...]:
+    """Steps at which the limit became another one; a clock that went back is taken to stand still."""
+    kept = [told[0]]
+    for step in told[1:]:
+        if step.limit != kept[-1].limit:
+            kept.append(LimitStep(max(step.from_ms, kept[-1].from_ms), step.limit))
+    return tuple(kept)
