@@ -38,7 +38,8 @@ from ackgate.pipeline.data_addresses import (
     bookies_below,
     check_directory,
     is_remote,
-    shown_address,
+    joined,
+    plain_address,
 )
 from ackgate.pipeline.options import near_matches
 
@@ -89,6 +90,13 @@ class StorageAddress:
     """May hold a user's password, when it is an fsspec address."""
     bookies: tuple[str, ...] = field(repr=False)
     settings: PersistenceSettings = field(repr=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any of it takes fsspec to open."""
+        scheme, where = parse_metadata_url(self.metadata_url)
+        is_remote_store = scheme is MetadataScheme.SQLITE and is_remote(where)
+        return is_remote_store or any(map(is_remote, self.bookies))
 
     @property
     def password(self) -> bytes:
@@ -265,11 +273,18 @@ def storage_address(options: SourceOptions) -> StorageAddress:
     settings = load_settings(config).settings
     persistence = settings.persistence
     roots = options.paths or tuple(filter(None, (settings.broker.data_directory,)))
+    roots = tuple(map(plain_address, roots))
     url = options.metadata_url or persistence.metadata_store_url
     if not url and not roots:
         raise CallerError("option path is missing: it names the data directory")
-    url = url or f"sqlite:{roots[0].rstrip('/')}/{metadata_path(Path()).name}"
-    return StorageAddress(url, _bookies(options, persistence, roots), persistence)
+    url = url or f"sqlite:{joined(roots[0], metadata_path(Path()).name)}"
+    bookies = tuple(map(plain_address, _bookies(options, persistence, roots)))
+    return StorageAddress(_plain_url(url), bookies, persistence)
+
+
+def _plain_url(url: str) -> str:
+    scheme, where = parse_metadata_url(url)
+    return f"sqlite:{plain_address(where)}" if scheme is MetadataScheme.SQLITE else url
 
 
 def open_catalogue(options: SourceOptions) -> Catalogue:
@@ -283,7 +298,7 @@ def open_catalogue(options: SourceOptions) -> Catalogue:
             return Catalogue(ZooKeeperNodes(address.metadata_url, address.settings))
         case MetadataScheme.SQLITE:
             if is_remote(where):
-                return Catalogue(FetchedSqliteNodes(where, shown_address(where)))
+                return Catalogue(FetchedSqliteNodes(where))
             if not Path(where).is_file():
                 raise ConfigurationError(f"no broker has kept anything here: there is no {where}")
             return Catalogue(SqliteNodes(Path(where)))

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.errors import ConfigurationError, MetadataStoreError
 from ackgate.persistence.metadata.rules import split
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite_file import connect_reader, translated
 from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.pipeline.data_addresses import shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,20 +87,16 @@ class SqliteNodes:
 class FetchedSqliteNodes(SqliteNodes):
     """A SQLite file at an fsspec address."""
 
-    def __init__(self, address: str, shown: str) -> None:
-        """`shown` is the address as people may see it."""
-        self._scratch = Path(tempfile.mkdtemp(prefix="ackgate-catalogue-"))
-        try:
-            super().__init__(_fetched(address, shown, self._scratch))
-        except BaseException:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            raise
-        self.where = shown
+    def __init__(self, address: str) -> None:
+        with contextlib.ExitStack() as stack:
+            super().__init__(stack.enter_context(fetched_sqlite(address)))
+            self._scratch = stack.pop_all()
+        self.where = shown_address(address)
 
     def close(self) -> None:
         """As `Nodes.close`."""
         super().close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.close()
 
 
 class ZooKeeperNodes:
@@ -148,8 +144,27 @@ class ZooKeeperNodes:
             self._loop.close()
 
 
+_ATTEMPTS_MAX: Final = 5
+_LOG_HEADER_BYTES: Final = 32
+"""Of a write-ahead log: its salt, too, which changes when the log begins anew."""
+
+
+@contextlib.contextmanager
+def fetched_sqlite(address: str) -> Iterator[Path]:
+    """A copy of a SQLite file at an fsspec address, for the time of a `with`.
+
+    Raises `ConfigurationError` when there is none, `MetadataStoreError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ackgate-catalogue-") as scratch:
+        yield _fetched(address, shown_address(address), Path(scratch))
+
+
 def _fetched(address: str, shown: str, scratch: Path) -> Path:
-    """The file as last committed: the log is fetched first, since a checkpoint empties it."""
+    """The file as last committed.
+
+    Its log is fetched last: as long as that has not begun anew meanwhile, it has everything that may
+    have been brought into the file while that was on its way.
+    """
     import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
 
     target = scratch / "metadata.sqlite"
@@ -157,11 +172,24 @@ def _fetched(address: str, shown: str, scratch: Path) -> Path:
         files, path = fsspec.core.url_to_fs(address)
         if not files.exists(path):
             raise ConfigurationError(f"no broker has kept anything here: there is no {shown}")
-        if files.exists(path + "-wal"):
-            files.get_file(path + "-wal", str(target) + "-wal")
-        files.get_file(path, str(target))
+        for _ in range(_ATTEMPTS_MAX):
+            before = _log(files, path)[:_LOG_HEADER_BYTES]
+            files.get_file(path, str(target))
+            log = _log(files, path)
+            if log[:_LOG_HEADER_BYTES] == before:
+                if log:
+                    target.with_name(target.name + "-wal").write_bytes(log)
+                return target
     except (OSError, ValueError, ImportError) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise MetadataStoreError(f"{shown} cannot be fetched: {error}") from error
-    return target
+    raise MetadataStoreError(f"{shown} is written to faster than it can be fetched")
+
+
+def _log(files: Any, path: str) -> bytes:  # noqa: ANN401 - fsspec has no types
+    files.invalidate_cache()
+    try:
+        return bytes(files.cat_file(path + "-wal"))
+    except FileNotFoundError:
+        return b""

@@ -1,5 +1,9 @@
 """Where data may lie: a path of this machine, or any address that fsspec opens.
 
+    /data               file:/data    file:///data    local:///data     paths of this machine
+    s3://bucket/data    https://host/data    hdfs://name/data           addresses
+    simplecache::s3://bucket/data                                       one by way of another
+
 Edge: lists directories. What is told of an address leaves out the user and password in it.
 """
 
@@ -12,7 +16,9 @@ from typing import Final
 from ackgate.errors import ConfigurationError, StorageError
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*(?:::|://)")
+_LOCAL: Final = re.compile(r"(?:file|local):(?://(?:localhost)?)?(?=/)")
 _USER: Final = re.compile(r"//[^/@]*@")
+_QUERY: Final = re.compile(r"\?[^:]*")
 
 
 def is_remote(address: str) -> bool:
@@ -20,9 +26,29 @@ def is_remote(address: str) -> bool:
     return _ADDRESS.match(address) is not None
 
 
+def plain_address(address: str) -> str:
+    """The same without a word that says it is on this machine, as Hadoop and fsspec write it."""
+    return _LOCAL.sub("", address, count=1) if _LOCAL.match(address) else address
+
+
 def shown_address(address: str) -> str:
-    """As people may see it."""
-    return _USER.sub("//", address)
+    """As people may see it: without user, password and query."""
+    return _QUERY.sub("", _USER.sub("//", address))
+
+
+def joined(address: str, name: str) -> str:
+    """A name below an address. Of one by way of another, the first that has a path is meant."""
+    links = address.split("::")
+    at = next((i for i, link in enumerate(links) if "://" in link), len(links) - 1)
+    links[at] = f"{links[at].rstrip('/')}/{name}"
+    return "::".join(links)
+
+
+def last_part(address: str) -> str:
+    """The name at an address's end."""
+    links = address.split("::")
+    link = next((link for link in links if "://" in link), links[-1])
+    return link.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 def check_directory(root: str) -> None:
@@ -46,14 +72,14 @@ def bookies_below(root: str) -> tuple[str, ...]:
 
     Raises `ConfigurationError` when there are none, `StorageError`.
     """
-    above = f"{root.rstrip('/')}/bookies"
+    above = joined(root, "bookies")
     try:
         names = _remote_directories(above) if is_remote(root) else _directories(Path(above))
     except (OSError, ValueError, ImportError) as error:
         raise StorageError(f"{shown_address(above)} cannot be read: {error}") from error
     if not names:
         raise ConfigurationError(f"no bookies in {shown_address(above)}")
-    return tuple(f"{above}/{name}" for name in sorted(names))
+    return tuple(joined(above, name) for name in sorted(names))
 
 
 def _directories(above: Path) -> list[str]:
@@ -64,10 +90,8 @@ def _remote_directories(above: str) -> list[str]:
     import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
 
     files, path = fsspec.core.url_to_fs(above)
-    if not files.isdir(path):
+    try:
+        found = files.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [
-        str(entry["name"]).rstrip("/").rpartition("/")[2]
-        for entry in files.ls(path, detail=True)
-        if entry["type"] == "directory"
-    ]
+    return [last_part(str(entry["name"])) for entry in found if entry["type"] == "directory"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor.position import ENTRY_ID_MAX
@@ -82,7 +81,7 @@ def plan_read(options: SourceOptions) -> ReadPlan:
     Raises `CallerError`, `ConfigurationError`, `StorageError`, `CorruptRecordError`.
     """
     address = storage_address(options)
-    bookies = find_bookies(map(Path, address.bookies), password=address.password)
+    bookies = find_bookies(address.bookies, password=address.password)
     with open_catalogue(options) as catalogue:
         planning = _Planning(catalogue, options, address, bookies)
         return ReadPlan(bookies, list(together(planning.tasks())))

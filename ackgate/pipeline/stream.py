@@ -11,17 +11,14 @@ Spark asks for the end once, and takes what the limit leaves for all that there 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from ackgate.cursor.position import EARLIEST, Position
-from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
-from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, quiet_logs
-from ackgate.persistence.ports import LedgerState
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.pipeline.borders import last_confirmed
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import OF_READS
 from ackgate.pipeline.planning import ReadTask, merged, together
@@ -46,9 +43,8 @@ from ackgate.pipeline.stream_offsets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from ackgate.persistence.ports import LedgerClient, LedgerMetadata
     from ackgate.pipeline.catalogue import Catalogue, StorageAddress, Topic
     from ackgate.pipeline.options import SourceOptions
 
@@ -103,7 +99,7 @@ class AckgateStreamReader(DataSourceStreamReader):
         """What lies between two offsets. Raises `CorruptRecordError` naming a trimmed range."""
         starts, stops = decode_offset(start), decode_offset(end)
         address = storage_address(self._options)
-        bookies = find_bookies(map(Path, address.bookies), password=address.password)
+        bookies = find_bookies(address.bookies, password=address.password)
         with open_catalogue(self._options) as catalogue:
             tasks = [
                 task
@@ -163,18 +159,10 @@ def _ledger_ends(
         topic.name: [catalogue.ledger(i) for i in _ledger_ids(catalogue, topic, options)]
         for topic in catalogue.topics(options.topics)
     }
-    open_ones = [
-        metadata
-        for ledgers in owned.values()
-        for metadata in ledgers
-        if metadata.state is not LedgerState.CLOSED
-    ]
-    confirmed = _confirmed(address, open_ones) if open_ones else {}
+    everything = [about for ledgers in owned.values() for about in ledgers]
+    confirmed = last_confirmed(address, everything)
     return {
-        topic: [
-            LedgerEnd(about.ledger_id, confirmed.get(about.ledger_id, about.last_entry_id))
-            for about in ledgers
-        ]
+        topic: [LedgerEnd(about.ledger_id, confirmed[about.ledger_id]) for about in ledgers]
         for topic, ledgers in owned.items()
     }
 
@@ -187,26 +175,3 @@ def _ledger_ids(catalogue: Catalogue, topic: Topic, options: SourceOptions) -> l
         ids = (ledger.ledger_id for ledger in catalogue.journal(topic).ledgers)
     # One that is named but gone is being trimmed right now.
     return sorted(ledger_id for ledger_id in ids if ledger_id in catalogue.ledger_nodes)
-
-
-def _confirmed(address: StorageAddress, ledgers: Sequence[LedgerMetadata]) -> Mapping[int, int]:
-    with quiet_logs():
-        return asyncio.run(_ask(address, [about.ledger_id for about in ledgers]))
-
-
-async def _ask(address: StorageAddress, ledger_ids: Sequence[int]) -> dict[int, int]:
-    bookies = tuple(map(Path, address.bookies))
-    places = StoragePlaces(Path(), address.metadata_url, bookies, address.settings)
-    async with opened_storage(places) as storage:
-        return {i: await _last_confirmed(storage.client, i, places.password) for i in ledger_ids}
-
-
-async def _last_confirmed(client: LedgerClient, ledger_id: int, password: bytes) -> int:
-    try:
-        reader = await client.open_without_recovery(ledger_id, password=password)
-    except NoSuchLedgerError:
-        return -1
-    try:
-        return reader.last_add_confirmed
-    finally:
-        await reader.close()

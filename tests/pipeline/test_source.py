@@ -15,6 +15,7 @@ from ackgate.persistence.offline_storage import opened_storage, storage_places
 from ackgate.persistence.paths import cursor_path, topic_path
 from ackgate.pipeline import register
 from ackgate.testing.broker_process import BrokerProcess
+from tests.unit.pipeline.loopback_files import served
 
 MESSAGES = 60
 TOPIC = "persistent://public/default/orders"
@@ -134,6 +135,16 @@ def test_ledgers_with_the_files_that_hold_them(broker, tables):
     assert of_topic.collect() == [(cursor.ledger_id,)]
     chosen = tables(broker, "ledgers", ledgerIds=f"{messages.ledger_id},1000-2000")
     assert [row.role for row in chosen.collect()] == ["messages"]
+
+
+def test_workers_read_over_http_what_the_driver_found_there(broker, tables, spark):
+    pytest.importorskip("aiohttp")
+    broker.kill()
+    with served(broker.data_directory.parent) as root:
+        reader = spark.read.format("ackgate").option("topic", "orders").option("table", "messages")
+        rows = reader.load(f"{root}/{broker.data_directory.name}").collect()
+    # The last one is confirmed by none behind it, and whether a broker lives nobody can tell from here.
+    assert sorted(row.entry_id for row in rows) == list(range(MESSAGES - 1))
 
 
 def test_damage_fails_or_is_skipped_and_told(broker, tables, tmp_path):

@@ -8,11 +8,9 @@ entry was not found.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import ConfigurationError, StorageError
-from ackgate.persistence.ledgers.disk import OsDisk
 from ackgate.persistence.ledgers.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.fragment_storage import FragmentStorage
 from ackgate.persistence.ledgers.journal_view import JournalView
@@ -20,8 +18,10 @@ from ackgate.persistence.ledgers.layout import JOURNAL_DIRECTORY, LEDGERS_DIRECT
 from ackgate.persistence.ledgers.settings import BookieSettings
 from ackgate.persistence.ports import DigestType
 from ackgate.pipeline.storage.fragment_stream import FragmentStream
+from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from ackgate.persistence.ledgers.disk import Disk, DiskFile
@@ -119,16 +119,16 @@ class OpenBookies:
 
     def __init__(self, places: BookiePlaces) -> None:
         self._places = places
-        self._disk = OsDisk()
         self._open: dict[str, BookieFiles] = {}
 
     def bookie(self, bookie_id: str) -> BookieFiles | None:
         """None: it is not among the places, or its directory is gone."""
         files = self._open.get(bookie_id)
-        directory = self._places.directories.get(bookie_id)
-        if files is None and directory is not None:
+        address = self._places.directories.get(bookie_id)
+        if files is None and address is not None:
+            disk, directory = place_of(address)
             try:
-                files = BookieFiles(self._disk, bookie_id, Path(directory))
+                files = BookieFiles(disk, bookie_id, directory)
             except FileNotFoundError:
                 return None
             self._open[bookie_id] = files

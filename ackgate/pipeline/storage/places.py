@@ -2,7 +2,7 @@
 
 Edge: looks for ``bookie.json`` once, on the driver; what comes out of it is plain and can be pickled.
 Ledger metadata names bookies by id, and directories may have been moved or copied since: a bookie is
-where its ``bookie.json`` is.
+where its ``bookie.json`` is. A directory is a path of this machine or an address that fsspec opens.
 """
 
 from __future__ import annotations
@@ -13,56 +13,46 @@ from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.ledgers.layout import IDENTITY_FILE
+from ackgate.pipeline.data_addresses import shown_address
+from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
-BOOKIES_DIRECTORY = "bookies"
-"""Where a broker's data directory has its bookies."""
+    from ackgate.pipeline.storage.remote_disk import Place
 
 _FORMAT = 1
+_IDENTITY_BYTES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class BookiePlaces:
     """Bookies by id, and the password of the ledgers' digests."""
 
-    directories: Mapping[str, str]
+    directories: Mapping[str, str] = field(repr=False)
+    """Paths or addresses; may hold a user's password."""
     password: bytes = field(default=b"", repr=False)
 
 
-def bookies_below(data_directory: Path, *, password: bytes = b"") -> BookiePlaces:
-    """The bookies of a broker's data directory.
-
-    Raises `ConfigurationError` when there are none.
-    """
-    parent = data_directory / BOOKIES_DIRECTORY
-    if not parent.is_dir():
-        raise ConfigurationError(
-            f"{data_directory} is not a broker's data directory: there is no {parent}"
-        )
-    return find_bookies(sorted(parent.iterdir()), password=password)
-
-
-def find_bookies(directories: Iterable[Path], *, password: bytes = b"") -> BookiePlaces:
+def find_bookies(addresses: Iterable[str], *, password: bytes = b"") -> BookiePlaces:
     """The bookies among these directories; others are passed over.
 
     Raises `ConfigurationError` when none is a bookie's, or two are the same one's.
     """
     found: dict[str, str] = {}
     looked_at = []
-    for directory in directories:
-        looked_at.append(str(directory))
-        bookie_id = _identity(directory)
+    for address in addresses:
+        place = place_of(address)
+        looked_at.append(str(place.path))
+        bookie_id = _identity(place)
         if bookie_id is None:
             continue
         if bookie_id in found:
             raise ConfigurationError(
-                f"{found[bookie_id]} and {directory} are both bookie {bookie_id}: one is a copy of "
-                "the other"
+                f"{shown_address(found[bookie_id])} and {place.path} are both bookie {bookie_id}: "
+                "one is a copy of the other"
             )
-        found[bookie_id] = str(directory)
+        found[bookie_id] = address
     if not found:
         raise ConfigurationError(
             f"no bookie's directory (one with a {IDENTITY_FILE}) among {', '.join(looked_at)}"
@@ -70,10 +60,14 @@ def find_bookies(directories: Iterable[Path], *, password: bytes = b"") -> Booki
     return BookiePlaces(found, password)
 
 
-def _identity(directory: Path) -> str | None:
-    path = directory / IDENTITY_FILE
+def _identity(place: Place) -> str | None:
+    path = place.path / IDENTITY_FILE
     try:
-        text = path.read_bytes()
+        file = place.disk.open_read(path)
+        try:
+            text = file.read(0, _IDENTITY_BYTES_MAX)
+        finally:
+            file.close()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -31,7 +31,7 @@ class Written:
     @property
     def places(self) -> BookiePlaces:
         present = [directory for directory in self.directories if directory.is_dir()]
-        return find_bookies(present, password=self.password)
+        return find_bookies(map(str, present), password=self.password)
 
     def file(self, bookie: int) -> Path:
         """The ledger's only fragment file there."""

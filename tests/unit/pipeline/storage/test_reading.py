@@ -20,11 +20,12 @@ from ackgate.persistence.ports import (
     LedgerOptions,
     LedgerState,
 )
+from ackgate.pipeline.data_addresses import bookies_below
 from ackgate.pipeline.readers.corrupt import read_corrupt
 from ackgate.pipeline.storage.block_search import offset_before
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.damage import Damage
-from ackgate.pipeline.storage.places import bookies_below, find_bookies
+from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.reading import read_range
 from ackgate.pipeline.storage.splits import split_ranges
@@ -236,14 +237,14 @@ async def test_bookies_are_found_by_what_they_say_of_themselves(
     bookies.mkdir(parents=True)
     for i, directory in enumerate(written.directories):
         directory.rename(bookies / f"moved-{2 - i}")
-    places = bookies_below(tmp_path / "data")
+    places = find_bookies(bookies_below(str(tmp_path / "data")))
     found = [b for part in written.ranges for b in read_range(places, part)]
     assert sum(len(batch.payloads) for batch in found) == 300
     shutil.copytree(bookies / "moved-0", bookies / "copied")
     with pytest.raises(ConfigurationError, match="is a copy"):
-        bookies_below(tmp_path / "data")
+        find_bookies(bookies_below(str(tmp_path / "data")))
     with pytest.raises(ConfigurationError, match="no bookie's directory"):
-        find_bookies([tmp_path])
+        find_bookies([str(tmp_path)])
 
 
 async def test_the_table_corrupt_names_each_place(ledgers: Ledgers) -> None:
