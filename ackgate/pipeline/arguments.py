@@ -99,6 +99,10 @@ def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
     return settings
 
 
+def _files(text: str) -> tuple[Path, ...]:
+    return tuple(Path(word.strip()) for word in text.split(",") if word.strip())
+
+
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="made whole at the end, or not"
@@ -124,6 +128,18 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master", default="local[*]", help="local[N] or spark://HOST:PORT (default: local[*])"
+    )
+    group.add_argument(
+        "--py-files",
+        type=_files,
+        default=(),
+        metavar="FILE[,FILE]",
+        help="what workers are to import: wheels (of ackgate), zips, modules",
+    )
+    group.add_argument(
+        "--executor-python",
+        metavar="PROGRAM",
+        help="Python on the workers: a path, or a name for each PATH (default: this one's path)",
     )
     group.add_argument("--format", choices=FORMATS, default="parquet", help="of results")
     group.add_argument("--driver-memory", default="1g", metavar="SIZE", help="(default: 1g)")

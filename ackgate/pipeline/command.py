@@ -1,7 +1,8 @@
 """``ackgate pipeline JOB``: a session, the job, its output and its summary; errors in one line.
 
-Edge: the terminal. Exit codes: 0 fine; 1 failed, or the job found what must not be; 2 a wrong command
-line, or an output that exists; 130 interrupted. The summary is the only thing on standard output.
+Edge: the terminal. Exit codes: 0 fine; 1 failed on the way, or the job found what must not be; 2 refused:
+whoever asked has to ask for something else (a topic that is not there, an output that is); 130 and 143
+interrupted and terminated. The summary is the only thing on standard output.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.errors import AckGateError, ConfigurationError, OwnershipError
+from ackgate.errors import AckGateError, CallerError, ConfigurationError, OwnershipError
 from ackgate.pipeline import register
 from ackgate.pipeline.arguments import needs_spark, parse_command, spark_settings
-from ackgate.pipeline.failures import is_of_spark, told_by
+from ackgate.pipeline.data_check import check_data
+from ackgate.pipeline.failures import is_of_spark, not_started, told_by
 from ackgate.pipeline.job import DataAddress, JobRun
 from ackgate.pipeline.outputs import staged_output
-from ackgate.pipeline.prerequisites import check_spark_can_run
+from ackgate.pipeline.prerequisites import check_master, check_spark_can_run
 from ackgate.pipeline.progress import Progress
 from ackgate.pipeline.summary_text import summary_json, summary_text
 
@@ -33,10 +35,13 @@ if TYPE_CHECKING:
     from ackgate.pipeline.job import Job, JobSummary
 
 EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 2
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
 
 SUMMARY_FILE: Final = "summary.json"
+JAVA_LOG_BYTES_MAX: Final = 100_000
+"""From the end of what Java said, to tell why it did not start."""
 
 
 def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: ANN401 - no types
@@ -48,12 +53,14 @@ def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: AN
     arguments, job = parse_command(words)
     try:
         summary = _run(job, arguments, spark)
+    except _TerminatedError:
+        return _failed("terminated; nothing was written", EXIT_TERMINATED)
     except KeyboardInterrupt:
         return _failed("interrupted; nothing was written", EXIT_INTERRUPTED)
     except AckGateError as error:
         _trace(arguments)
-        is_usage = isinstance(error, OwnershipError | ValueError)
-        return _failed(str(error), EXIT_USAGE if is_usage else EXIT_FAILED)
+        is_refused = isinstance(error, CallerError | ConfigurationError | OwnershipError)
+        return _failed(str(error), EXIT_REFUSED if is_refused else EXIT_FAILED)
     except Exception as error:
         _trace(arguments)
         if not is_of_spark(error):
@@ -66,10 +73,14 @@ def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: AN
 
 def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # noqa: ANN401
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_interruptible())
         is_on_spark = needs_spark(job)
         if is_on_spark and spark is None:
             check_spark_can_run()
+            check_master(arguments.master)
         data = _data_address(arguments) if is_on_spark else DataAddress({})
+        if is_on_spark:
+            check_data(data.options)
         staging = stack.enter_context(staged_output(arguments.output))
         if is_on_spark and spark is None:
             spark = stack.enter_context(_session(arguments))
@@ -95,11 +106,8 @@ def _data_address(arguments: argparse.Namespace) -> DataAddress:
     """Raises `ConfigurationError`."""
     if arguments.data_dir is None and arguments.metadata_url is None:
         raise ConfigurationError("--data-dir (or --metadata-url and --bookies) says where to read")
-    path = arguments.data_dir
-    if path is not None and "://" not in path and not Path(path).is_dir():
-        raise ConfigurationError(f"--data-dir {path}: there is no such directory")
     options = {
-        "path": path,
+        "path": arguments.data_dir,
         "config": arguments.config,
         "metadataUrl": arguments.metadata_url,
         "bookies": arguments.bookies,
@@ -111,23 +119,37 @@ def _data_address(arguments: argparse.Namespace) -> DataAddress:
 
 @contextlib.contextmanager
 def _session(arguments: argparse.Namespace) -> Iterator[Any]:
-    from ackgate.pipeline.session import local_session  # noqa: PLC0415 - Spark, when it is needed
+    from ackgate.pipeline import session as sessions  # noqa: PLC0415 - Spark, when it is needed
 
+    is_quiet = not arguments.verbose
     with tempfile.TemporaryDirectory(
         prefix="ackgate-pipeline-", ignore_cleanup_errors=True
-    ) as scratch:
-        session = local_session(
-            arguments.master,
-            app_name=f"ackgate {arguments.job}",
-            scratch=Path(scratch),
-            driver_memory=arguments.driver_memory,
-            settings=spark_settings(arguments),
-        )
-        if not arguments.verbose:
-            _hush(session)
+    ) as directory:
+        scratch = Path(directory)
+        log = scratch / "java.log"
+        try:
+            with sessions.java_output(log if is_quiet else None):
+                session = sessions.local_session(
+                    arguments.master,
+                    app_name=f"ackgate {arguments.job}",
+                    scratch=scratch,
+                    driver_memory=arguments.driver_memory,
+                    settings=spark_settings(arguments),
+                    executor_python=arguments.executor_python,
+                    py_files=arguments.py_files,
+                    log_level="off" if is_quiet else "warn",
+                )
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise ConfigurationError(not_started(str(error), _tail(log))) from error
+        if is_quiet:
+            _hush()
         register(session)
         try:
-            with _interruptible():
+            with _interruptible():  # again: the session has brought its own way
+                if sessions.is_cluster(arguments.master):
+                    sessions.wait_for_executors(session, _tell)
                 yield session
         except KeyboardInterrupt:
             raise  # amid a call to Java, which cannot be called again; it ends with this process
@@ -137,9 +159,15 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
         _stop(session)
 
 
-def _hush(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
-    """No page of traces for a task that failed, nor for a call to Java that was interrupted."""
-    session.sparkContext.setLogLevel("OFF")
+def _tail(log: Path) -> str:
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - JAVA_LOG_BYTES_MAX))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def _hush() -> None:
+    """No page of traces for a call to Java that was interrupted."""
     logging.getLogger().addFilter(lambda _: False)  # py4j's own; loggers with a name are not asked
 
 
@@ -148,20 +176,30 @@ def _stop(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
         session.stop()
 
 
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM: whoever started this wants it to end."""
+
+
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Python's own way of being interrupted.
+    """Python's own way of being interrupted, for SIGTERM as well.
 
     PySpark's handler calls Java amid a call to Java, which ends in a page of traces.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminate = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, terminate)
+
+
+def _terminate(*_: object) -> None:
+    raise _TerminatedError
 
 
 def _trace(arguments: argparse.Namespace) -> None:
@@ -170,5 +208,9 @@ def _trace(arguments: argparse.Namespace) -> None:
 
 
 def _failed(why: str, code: int) -> int:
-    print(f"ackgate: {why}", file=sys.stderr)  # noqa: T201
+    _tell(f"ackgate: {why}")
     return code
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

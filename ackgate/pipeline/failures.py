@@ -25,6 +25,8 @@ _PYTHON_LINE: Final = re.compile(r"^(?P<told>[\w.]+(?:Error|Exception): .+)$", r
 _JAVA_FRAME: Final = re.compile(r"^\s*(?:at .+\(.*\)|\.\.\. \d+ more)\s*$")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
+_JAVA_COMPLAINT: Final = re.compile(r"^(?:Error|Exception in thread|Invalid|Unrecognized)\b")
+
 LINE_CHARACTERS_MAX: Final = 1_000
 
 
@@ -35,15 +37,29 @@ def told_by(text: str) -> str:
         return _cut(own[-1])
     missing = _NO_MODULE.search(text)
     if missing:
-        return (
-            f"the cluster's workers lack the package {missing['module'].partition('.')[0]!r}: "
-            "install ackgate[spark] in their Python, in the same versions"
-        )
+        return _lacking(missing["module"].partition(".")[0])
     python = _PYTHON_LINE.findall(text)
     if python:
         return _cut(python[-1])
     lines = [line.strip() for line in text.splitlines() if not _JAVA_FRAME.match(line)]
     return _cut(next((line for line in lines if line), "Spark failed and did not say why"))
+
+
+def _lacking(package: str) -> str:
+    if package == "ackgate":
+        way = "ship its wheel (--py-files), or install it in their Python, in the same version"
+    else:
+        way = "install ackgate[spark] in their Python, in the same versions"
+    return f"the cluster's workers lack the package {package!r}: {way}"
+
+
+def not_started(error: str, java_output: str) -> str:
+    """Why there is no session: Java's own word if it ended, else Spark's."""
+    lines = [line.strip() for line in java_output.splitlines()]
+    for line in lines:
+        if _JAVA_COMPLAINT.search(line):
+            return f"Spark did not start: {_cut(line)}"
+    return f"Spark did not start: {told_by(error)}"
 
 
 def is_of_spark(error: BaseException) -> bool:

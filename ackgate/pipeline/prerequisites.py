@@ -1,7 +1,7 @@
-"""What a session needs and pip does not bring: Java, and the packages of the `spark` extra.
+"""What a session needs and pip does not bring: Java, the packages of the `spark` extra, a master.
 
-Edge: asks the ``java`` that Spark would start. Looked at before anything is started or written, since
-what Spark itself says of it is a page of scripts and traces.
+Edge: asks the ``java`` that Spark would start, and knocks at the master. Looked at before anything is
+started or written, since what Spark itself says of it is a page of scripts and traces.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,9 @@ JAVA_LEAST: Final = 17
 _PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _SECONDS_MAX: Final = 30.0
+_MASTER: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|spark://.+|yarn|k8s://.+")
+_MASTER_ADDRESS: Final = re.compile(r"(?P<host>\[[^\]]+\]|[^:]+):(?P<port>\d{1,5})")
+_KNOCK_SECONDS: Final = 5.0
 
 
 def check_spark_can_run() -> None:
@@ -57,3 +61,26 @@ def check_java(java: str) -> None:
         raise ConfigurationError(
             f"Spark needs Java {JAVA_LEAST} or newer; {found} is Java {version[1]}"
         )
+
+
+def check_master(master: str) -> None:
+    """Raises `ConfigurationError` for an unknown kind of master, and for one where nobody answers.
+
+    Spark itself would ask for a minute, and then say so on a page.
+    """
+    if not _MASTER.fullmatch(master):
+        raise ConfigurationError(f"--master {master}: wants local[N], or spark://HOST:PORT")
+    if not master.startswith("spark://"):
+        return
+    faults = []
+    for word in master.removeprefix("spark://").split(","):  # one of several may be on duty
+        address = _MASTER_ADDRESS.fullmatch(word)
+        if address is None or int(address["port"]) > 65_535:
+            raise ConfigurationError(f"--master {master}: {word!r} is not HOST:PORT")
+        try:
+            place = (address["host"].strip("[]"), int(address["port"]))
+            socket.create_connection(place, _KNOCK_SECONDS).close()
+            return
+        except OSError as error:
+            faults.append(f"{word}: {error.strerror or error}")
+    raise ConfigurationError(f"--master {master}: no master answers ({'; '.join(faults)})")

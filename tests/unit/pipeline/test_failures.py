@@ -33,7 +33,14 @@ Caused by: java.io.IOException: something else
         (
             "ModuleNotFoundError: No module named 'ackgate.cursor'",
             (
-                "the cluster's workers lack the package 'ackgate': install ackgate[spark] in their "
+                "the cluster's workers lack the package 'ackgate': ship its wheel (--py-files), or "
+                "install it in their Python, in the same version"
+            ),
+        ),
+        (
+            "ModuleNotFoundError: No module named 'numpy'",
+            (
+                "the cluster's workers lack the package 'numpy': install ackgate[spark] in their "
                 "Python, in the same versions"
             ),
         ),

@@ -1,11 +1,12 @@
 """Without Java 17 and the packages nothing is started, and it is said what is missing."""
 
 import importlib.util
+import socket
 
 import pytest
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.prerequisites import check_java, check_spark_can_run
+from ackgate.pipeline.prerequisites import check_java, check_master, check_spark_can_run
 
 
 def java_that_says(tmp_path, text):
@@ -53,3 +54,31 @@ def test_missing_packages_are_named(monkeypatch):
 
     with pytest.raises(ConfigurationError, match=r"pyspark is not installed.*ackgate\[spark\]"):
         check_spark_can_run()
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]", "yarn"])
+def test_masters_that_need_no_answer(master):
+    check_master(master)
+
+
+@pytest.mark.parametrize("master", ["", "locally", "http://host:7077", "spark://"])
+def test_an_unknown_kind_of_master_is_refused(master):
+    with pytest.raises(ConfigurationError, match=r"wants local\[N\], or spark://HOST:PORT"):
+        check_master(master)
+
+
+@pytest.mark.parametrize("address", ["host", "host:", "host:70000", "host:1x"])
+def test_a_master_without_a_port_is_refused(address):
+    with pytest.raises(ConfigurationError, match="is not HOST:PORT"):
+        check_master(f"spark://{address}")
+
+
+def test_one_master_that_answers_is_enough_and_none_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            gone = f"127.0.0.1:{other.getsockname()[1]}"
+        check_master(f"spark://{gone},{there}")
+
+        with pytest.raises(ConfigurationError, match=rf"no master answers \({gone}: .*refused"):
+            check_master(f"spark://{gone}")

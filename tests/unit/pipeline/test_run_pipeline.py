@@ -3,13 +3,20 @@
 import contextlib
 import json
 import os
+import signal
 import sys
 from types import ModuleType
 
 import pytest
 
 from ackgate.__main__ import main
-from ackgate.errors import ConfigurationError, StorageError
+from ackgate.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    NoSuchNodeError,
+    OwnershipError,
+    StorageError,
+)
 from ackgate.pipeline import arguments, command
 from ackgate.pipeline.job import JobSummary, SummaryTable
 
@@ -63,6 +70,7 @@ def job(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(arguments, "offered_jobs", lambda: ("audit",))
     monkeypatch.setattr(command, "check_spark_can_run", lambda: None)
+    monkeypatch.setattr(command, "check_data", lambda _: None)
     monkeypatch.setattr(command, "_session", lambda _: contextlib.nullcontext(None))
     return job
 
@@ -115,6 +123,9 @@ class Py4JJavaError(Exception):
     [
         (StorageError("disk is away"), 1, "ackgate: disk is away"),
         (ConfigurationError("not so"), 2, "ackgate: not so"),
+        (NoSuchNodeError("no topic t"), 2, "ackgate: no topic t"),
+        (OwnershipError("a broker owns it"), 2, "ackgate: a broker owns it"),
+        (CorruptRecordError("torn"), 1, "ackgate: torn"),
         (KeyboardInterrupt(), 130, "ackgate: interrupted; nothing was written"),
         (
             Py4JJavaError("o1.save\nackgate.errors.StorageError: f is gone\n\tat a.b(C.java:1)\n"),
@@ -149,20 +160,51 @@ def test_an_output_that_exists_is_refused_before_anything_is_done(job, run, tmp_
     assert job.given is None
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--conf", "spark.x"], "wants KEY=VALUE"),
-        (["--data-dir", "nowhere"], "nowhere: there is no such directory"),
-    ],
-)
-def test_a_wrong_command_line_ends_with_2(job, run, monkeypatch, capsys, words, told):
+def test_a_wrong_command_line_ends_with_2(job, run, monkeypatch, capsys):
     monkeypatch.setattr(
         command, "_session", lambda a: contextlib.nullcontext(arguments.spark_settings(a))
     )
 
-    assert run(*words) == 2
-    assert told in capsys.readouterr().err
+    assert run("--conf", "spark.x") == 2
+    assert "wants KEY=VALUE" in capsys.readouterr().err
+
+
+def test_a_session_that_the_caller_has_is_used_and_kept(job, tmp_path):
+    class Session:
+        registered = 0
+
+        @property
+        def dataSource(self):
+            return self
+
+        def register(self, source):
+            self.registered += 1
+
+        @property
+        def sparkContext(self):
+            return self
+
+        def statusTracker(self):
+            return None
+
+    session = Session()
+    words = ["audit", "--data-dir", str(tmp_path), "--output", str(tmp_path / "out")]
+
+    assert command.run_pipeline(words, spark=session) == 0
+
+    assert job.given.spark is session
+    assert session.registered == 1
+
+
+def test_sigterm_ends_a_job_and_leaves_nothing(job, run, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    job.run = lambda _: signal.raise_signal(signal.SIGTERM)
+
+    assert run() == 143
+
+    assert capsys.readouterr().err == "ackgate: terminated; nothing was written\n"
+    assert os.listdir(tmp_path) == ["data"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_jobs_that_are_not_there_are_not_offered(capsys):

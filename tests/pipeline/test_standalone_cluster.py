@@ -1,0 +1,111 @@
+"""A Spark standalone cluster, whose workers get ackgate as the wheel that is built of this tree.
+
+The workers find another Python than the driver, by the same name on another PATH: one with everything
+that ackgate depends on, and without ackgate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+import ackgate
+from ackgate.testing.spark_cluster import SparkCluster
+
+pytestmark = pytest.mark.slow
+
+PYTHON = "python-of-this-machine"
+RESULTS = ("subscriptions", "history", "hole_map", "forecasts", "holes")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    root, directory = Path(ackgate.__path__[0]).parent, tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)],
+        cwd=root, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    [built] = directory.glob("*.whl")
+    return built
+
+
+def program(directory: Path, python: Path | str) -> str:
+    """A directory for PATH in which `PYTHON` is this interpreter."""
+    directory.mkdir()
+    (directory / PYTHON).write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+    (directory / PYTHON).chmod(0o755)
+    return f"{directory}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory):
+    """A cluster, and the driver's environment."""
+    directory = tmp_path_factory.mktemp("cluster")
+    venv.create(directory / "venv", with_pip=False, symlinks=True)
+    [packages] = (directory / "venv").glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    of_workers = program(directory / "worker-bin", directory / "venv" / "bin" / "python")
+    of_driver = {
+        **os.environ,
+        "PATH": program(directory / "driver-bin", sys.executable),
+        "PYTHONPATH": str(Path(ackgate.__path__[0]).parent),
+    }
+    with SparkCluster(
+        directory / "spark", workers=2, environment={"PATH": of_workers, "PYTHONPATH": ""}
+    ) as cluster:
+        yield cluster, of_driver
+
+
+def submitted(machines, *words):
+    cluster, environment = machines
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "ackgate", "pipeline", "ack-stats"),
+            *("--master", cluster.master_url, "--executor-python", PYTHON),
+            *("--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=2"),
+            *("--conf", "spark.task.maxFailures=1", "--limit", "40", *map(str, words)),
+        ],
+        env=environment, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+
+
+def rows(directory: Path) -> list[str]:
+    return sorted(map(str, parquet.read_table(directory).to_pylist()))
+
+
+def test_a_cluster_gives_the_same_results(
+    machines, wheel, recorded_run, pipeline, tmp_path, capsys
+):
+    words = ("--data-dir", recorded_run.killed_data_dir, "--json", "--output")
+
+    told = submitted(machines, *words, tmp_path / "there", "--py-files", wheel)
+
+    assert told.returncode == 0, told.stderr
+    assert pipeline("ack-stats", *words, tmp_path / "here", "--limit", 40) == 0
+    assert json.loads(told.stdout) == json.loads(capsys.readouterr().out)
+    for name in RESULTS:
+        assert rows(tmp_path / "there" / name) == rows(tmp_path / "here" / name), name
+    [application] = machines[0].state()["completedapps"]
+    assert application["cores"] == 2, "both workers had a part in it"
+
+
+def test_workers_that_lack_the_package_are_told_in_a_line(machines, recorded_run, tmp_path):
+    told = submitted(machines, "--data-dir", recorded_run.data_dir, "--output", tmp_path / "out")
+
+    assert told.returncode == 1
+    assert told.stderr.splitlines()[-1] == (
+        "ackgate: the cluster's workers lack the package 'ackgate': ship its wheel (--py-files), or "
+        "install it in their Python, in the same version"
+    )
+    assert "\tat " not in told.stderr
+    assert "Traceback" not in told.stderr
+    assert told.stdout == ""
+    assert os.listdir(tmp_path) == []
