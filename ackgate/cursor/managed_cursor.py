@@ -335,6 +335,12 @@ class ManagedCursor:
         """Replace the mark-delete properties."""
         self._state.set_properties(properties)
 
+    def catch_up(self, version: int) -> None:
+        """Changes that were recorded one by one were applied at once: they count as they did then."""
+        if version < self._state.version:
+            raise CallerError(f"version {version} lies before the present {self._state.version}")
+        self._state.version = version
+
     # -- reading
 
     @property

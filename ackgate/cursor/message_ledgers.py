@@ -67,6 +67,16 @@ class MessageLedgers:
         self._trimmed_through = EARLIEST
         self.entry_counts = MappingProxyType(self._counts)
 
+    def copy(self) -> MessageLedgers:
+        """The same facts, to be told of others from here on."""
+        copy = MessageLedgers()
+        for name in self.__slots__:
+            if name != "entry_counts":
+                value = getattr(self, name)
+                setattr(copy, name, value.copy() if isinstance(value, list | dict) else value)
+        copy.entry_counts = MappingProxyType(copy._counts)
+        return copy
+
     # -- facts, told by the managed ledger
 
     def open_ledger(self, ledger_id: int) -> None:

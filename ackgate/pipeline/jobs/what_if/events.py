@@ -1,0 +1,149 @@
+"""The events of one topic and one subscription, as arrays: what a replay needs of them.
+
+Pure. Made from a block of the journal, or from rows of the table ``delivery_journal`` in Arrow; both
+hold events of one epoch, in order. What few events have (details, reasons, bits of a batch) is kept by
+the place of the event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ackgate.persistence.delivery_columns import KINDS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from ackgate.persistence.delivery_columns import EventColumns, WordColumn
+
+CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+"""Of kinds, as in `Events.kinds`."""
+
+NUMBERS: Final = ("time_us", "ledger_id", "entry_id", "version", "is_cumulative", "deliver_at_ms")
+WORDS: Final = ("reason", "detail", "unacked_indexes", "state")
+
+EVENTS_COLUMNS: Final = (
+    "topic",
+    "subscription",
+    "owner_epoch",
+    "sequence",
+    "event",
+    *NUMBERS,
+    *WORDS,
+)
+"""What is read of the table."""
+
+NONE: Final = -1
+"""In an array of numbers: null."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """Events of one epoch of a topic: its own, and those of one subscription."""
+
+    owner_epoch: int
+    sequences: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    """Indexes into `KINDS`."""
+    numbers: Mapping[str, NDArray[np.int64]]
+    """`NUMBERS`; `NONE` where there is none."""
+    words: Mapping[str, Mapping[int, Any]]
+    """`WORDS`, by the place of the event that has one. Of dispatched events the reason is told by
+    `is_normal` alone."""
+    is_normal: NDArray[np.bool_]
+    """Dispatched events: read for the first time."""
+
+    def __len__(self) -> int:
+        return int(self.kinds.size)
+
+    def part(self, start: int, stop: int) -> Events:
+        """Events start..stop-1."""
+        rows = slice(start, stop)
+        return Events(
+            self.owner_epoch,
+            self.sequences[rows],
+            self.kinds[rows],
+            {name: column[rows] for name, column in self.numbers.items()},
+            {
+                name: {at - start: word for at, word in column.items() if start <= at < stop}
+                for name, column in self.words.items()
+            },
+            self.is_normal[rows],
+        )
+
+    def followed_by(self, more: Events) -> Events:
+        """These and the next ones."""
+        size = len(self)
+        return Events(
+            self.owner_epoch,
+            np.concatenate((self.sequences, more.sequences)),
+            np.concatenate((self.kinds, more.kinds)),
+            {
+                name: np.concatenate((column, more.numbers[name]))
+                for name, column in self.numbers.items()
+            },
+            {
+                name: {**column, **{size + at: word for at, word in more.words[name].items()}}
+                for name, column in self.words.items()
+            },
+            np.concatenate((self.is_normal, more.is_normal)),
+        )
+
+    def places(self, *kinds: EventKind) -> NDArray[np.intp]:
+        """Where events of these kinds are, ascending."""
+        return np.flatnonzero(np.isin(self.kinds, [CODES[kind] for kind in kinds]))
+
+
+def events_of(block: EventColumns, subscription: str | None) -> Events:
+    """Those of a block that are the topic's own, or this subscription's."""
+    names = block.texts.get("subscription")
+    if names is None:
+        rows = np.arange(len(block))
+    else:
+        wanted = names.words.index(subscription) if subscription in names.words else -1
+        rows = np.flatnonzero((names.codes == -1) | (names.codes == wanted))
+    kinds = block.kinds[rows]
+    numbers = {}
+    for name in NUMBERS:
+        column = block.numbers.get(name)
+        numbers[name] = (
+            np.full(rows.size, NONE, dtype=np.int64)
+            if column is None
+            else np.where(column.is_set, column.values, NONE)[rows]
+        )
+    words = {name: _sparse(block.texts.get(name) or block.blobs.get(name), rows) for name in WORDS}
+    return made(block.owner_epoch, block.sequences[rows], kinds, numbers, words)
+
+
+def made(
+    owner_epoch: int,
+    sequences: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    numbers: Mapping[str, NDArray[np.int64]],
+    words: dict[str, dict[int, Any]],
+) -> Events:
+    """Events of these columns; the reasons of dispatched ones become `is_normal`."""
+    is_normal = np.zeros(kinds.size, dtype=np.bool_)
+    reasons = words["reason"]
+    for at in np.flatnonzero(kinds == CODES[EventKind.DISPATCHED]).tolist():
+        if reasons.pop(at, None) == "normal":
+            is_normal[at] = True
+    return Events(owner_epoch, sequences, kinds, numbers, words, is_normal)
+
+
+def _sparse(
+    column: WordColumn[str] | WordColumn[bytes] | None, rows: NDArray[np.intp]
+) -> dict[int, Any]:
+    if column is None:
+        return {}
+    codes = column.codes[rows]
+    places = np.flatnonzero(codes >= 0)
+    words: tuple[Any, ...] = column.words
+    return {
+        at: words[code] for at, code in zip(places.tolist(), codes[places].tolist(), strict=True)
+    }

@@ -1,0 +1,172 @@
+"""The dispatch gate, told of the same acks and of a replay's own writes.
+
+Pure. Between two of its changes the gate need not be told of every ack: only of those at which a count
+crosses one of its marks, and of where the counts stand when a write is durable.
+
+    ranges      9 10 11 12 11 10  9  8       limit 10, resume mark 8
+    told              *        *      *
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ackgate.dispatcher.gate import Gate
+from ackgate.dispatcher.pausing import gate_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ackgate.config.settings import Settings
+    from ackgate.dispatcher.gate import GateSettings
+    from ackgate.pipeline.jobs.what_if.moments import TapeWrites
+    from ackgate.pipeline.jobs.what_if.tape import BudgetChange, Tape
+
+PAUSING_TYPES = frozenset({"shared", "keyshared"})
+"""Types of subscriptions that pause, as the journal spells them, without case and underscore."""
+
+
+class GateEdge(NamedTuple):
+    """The gate shut, or opened."""
+
+    time_us: int
+    calls: int
+    """Calls of the tape before it."""
+    is_shut: bool
+    reasons: frozenset[str]
+
+
+class _Told(NamedTuple):
+    """A fact for the gate, in the order of time; what came of calls goes before what came of writes."""
+
+    time_us: int
+    order: int
+    place: int
+    """Index of the call, write, failing, budget or type change."""
+    calls: int
+
+
+class ReplayedGate:
+    """The gate of one life of a subscription under some settings."""
+
+    def __init__(self, settings: Settings, start_us: int, *, ranges: int, batches: int) -> None:
+        self._settings = settings
+        self._is_pausing_type = False
+        self.gate = Gate(self._gate_settings(), start_us // 1000)
+        self._counts = (ranges, batches)
+        self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=start_us // 1000)
+        self._is_shut = not self.gate.is_open
+
+    def configure(self, settings: Settings, now_us: int, calls: int = 0) -> list[GateEdge]:
+        """Settings have changed, between two tapes."""
+        self._settings = settings
+        self.gate.configure(self._gate_settings(), now_us // 1000)
+        return list(self._edges(now_us, calls))
+
+    @property
+    def limit(self) -> int:
+        """Of ranges."""
+        return self.gate.settings.ranges_max
+
+    def run(self, tape: Tape, written: TapeWrites) -> list[GateEdge]:
+        """When it shut and opened within the tape."""
+        edges: list[GateEdge] = []
+        budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
+        for told in self._facts(tape, written, budgets):
+            edges += self._advance(told.time_us, told.calls)
+            self._tell(told, tape, written, budgets)
+            edges += self._edges(told.time_us, told.calls)
+        edges += self._advance(tape.end_us, len(tape))
+        if len(tape):
+            self._counts = (int(tape.ranges[-1]), int(tape.batch_indexes[-1]))
+            self._observe(tape.end_us)
+        return edges
+
+    # ------------------------------------------------------------------------ facts
+
+    def _facts(
+        self, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
+    ) -> list[_Told]:
+        facts = [
+            _Told(int(tape.times_us[call]), 0, call, call + 1)
+            for call in self._crossings(tape).tolist()
+        ]
+        for order, each in (
+            (1, [(write.durable_us, write.calls) for write in written.writes]),
+            (2, [(failing.time_us, failing.calls) for failing in written.failings]),
+            (3, [(change.time_us, change.calls) for change in budgets]),
+            (4, [(change.time_us, change.calls) for change in tape.type_changes]),
+        ):
+            facts += [_Told(time, order, i, calls) for i, (time, calls) in enumerate(each)]
+        facts.sort(key=lambda told: (told.time_us, told.calls, told.order, told.place))
+        return facts
+
+    def _crossings(self, tape: Tape) -> np.ndarray:
+        """Calls at which a count crosses a mark, in whichever state the gate is."""
+        settings = self.gate.settings
+        ranges_before, batches_before = self._counts
+        ranges = np.concatenate(([ranges_before], tape.ranges))
+        batches = np.concatenate(([batches_before], tape.batch_indexes))
+        sides = (
+            ranges > settings.ranges_max,
+            ranges > settings.resume_mark,
+            batches > settings.batch_indexes_max,
+        )
+        crossed = np.zeros(len(tape), dtype=np.bool_)
+        for side in sides:
+            crossed |= side[1:] != side[:-1]
+        return np.flatnonzero(crossed)
+
+    def _tell(
+        self, told: _Told, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
+    ) -> None:
+        gate, now_ms = self.gate, told.time_us // 1000
+        if told.calls:
+            self._counts = (
+                int(tape.ranges[told.calls - 1]),
+                int(tape.batch_indexes[told.calls - 1]),
+            )
+        self._observe(told.time_us)
+        if told.order == 1:
+            outcome = written.writes[told.place].outcome
+            gate.persisted(
+                ranges_persisted=outcome.ranges_persisted,
+                entries_dropped=outcome.entries_dropped,
+                batch_indexes_dropped=outcome.batch_indexes_dropped,
+                size_guard_hit=outcome.size_guard_hit,
+                ranges_in_memory=outcome.ranges_in_memory,
+                now_ms=now_ms,
+            )
+        elif told.order == 2:
+            gate.persist_failing(written.failings[told.place].since_ms, now_ms)
+        elif told.order == 3:
+            gate.budget(1 if list(budgets)[told.place].is_left else 0, now_ms)
+        elif told.order == 4:
+            type_name = tape.type_changes[told.place].type_name
+            if type_name is not None:
+                self._is_pausing_type = type_name.lower().replace("_", "") in PAUSING_TYPES
+            gate.configure(self._gate_settings(), now_ms)
+
+    def _observe(self, now_us: int) -> None:
+        ranges, batches = self._counts
+        self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=now_us // 1000)
+
+    def _advance(self, now_us: int, calls: int) -> Iterator[GateEdge]:
+        """A deadline of the gate's own may have passed."""
+        deadline_ms = self.gate.next_deadline_ms
+        if deadline_ms is not None and deadline_ms * 1000 <= now_us:
+            self.gate.advance(deadline_ms)
+            yield from self._edges(deadline_ms * 1000, calls)
+
+    def _edges(self, now_us: int, calls: int) -> Iterator[GateEdge]:
+        is_shut = not self.gate.is_open
+        if is_shut != self._is_shut:
+            self._is_shut = is_shut
+            reasons = frozenset(reason.value for reason in self.gate.reasons)
+            yield GateEdge(now_us, calls, is_shut, reasons)
+
+    def _gate_settings(self) -> GateSettings:
+        is_on = self._settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled
+        return gate_settings(self._settings, is_pausing=is_on and self._is_pausing_type)

@@ -1,0 +1,185 @@
+"""What a replay under some settings comes to: sums, in all and by stretches of time.
+
+Pure. Times are cut at whole multiples of the interval since 1970, so that stretches of different topics
+and settings are the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ackgate.persistence.outcome import PersistWhere
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from ackgate.pipeline.jobs.what_if.gating import GateEdge
+    from ackgate.pipeline.jobs.what_if.moments import TapeWrites, Write
+    from ackgate.pipeline.jobs.what_if.tape import Tape
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of one stretch of time. What has `max` in its name is the highest, all else adds up."""
+
+    recorded_us: int = 0
+    """Time that the recording covers."""
+    entries_acked: int = 0
+    paused_us: int = 0
+    pauses: int = 0
+    postponed: int = 0
+    """First deliveries of the recording that fall into a pause."""
+    writes: int = 0
+    snapshots: int = 0
+    ledgers_begun: int = 0
+    node_writes: int = 0
+    failed_attempts: int = 0
+    bytes_written: int = 0
+    node_bytes: int = 0
+    entries_dropped_max: int = 0
+    """Acked entries that a limit left out of a record."""
+    ranges_max: int = 0
+    not_durable_area: int = 0
+    """Entry-microseconds: acked, and not durable."""
+    in_flight_area: int = 0
+    """Entry-microseconds: delivered, and not acked."""
+    redeliveries_max: int = 0
+
+    def add(self, other: Sums) -> None:
+        """The other stretch, too."""
+        for each in fields(self):
+            ours, theirs = getattr(self, each.name), getattr(other, each.name)
+            is_max = each.name.endswith("_max")
+            setattr(self, each.name, max(ours, theirs) if is_max else ours + theirs)
+
+
+class Tallies:
+    """Of one subscription under some settings."""
+
+    def __init__(self, interval_us: int) -> None:
+        self._interval_us = interval_us
+        self.by_interval: defaultdict[int, Sums] = defaultdict(Sums)
+        """Number of the interval since 1970 -> sums."""
+        self.paused_reasons_us: defaultdict[str, int] = defaultdict(int)
+        """By the reasons that stood when the gate shut."""
+        self._shut_since_us: int | None = None
+        self._shut_for = ""
+        self._acked = 0
+
+    def total(self) -> Sums:
+        """All of it."""
+        total = Sums()
+        for sums in self.by_interval.values():
+            total.add(sums)
+        return total
+
+    def merge(self, other: Tallies) -> None:
+        """Those of one life, too."""
+        for number, sums in other.by_interval.items():
+            self.by_interval[number].add(sums)
+
+    # ---------------------------------------------------------------------- acks, writes
+
+    def add_tape(self, tape: Tape) -> None:
+        """What the recording itself has."""
+        if not len(tape):
+            return
+        numbers = tape.times_us // self._interval_us
+        lasts = np.flatnonzero(np.append(numbers[1:] != numbers[:-1], True))
+        firsts = np.append([0], lasts[:-1] + 1)
+        highest = np.maximum.reduceat(tape.ranges, firsts)
+        for place, last in enumerate(lasts.tolist()):
+            sums = self.by_interval[int(numbers[last])]
+            acked = int(tape.acked[last])
+            sums.entries_acked += acked - self._acked
+            sums.ranges_max = max(sums.ranges_max, int(highest[place]))
+            self._acked = acked
+
+    def add_writes(self, tape: Tape, written: TapeWrites) -> None:
+        """What was written."""
+        for write in written.writes:
+            self._add_write(write)
+        if written.failed_attempts:
+            sums = self.by_interval[tape.end_us // self._interval_us]
+            sums.failed_attempts += written.failed_attempts
+
+    def _add_write(self, write: Write) -> None:
+        sums, outcome = self.by_interval[write.durable_us // self._interval_us], write.outcome
+        sums.writes += 1
+        sums.snapshots += not outcome.is_delta
+        sums.ledgers_begun += outcome.is_ledger_begun
+        sums.node_writes += outcome.where is PersistWhere.METADATA_STORE
+        sums.bytes_written += outcome.bytes_written
+        sums.node_bytes += outcome.node_bytes
+        sums.entries_dropped_max = max(sums.entries_dropped_max, outcome.entries_dropped)
+
+    # ----------------------------------------------------------------------------- pauses
+
+    def add_edges(self, edges: Iterable[GateEdge], tape: Tape) -> None:
+        """The gate shut or opened within the tape."""
+        for edge in edges:
+            if edge.is_shut:
+                self._shut_since_us = edge.time_us
+                self._shut_for = ",".join(sorted(edge.reasons))
+                self.by_interval[edge.time_us // self._interval_us].pauses += 1
+            elif self._shut_since_us is not None:
+                self._add_pause(self._shut_since_us, edge.time_us, tape)
+                self._shut_since_us = None
+        if self._shut_since_us is not None:
+            self._add_pause(self._shut_since_us, None, tape)
+
+    def end_life(self) -> None:
+        """The owner is gone, and with it the gate."""
+        self._shut_since_us = None
+
+    def _add_pause(self, shut_us: int, opened_us: int | None, tape: Tape) -> None:
+        """What of a pause lies within the tape. `opened_us` None: it lasts."""
+        begin_us = max(shut_us, tape.start_us)
+        end_us = tape.end_us if opened_us is None else opened_us
+        self.paused_reasons_us[self._shut_for] += end_us - begin_us
+        reads_us, width = tape.reads_us, self._interval_us
+        first = int(np.searchsorted(reads_us, shut_us, side="right"))
+        last = reads_us.size if opened_us is None else int(np.searchsorted(reads_us, opened_us))
+        for number, count in zip(
+            *np.unique(reads_us[first:last] // width, return_counts=True), strict=True
+        ):
+            self.by_interval[int(number)].postponed += int(count)
+        for start, stop in pairwise([begin_us, *self.borders(begin_us, end_us), end_us]):
+            self.by_interval[start // width].paused_us += stop - start
+
+    # --------------------------------------------------------------------------- exposure
+
+    def borders(self, start_us: int, end_us: int) -> list[int]:
+        """Where intervals end between these two."""
+        width = self._interval_us
+        return list(range((start_us // width + 1) * width, end_us, width))
+
+    def add_exposure(
+        self,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        not_durable: NDArray[np.int64],
+        in_flight: NDArray[np.int64],
+    ) -> None:
+        """From each start on for its length so many entries would come again. Cut at `borders`."""
+        numbers = starts // self._interval_us
+        firsts = np.flatnonzero(np.append([True], numbers[1:] != numbers[:-1]))
+        parts = (
+            np.add.reduceat(lengths * not_durable, firsts),
+            np.add.reduceat(lengths * in_flight, firsts),
+        )
+        highest = np.maximum.reduceat(not_durable + in_flight, firsts)
+        spans = np.add.reduceat(lengths, firsts)
+        for place, number in enumerate(numbers[firsts].tolist()):
+            sums = self.by_interval[number]
+            sums.recorded_us += int(spans[place])
+            sums.not_durable_area += int(parts[0][place])
+            sums.in_flight_area += int(parts[1][place])
+            sums.redeliveries_max = max(sums.redeliveries_max, int(highest[place]))

@@ -1,0 +1,439 @@
+"""The recorded traffic, call by call, through a cursor: once for all settings.
+
+Pure. Every call is made as the broker made it, and the version after it compared with the recorded
+one. What comes of it is the `Tape` that replays under any settings are played from.
+
+    events   published 7:0   acked 7:0 (1 of 2)   acked 7:1   persisted   dispatched   ...
+    tape     growth          call 0 ------------------'       outcome     in flight
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor.position import Position
+from ackgate.errors import AckGateError
+from ackgate.persistence.delivery_columns import KINDS, EventKind
+from ackgate.persistence.delivery_details import (
+    Acked,
+    Configured,
+    PersistFailed,
+    decode_detail,
+    detail_of,
+)
+from ackgate.persistence.outcome import PersistOutcome
+from ackgate.pipeline.jobs.what_if.differences import Difference
+from ackgate.pipeline.jobs.what_if.in_flight import InFlight
+from ackgate.pipeline.jobs.what_if.specials import (
+    CumulativeAck,
+    LedgerClosed,
+    LedgerOpened,
+    LedgersTrimmed,
+    MixedAck,
+    Moved,
+)
+from ackgate.pipeline.jobs.what_if.tape import (
+    BudgetChange,
+    GateChange,
+    Growth,
+    Recorded,
+    RecordedFailure,
+    Tape,
+    TypeChange,
+    grow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.cursor.managed_cursor import ManagedCursor
+    from ackgate.persistence.delivery_details import Opened
+    from ackgate.pipeline.jobs.what_if.events import Events
+    from ackgate.pipeline.jobs.what_if.tape import Special
+
+BYTES_LOOK_CALLS: Final = 256
+"""After so many calls it is asked again what the cursor takes."""
+
+
+class Walk:
+    """One life of a subscription: from its recovery (or making) to the end of the epoch."""
+
+    def __init__(
+        self,
+        cursor: ManagedCursor,
+        ledgers: MessageLedgers,
+        *,
+        start_us: int,
+        strict_limits: Sequence[int] = (),
+    ) -> None:
+        self.cursor = cursor
+        self.ledgers = ledgers
+        self.until_us = start_us
+        """How far the tapes reach so far."""
+        self.read_us: int | None = None
+        """Time of the last delivery of a read that may not be over yet."""
+        self.differences: list[Difference] = []
+        self.in_flight = InFlight()
+        self.acked = 0
+        self.budgets = dict.fromkeys(strict_limits, True)
+        self.calls_seen = 0
+        self.cursor_bytes = cursor.byte_estimate
+        self.details: dict[str, Any] = {}
+
+    def digest(self, events: Events, *, is_last: bool = True) -> tuple[Tape, int]:
+        """The tape of the next events, and how many of them it holds.
+
+        All of them, unless the last ACK command goes on behind them, and more is to come.
+        """
+        return _Digesting(self, events, is_last=is_last).tape()
+
+    def budget_is_left(self, limit: int) -> bool:
+        """Whether a strict gate of this limit may send another entry."""
+        return self.cursor.entry_budget(limit, entries_enough=1) > 0
+
+
+class _Digesting:
+    """One tape in the making."""
+
+    def __init__(self, walk: Walk, events: Events, *, is_last: bool) -> None:
+        self._walk = walk
+        self._events = events
+        self._is_last = is_last
+        self._calls: list[tuple[int, int, int, int, int, int]] = []
+        self._offsets = [0]
+        self._ledger_ids: list[int] = []
+        self._entry_ids: list[int] = []
+        self._specials: dict[int, Special] = {}
+        self._growths: list[Growth] = []
+        self._flights: list[tuple[int, int]] = []
+        self._reads: list[int] = []
+        self._outcomes: list[Recorded] = []
+        self._failures: list[RecordedFailure] = []
+        self._gate_changes: list[GateChange] = []
+        self._type_changes: list[TypeChange] = []
+        self._budgets: dict[int, list[BudgetChange]] = {limit: [] for limit in walk.budgets}
+        self._trimmed: list[int] = []
+        self._times = events.numbers["time_us"].tolist()
+        self._ledgers = events.numbers["ledger_id"].tolist()
+        self._entries = events.numbers["entry_id"].tolist()
+        self._versions = events.numbers["version"].tolist()
+        self._sequences = events.sequences.tolist()
+
+    def tape(self) -> tuple[Tape, int]:
+        handlers: dict[EventKind, Callable[[int], None]] = {
+            EventKind.PUBLISHED: self._published,
+            EventKind.LEDGER_OPENED: self._ledger_opened,
+            EventKind.LEDGER_CLOSED: self._ledger_closed,
+            EventKind.LEDGER_TRIMMED: self._ledger_trimmed,
+            EventKind.RESET: self._reset,
+            EventKind.DISPATCHED: self._dispatched,
+            EventKind.NACKED: self._nacked,
+            EventKind.PERSISTED: self._persisted,
+            EventKind.PERSIST_FAILED: self._persist_failed,
+            EventKind.GATE_SHUT: self._gate,
+            EventKind.GATE_OPENED: self._gate,
+            EventKind.CONSUMER_ADDED: self._typed,
+            EventKind.CONFIGURED: self._configured,
+        }
+        by_code = [handlers.get(kind) for kind in KINDS]
+        code_of_acks = KINDS.index(EventKind.ACKED)
+        walk, at, kinds = self._walk, 0, self._events.kinds.tolist()
+        size = len(kinds)
+        while at < size:
+            handler = by_code[kinds[at]]
+            if walk.read_us is not None and not self._events.is_normal[at]:
+                # A read is over. What is asked amid one is of no account: all of it was allowed.
+                self._look_at_budgets(walk.read_us)
+                walk.read_us = None
+            if kinds[at] == code_of_acks:
+                behind = self._ack_call(at, kinds)
+                if behind is None:
+                    break
+                at = behind
+            elif handler is None:
+                at += 1
+            else:
+                handler(at)
+                at += 1
+        return self._made(at), at
+
+    # ------------------------------------------------------------------ calls
+
+    def _called(self, at: int, *, special: Special | None = None) -> None:
+        """A call was made on the cursor: at this event it was over."""
+        walk = self._walk
+        cursor = walk.cursor
+        if special is not None:
+            self._specials[len(self._calls)] = special
+        self._offsets.append(len(self._ledger_ids))
+        self._calls.append(
+            (
+                self._times[at],
+                cursor.version,
+                self._sequences[at],
+                cursor.range_count,
+                cursor.partly_acked_count,
+                walk.acked,
+            )
+        )
+        walk.calls_seen += 1
+        if walk.calls_seen % BYTES_LOOK_CALLS == 0:
+            walk.cursor_bytes = max(walk.cursor_bytes, cursor.byte_estimate)
+        self._look_at_budgets(self._times[at])
+
+    def _look_at_budgets(self, now_us: int) -> None:
+        walk = self._walk
+        for limit, was_left in walk.budgets.items():
+            is_left = walk.budget_is_left(limit)
+            if is_left != was_left:
+                walk.budgets[limit] = is_left
+                change = BudgetChange(now_us, len(self._calls), is_left)
+                self._budgets[limit].append(change)
+
+    def _ack_call(self, at: int, kinds: list[int]) -> int | None:
+        """One ACK command; returns the place behind its events, None when more of it is to come."""
+        details = self._events.words["detail"]
+        about = self._acked_detail(details[at]) if at in details else _ONE
+        behind = at + 1
+        while behind - at < about.entries and behind < len(kinds) and kinds[behind] == kinds[at]:
+            behind += 1
+        if behind - at < about.entries and behind == len(kinds) and not self._is_last:
+            return None
+        self._apply(list(range(at, behind)), about)
+        return behind
+
+    def _apply(self, places: list[int], about: Acked) -> None:
+        walk, last = self._walk, places[-1]
+        masks = self._events.words["unacked_indexes"]
+        positions = [Position(self._ledgers[at], self._entries[at]) for at in places]
+        for ledger_id, entry_id in positions:
+            self._grow(ledger_id, entry_id + 1)
+        cursor = walk.cursor
+        special: Special | None = None
+        try:
+            if self._events.numbers["is_cumulative"][places[0]] == 1:
+                mask = _mask(masks.get(places[0]))
+                special = CumulativeAck(positions[0], mask, about.properties, positions[1:])
+                self._count(special)
+                walk.in_flight.ended_through(
+                    positions[0] if mask is None else walk.ledgers.previous(positions[0])
+                )
+            elif any(at in masks for at in places):
+                acks = [(p, _mask(masks.get(at))) for p, at in zip(positions, places, strict=True)]
+                special = MixedAck(acks)
+                self._count(special)
+            elif about.at_once:
+                pairs = np.array(positions, dtype=np.int64)
+                walk.acked += cursor.ack_many_pairs(pairs[:, 0], pairs[:, 1])
+            else:
+                walk.acked += sum(map(cursor.ack, positions))
+        except AckGateError as error:
+            self._differs(last, "ack", "applied", str(error))
+            special = None
+        else:
+            if special is None:
+                self._ledger_ids += [position.ledger_id for position in positions]
+                self._entry_ids += [position.entry_id for position in positions]
+        for position, at in zip(positions, places, strict=True):
+            if at not in masks:
+                walk.in_flight.ended(position)
+        self._flew(last)
+        self._check_version(last)
+        self._called(last, special=special)
+
+    def _count(self, special: Special) -> None:
+        """Do it, and see how many entries were acked by it."""
+        walk = self._walk
+        before = walk.cursor.backlog_entries
+        special(walk)
+        walk.acked += before - walk.cursor.backlog_entries
+
+    def _reset(self, at: int) -> None:
+        walk, words = self._walk, self._events.words
+        reset = detail_of(EventKind.RESET, words["reason"].get(at), words["detail"].get(at))
+        move = Moved(reset)  # type: ignore[arg-type]  # detail_of gives resets for this kind
+        self._count(move)
+        mark_delete = walk.cursor.mark_delete
+        if mark_delete != move.reset.mark_delete:
+            self._differs(at, "mark_delete", str(move.reset.mark_delete), str(mark_delete))
+        walk.in_flight.ended_through(mark_delete)
+        if words["reason"].get(at) == "seek":
+            walk.in_flight.clear()
+        self._flew(at)
+        self._check_version(at)
+        self._called(at, special=move)
+
+    def _check_version(self, at: int) -> None:
+        """The recorded version is taken on, so that one difference does not become thousands."""
+        recorded, cursor = self._versions[at], self._walk.cursor
+        if recorded != cursor.version:
+            self._differs(at, "version", str(recorded), str(cursor.version))
+            if recorded > cursor.version:
+                cursor.catch_up(recorded)
+
+    # --------------------------------------------------------------- the topic
+
+    def _published(self, at: int) -> None:
+        self._grow(self._ledgers[at], self._entries[at] + 1)
+
+    def _grow(self, ledger_id: int, entries: int) -> None:
+        ledgers = self._walk.ledgers
+        known = ledgers.entry_count(ledger_id)
+        if known is not None and entries > known:
+            grow(ledgers, ledger_id, entries)
+            growths, call = self._growths, len(self._calls)
+            if growths and growths[-1][:2] == (call, ledger_id):
+                growths.pop()
+            growths.append(Growth(call, ledger_id, entries))
+
+    def _ledger_opened(self, at: int) -> None:
+        self._on_ledger(at, LedgerOpened(self._ledgers[at]))
+
+    def _ledger_closed(self, at: int) -> None:
+        self._on_ledger(at, LedgerClosed(self._ledgers[at], self._entries[at] + 1))
+
+    def _ledger_trimmed(self, at: int) -> None:
+        """Those that were trimmed together, of which this one is the last."""
+        trimmed = self._trimmed
+        trimmed.append(self._ledgers[at])
+        kinds, behind = self._events.kinds, at + 1
+        is_last = behind == len(kinds) or kinds[behind] != kinds[at]
+        if is_last or self._times[behind] != self._times[at]:
+            self._trimmed = []
+            self._on_ledger(at, LedgersTrimmed(tuple(trimmed)))
+
+    def _on_ledger(self, at: int, special: LedgerOpened | LedgerClosed | LedgersTrimmed) -> None:
+        special(self._walk)
+        self._called(at, special=special)
+
+    # -------------------------------------------------------------- deliveries
+
+    def _dispatched(self, at: int) -> None:
+        walk = self._walk
+        position = Position(self._ledgers[at], self._entries[at])
+        self._grow(position.ledger_id, position.entry_id + 1)
+        walk.in_flight.began(position)
+        self._flew(at)
+        if self._events.is_normal[at]:
+            self._reads.append(self._times[at])
+            if walk.budgets:
+                walk.cursor.seek(Position(position.ledger_id, position.entry_id + 1))
+                walk.read_us = self._times[at]
+
+    def _nacked(self, at: int) -> None:
+        self._walk.in_flight.ended(Position(self._ledgers[at], self._entries[at]))
+        self._flew(at)
+
+    def _flew(self, at: int) -> None:
+        count, flights = self._walk.in_flight.count, self._flights
+        if not flights or flights[-1][1] != count:
+            flights.append((self._times[at], count))
+
+    # ----------------------------------------------------- what the broker did
+
+    def _persisted(self, at: int) -> None:
+        outcome = decode_detail(PersistOutcome, self._events.words["detail"].get(at))
+        self._outcomes.append(
+            Recorded(self._sequences[at], self._times[at], len(self._calls), outcome)
+        )
+
+    def _persist_failed(self, at: int) -> None:
+        words = self._events.words
+        detail = decode_detail(PersistFailed, words["detail"].get(at))
+        store = words["reason"].get(at) or "ledger"
+        self._failures.append(
+            RecordedFailure(self._sequences[at], self._times[at], len(self._calls), store, detail)
+        )
+
+    def _gate(self, at: int) -> None:
+        reasons = self._events.words["reason"].get(at) or ""
+        self._gate_changes.append(
+            GateChange(
+                self._sequences[at],
+                self._times[at],
+                len(self._calls),
+                KINDS[self._events.kinds[at]] is EventKind.GATE_SHUT,
+                frozenset(part.strip() for part in reasons.split(",") if part.strip()),
+            )
+        )
+
+    def _typed(self, at: int) -> None:
+        type_name = self._events.words["reason"].get(at)
+        self._change_type(at, type_name, {})
+
+    def _configured(self, at: int) -> None:
+        detail = decode_detail(Configured, self._events.words["detail"].get(at))
+        self._change_type(at, None, detail.settings)
+
+    def _change_type(self, at: int, type_name: str | None, settings: dict[str, str]) -> None:
+        self._type_changes.append(
+            TypeChange(self._sequences[at], self._times[at], len(self._calls), type_name, settings)
+        )
+
+    def _acked_detail(self, text: str) -> Acked:
+        known = self._walk.details
+        found = known.get(text)
+        if found is None:
+            found = decode_detail(Acked, text)
+            if len(known) < 4096:
+                known[text] = found
+        return found
+
+    def _differs(self, at: int, field: str, recorded: str, replayed: str) -> None:
+        self._walk.differences.append(Difference(self._sequences[at], field, recorded, replayed))
+
+    def _made(self, event_count: int) -> Tape:
+        walk = self._walk
+        start_us = walk.until_us
+        if event_count:
+            walk.until_us = max(start_us, self._times[event_count - 1])
+        calls = np.array(self._calls, dtype=np.int64).reshape(-1, 6)
+        flights = np.array(self._flights, dtype=np.int64).reshape(-1, 2)
+        walk.cursor_bytes = max(walk.cursor_bytes, walk.cursor.byte_estimate)
+        return Tape(
+            owner_epoch=self._events.owner_epoch,
+            start_us=start_us,
+            end_us=walk.until_us,
+            times_us=calls[:, 0],
+            versions=calls[:, 1],
+            sequences=calls[:, 2],
+            ranges=calls[:, 3],
+            batch_indexes=calls[:, 4],
+            acked=calls[:, 5],
+            offsets=np.array(self._offsets, dtype=np.int64),
+            ledger_ids=np.array(self._ledger_ids, dtype=np.int64),
+            entry_ids=np.array(self._entry_ids, dtype=np.int64),
+            specials=self._specials,
+            growths=self._growths,
+            in_flight_us=flights[:, 0],
+            in_flight=flights[:, 1],
+            reads_us=np.array(self._reads, dtype=np.int64),
+            outcomes=self._outcomes,
+            failures=self._failures,
+            gate_changes=self._gate_changes,
+            type_changes=self._type_changes,
+            budgets=self._budgets,
+            cursor_bytes=walk.cursor_bytes,
+        )
+
+
+_ONE: Final = Acked()
+
+
+def _mask(unacked_indexes: bytes | None) -> int | None:
+    return None if unacked_indexes is None else int.from_bytes(unacked_indexes, "little")
+
+
+def ledgers_of(opened: Opened) -> MessageLedgers:
+    """The topic's ledgers as it was opened."""
+    ledgers = MessageLedgers()
+    for ledger in opened.ledgers:
+        ledgers.open_ledger(ledger.ledger_id)
+        if ledger.is_open:
+            ledgers.add_entries(ledger.ledger_id, ledger.entries)
+        else:
+            ledgers.close_ledger(ledger.ledger_id, ledger.entries)
+    return ledgers

@@ -1,0 +1,209 @@
+"""Recorded traffic, replayed: with the recorded settings it comes out as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
+from ackgate.pipeline.jobs.what_if.events import events_of
+from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.variants import Variant
+from ackgate.testing.faults import Fault
+from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
+
+BASE = {
+    "dispatcherPauseOnAckStatePersistentEnabled": "true",
+    "managedLedgerMaxUnackedRangesToPersist": "25",
+}
+SETTINGS = [
+    {},
+    {"managedLedgerMaxUnackedRangesToPersist": "1000"},
+    {"managedLedgerMaxUnackedRangesToPersist": "6", "dispatcherPauseOnAckStateResumeRanges": "3"},
+    {"dispatcherPauseOnAckStateStrictEnabled": "true"},
+    {"managedLedgerCursorMaxEntriesPerLedger": "20", "cursorDeltasPerSnapshotMax": "7"},
+    {"cursorDeltaBytesPerSnapshotMax": "700", "managedCursorInfoCompressionType": "LZ4"},
+    {"managedLedgerDefaultMarkDeleteRateLimit": "10", "ackPersistLingerMs": "20"},
+    {"managedLedgerMaxUnackedRangesToPersistInMetadataStore": "3"},
+    {"managedLedgerMaxBatchDeletedIndexToPersist": "2"},
+    {"cursorRecordChunkBytes": "4096", "metadataStoreMaxNodeBytes": "4096"},
+    {"managedLedgerCursorRolloverTimeInSeconds": "1"},
+]
+
+
+def replayed(blocks, variants=(), *, pieces=None):
+    """All blocks, cut into pieces of whatever size."""
+    replay = SubscriptionReplay([Variant("recorded"), *variants])
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            stop = (
+                len(block) if pieces is None else min(len(block), start + pieces.randrange(1, 90))
+            )
+            replay.feed(events_of(block.part(start, stop), NAME))
+            start = stop
+    replay.finish()
+    return replay
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("changes", SETTINGS, ids=lambda changes: ",".join(changes) or "plain")
+def test_recorded_settings_reproduce_what_was_recorded(seed, changes):
+    blocks = traffic(seed, {**BASE, **changes})
+    replay = replayed(blocks)
+    assert replay.differences.rows == []
+    assert replay.differences.count == 0
+    assert replay.differences.writes_compared > 10
+    assert replay.coverage.events == sum(map(len, blocks))
+    assert replay.coverage.events_skipped == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_so_they_do_when_stores_fail(seed):
+    blocks = traffic(seed, BASE, steps=200, rates={Fault.FAIL: 0.2, Fault.LATE_ANSWER: 0.4})
+    assert replayed(blocks).differences.rows == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_any_size_give_the_same(seed):
+    blocks = traffic(seed, {**BASE, "dispatcherPauseOnAckStateStrictEnabled": "true"})
+    whole, cut = replayed(blocks), replayed(blocks, pieces=Random(seed))
+    assert cut.differences.rows == []
+    assert list(cut.timelines()) == list(whole.timelines())
+
+
+def totals(blocks, **changes):
+    """Sums by name of the variant, `changes` being one of them besides the recorded settings."""
+    found = replayed(blocks, [Variant("other", changes)]).totals()
+    return {variant.name: sums for variant, _, sums, _ in found}
+
+
+LIMIT = "managedLedgerMaxUnackedRangesToPersist"
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    return traffic(7, BASE, steps=200)
+
+
+def test_without_a_limit_nothing_pauses_and_nothing_is_dropped(blocks):
+    sums = totals(blocks, **{LIMIT: "1000000"})
+    assert sums["recorded"].paused_us > 0
+    assert sums["recorded"].entries_dropped_max > 0
+    assert (sums["other"].paused_us, sums["other"].pauses) == (0, 0)
+    assert sums["other"].entries_dropped_max == 0
+    assert sums["other"].redeliveries_max <= sums["recorded"].redeliveries_max
+
+
+def test_a_small_limit_pauses_longer_and_more_would_come_again(blocks):
+    sums = totals(blocks, **{LIMIT: "2"})
+    assert sums["other"].paused_us > sums["recorded"].paused_us
+    assert sums["other"].not_durable_area > sums["recorded"].not_durable_area
+    assert sums["other"].postponed >= sums["recorded"].postponed
+
+
+def test_a_gate_that_is_off_never_pauses_and_writes_the_same(blocks):
+    sums = totals(blocks, dispatcherPauseOnAckStatePersistentEnabled="false")
+    assert sums["other"].paused_us == 0
+    assert sums["other"].bytes_written == sums["recorded"].bytes_written
+
+
+def test_a_resume_mark_makes_pauses_fewer_and_longer(blocks):
+    sums = totals(blocks, dispatcherPauseOnAckStateResumeRanges="1")
+    assert sums["other"].pauses <= sums["recorded"].pauses
+    assert sums["other"].paused_us > sums["recorded"].paused_us
+
+
+def test_a_strict_gate_pauses_sooner(blocks):
+    sums = totals(blocks, dispatcherPauseOnAckStateStrictEnabled="true")
+    assert sums["other"].paused_us > sums["recorded"].paused_us
+
+
+def test_compression_shrinks_what_is_written_at_the_same_moments(blocks):
+    changes = {"managedCursorInfoCompressionThresholdInBytes": "120", LIMIT: "1000000"}
+    sums = totals(blocks, **changes)
+    whole = totals(blocks, **{LIMIT: "1000000"})
+    assert sums["other"].writes == sums["recorded"].writes
+    assert sums["other"].bytes_written < whole["other"].bytes_written
+
+
+def test_snapshots_alone_take_more_than_deltas(blocks):
+    sums = totals(blocks, cursorDeltasPerSnapshotMax="0")
+    assert sums["other"].snapshots == sums["other"].writes == sums["recorded"].writes
+    assert sums["other"].bytes_written > sums["recorded"].bytes_written
+
+
+def test_smaller_ledgers_are_more_ledgers(blocks):
+    sums = totals(blocks, managedLedgerCursorMaxEntriesPerLedger="5")
+    assert sums["other"].ledgers_begun > sums["recorded"].ledgers_begun
+
+
+def test_a_longer_linger_writes_less_and_leaves_more_to_a_crash(blocks):
+    sums = totals(blocks, ackPersistLingerMs="500", **{LIMIT: "1000000"})
+    assert 0 < sums["other"].writes < sums["recorded"].writes
+    assert sums["other"].not_durable_area > 0
+
+
+def test_a_rate_limit_bounds_the_writes(blocks):
+    sums = totals(blocks, managedLedgerDefaultMarkDeleteRateLimit="2")
+    seconds = sums["recorded"].recorded_us / 1e6
+    moves = sum(
+        event.kind is EventKind.RESET
+        or (event.detail is not None and '"is_last":true' in event.detail)
+        for block in blocks
+        for event in block.rows()
+    )
+    assert 0 < sums["other"].writes <= 2 * seconds + moves + 4
+
+
+def test_the_pace_of_the_recording_is_about_what_the_model_makes_of_it(blocks):
+    """1 ms more of linger makes the moments the model's: writes come out much as they were."""
+    sums = totals(blocks, ackPersistLingerMs="3")
+    assert sums["other"].writes == pytest.approx(sums["recorded"].writes, rel=0.25)
+    assert sums["other"].bytes_written == pytest.approx(sums["recorded"].bytes_written, rel=0.25)
+
+
+def test_what_a_gap_leaves_is_told_and_not_guessed(blocks):
+    first, second = blocks
+    cut = first.part(0, len(first) // 2)
+    gap = columns_of(
+        [DeliveryEvent(EventKind.DROPPED, 1, version=9)],
+        topic=TOPIC,
+        owner_epoch=1,
+        first_sequence=len(cut),
+    )
+    rest = replace(first.part(len(cut), len(first)), first_sequence=len(cut) + 1)
+    replay = replayed([cut, gap, rest, second])
+    assert replay.coverage.events_missing == 9
+    assert replay.coverage.events_skipped == len(rest)
+    assert replay.coverage.epochs == 2
+    assert replay.differences.rows == []
+
+
+def test_a_journal_whose_beginning_was_trimmed_begins_with_the_next_epoch(blocks):
+    first, second = blocks
+    replay = replayed([first.part(50, len(first)), second])
+    assert replay.coverage.events_skipped == len(first) - 50
+    assert replay.coverage.epochs == 1
+    assert replay.differences.writes_compared > 0
+
+
+def test_a_block_that_was_written_twice_counts_once(blocks):
+    first, second = blocks
+    again = replayed([first, first.part(100, len(first)), second])
+    assert list(again.timelines()) == list(replayed(blocks).timelines())
+
+
+def test_what_was_recorded_otherwise_is_told(blocks):
+    """The comparison can fail: an outcome that says something else is a difference."""
+    text = blocks[0].texts["detail"]
+    place = next(i for i, word in enumerate(text.words) if '"is_delta":true' in word)
+    words = list(text.words)
+    words[place] = words[place].replace('"ranges_in_memory":', '"ranges_in_memory":7')
+    wrong = replace(
+        blocks[0], texts={**blocks[0].texts, "detail": replace(text, words=tuple(words))}
+    )
+    fields = {difference.field for _, difference in replayed([wrong]).differences.rows}
+    assert fields == {"ranges_in_memory"}
