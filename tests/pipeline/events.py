@@ -14,6 +14,13 @@ import json
 from collections import Counter
 from typing import Any
 
+from pyroaring import BitMap
+
+from ackgate.cursor.position import Position
+from ackgate.cursor.snapshot import CursorSnapshot
+from ackgate.persistence.codec import encode_record
+from ackgate.persistence.envelope import Packing
+from ackgate.persistence.records import SnapshotRecord
 from ackgate.pipeline.tables import DELIVERY_JOURNAL
 
 
@@ -85,10 +92,16 @@ class Story:
         return self.add("nacked", subscription, **(known | columns))
 
     def subscribe(
-        self, subscription: str, ledger_id: int, entry_id: int, kind: str = "Shared"
+        self,
+        subscription: str,
+        ledger_id: int,
+        entry_id: int,
+        kind: str = "Shared",
+        *,
+        is_durable: bool = True,
     ) -> Story:
         """A new subscription: everything up to this position counts as acked."""
-        detail = json.dumps({"position": [ledger_id, entry_id]})
+        detail = json.dumps({"position": [ledger_id, entry_id], "is_durable": is_durable})
         return self.add("subscribed", subscription, reason=kind, detail=detail)
 
     def reset(
@@ -104,9 +117,33 @@ class Story:
         """It closed, or its connection was lost."""
         return self.add("consumer_removed", subscription, consumer=consumer)
 
-    def recovered(self, subscription: str) -> Story:
-        """Its state has been read back by the new owner."""
-        return self.add("recovered", subscription, version=self.versions[subscription])
+    def recovered(
+        self,
+        subscription: str,
+        *,
+        version: int | None = None,
+        mark_delete: tuple[int, int] | None = None,
+        acked: dict[int, list[int]] | None = None,
+    ) -> Story:
+        """Its state has been read back by the new owner, without any loss unless it says else."""
+        if version is not None:
+            self.versions[subscription] = version
+        version = self.versions[subscription]
+        if mark_delete is None:
+            return self.add("recovered", subscription, version=version)
+        bitmaps = {ledger_id: BitMap(entries) for ledger_id, entries in (acked or {}).items()}
+        snapshot = CursorSnapshot(version, Position(*mark_delete), bitmaps, len(bitmaps))
+        state = encode_record(SnapshotRecord(self._epoch - 1, 0, snapshot, 1, 0, 0), Packing())
+        detail = json.dumps({"mark_delete": mark_delete})
+        return self.add("recovered", subscription, version=version, detail=detail, state=state)
+
+    def opened(self, ledgers: dict[int, int] | None = None, **settings: str) -> Story:
+        """By an owner that finds these message ledgers, with so many entries."""
+        found = [
+            {"ledger_id": ledger_id, "entries": entries, "is_open": False}
+            for ledger_id, entries in (ledgers or {}).items()
+        ]
+        return self.add("opened", detail=json.dumps({"settings": settings, "ledgers": found}))
 
     def gate(self, subscription: str, *, is_shut: bool, reason: str = "ranges") -> Story:
         """It shuts or opens."""

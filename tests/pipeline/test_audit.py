@@ -1,9 +1,14 @@
 """The audit on stories: one topic for each cause and each verdict, all of them in one frame."""
 
+import random
+from contextlib import contextmanager
+
 import pytest
 
-from ackgate.pipeline.jobs.audit.report import audit
+from ackgate.pipeline.jobs.audit.deliveries import CAUSES as CAUSES_THERE_ARE
+from ackgate.pipeline.jobs.audit.report import Limits, audit
 from ackgate.pipeline.tables import DELIVERY_JOURNAL, spark_schema
+from tests.pipeline.audit_model import AuditModel
 from tests.pipeline.events import Story
 
 
@@ -52,6 +57,29 @@ CAUSES = {
     "unexplained": again(sent("unexplained")),
     "seek ahead of it": again(sent("seek ahead of it").reset("s", 1, 0)),
     "nack of another": again(sent("nack of another").nack("s", 1, 1)),
+    "acked at another owner": again(
+        sent("acked at another owner").restart().ack("s", 1, 1, is_cumulative=True).restart()
+    ),
+    "batch acked for good": again(
+        sent("batch acked for good").ack("s", 1, 0, unacked_indexes=b"\2").persisted("s").restart()
+    ),
+    "rest of a batch": again(
+        sent("rest of a batch").ack("s", 1, 0, unacked_indexes=b"\2").persisted("s").restart(),
+        unacked_indexes=b"\2",
+    ),
+    "second byte of a batch": again(
+        sent("second byte of a batch")
+        .ack("s", 1, 0, unacked_indexes=b"\1\2")
+        .persisted("s")
+        .restart(),
+        unacked_indexes=b"\1\6",
+    ),
+    "batch acked in memory": again(
+        sent("batch acked in memory")
+        .ack("s", 1, 0, unacked_indexes=b"\2")
+        .persisted("s", {"batch_indexes_in_memory": 1, "batch_indexes_persisted": 0})
+        .restart()
+    ),
 }
 EXPECTED_CAUSES = {
     "made anew": "reset",
@@ -61,6 +89,11 @@ EXPECTED_CAUSES = {
     "partial ack": "restart",
     "seek ahead of it": "unexplained",
     "nack of another": "unexplained",
+    "acked at another owner": "ack_not_persisted",
+    "batch acked for good": "ack_lost",
+    "rest of a batch": "restart",
+    "second byte of a batch": "ack_lost",
+    "batch acked in memory": "restart",
 }
 
 FATES = {
@@ -144,6 +177,157 @@ FATES = {
         Story("found at recovery").publish(1, 0).recovered("s").publish(1, 1),
         None,
     ),
+    "made again behind it": (
+        done(sent("made again behind it")).add("unsubscribed", "s").subscribe("s", 1, 1),
+        None,
+    ),
+    "a reader's": (
+        Story("a reader's").subscribe("s", 1, -1, "Exclusive", is_durable=False).publish(1, 0),
+        None,
+    ),
+    "ack told by the state": (
+        sent("ack told by the state").restart().recovered("s", version=3, mark_delete=(1, 0)),
+        "acked",
+    ),
+    "told by a range": (
+        done(sent("told by a range"))
+        .restart()
+        .recovered("s", version=3, mark_delete=(0, 5), acked={1: [0, 1]}),
+        "acked",
+    ),
+    "beside a range": (
+        done(sent("beside a range"))
+        .restart()
+        .recovered("s", version=3, mark_delete=(0, 5), acked={1: [1]}),
+        "sent",
+    ),
+    "delivery and ack untold": (
+        told("delivery and ack untold").restart().recovered("s", version=1, mark_delete=(1, 0)),
+        "unknown",
+    ),
+    "acked by nobody": (
+        told("acked by nobody").restart().recovered("s", version=0, mark_delete=(1, 0)),
+        "lost_acked",
+    ),
+    "acked at the next owner": (
+        told("acked at the next owner").restart().ack("s", 1, 0),
+        "unknown",
+    ),
+    "skipped after recovery": (
+        done(
+            told("skipped after recovery")
+            .restart()
+            .recovered("s", version=1, mark_delete=(0, 5))
+            .dispatch("s", 1, 1)
+        ),
+        "lost_skipped",
+    ),
+    "published untold": (
+        Story("published untold")
+        .opened()
+        .subscribe("s", 1, -1)
+        .restart()
+        .opened({1: 2})
+        .recovered("s", version=0, mark_delete=(1, -1))
+        .dispatch("s", 1, 0)
+        .ack("s", 1, 0),
+        "acked",
+    ),
+    "skipped, published untold": (
+        done(
+            Story("skipped, published untold")
+            .subscribe("s", 0, 5)
+            .publish(0, 6)
+            .dispatch("s", 0, 6)
+            .ack("s", 0, 6)
+            .restart()
+            .opened({0: 7, 1: 2})
+            .recovered("s", version=1, mark_delete=(0, 6))
+            .dispatch("s", 1, 1)
+        ),
+        "lost_skipped",
+    ),
+    "before the journal": (
+        Story("before the journal").opened({1: 9}).recovered("s").publish(1, 9),
+        None,
+    ),
+}
+
+
+def timed(topic, kind, now_ms, **settings):
+    """An entry that is due at 5 s, delivered at this time."""
+    story = Story(topic, start_us=1_000_000).opened({}, **settings)
+    story.subscribe("s", 1, -1, kind).publish(1, 0, deliver_at_ms=5_000)
+    story.time_us = now_ms * 1_000
+    return story.dispatch("s", 1, 0, reason="delayed").ack("s", 1, 0)
+
+
+def handed_over(topic, *, is_acked, kind="Key_Shared"):
+    """Two entries of a key, to two consumers."""
+    story = Story(topic).subscribe("s", 1, -1, kind)
+    story.publish(1, 0, key="k").publish(1, 1, key="k").dispatch("s", 1, 0)
+    if is_acked:
+        story.ack("s", 1, 0)
+    return story.dispatch("s", 1, 1, consumer="c#2").ack("s", 1, 1).ack("s", 1, 0)
+
+
+STRICT = {"isDelayedDeliveryDeliverAtTimeStrict": "true"}
+FINDINGS = {
+    "acked, and again": (again(sent("acked, and again").ack("s", 1, 0).nack("s", 1, 0)), True),
+    "acked, sought, again": (
+        again(sent("acked, sought, again").ack("s", 1, 0).reset("s", 1, -1)),
+        None,
+    ),
+    "acked, restart, again": (again(sent("acked, restart, again").ack("s", 1, 0).restart()), None),
+    "acked before it was sent": (
+        told("acked before it was sent").ack("s", 1, 0).dispatch("s", 1, 0),
+        True,
+    ),
+    "acked up to it, and again": (
+        again(sent("acked up to it, and again").ack("s", 1, 1, is_cumulative=True).nack("s", 1, 0)),
+        True,
+    ),
+    "partly acked, and whole again": (
+        again(sent("partly acked, and whole again").ack("s", 1, 0, unacked_indexes=b"\1")),
+        True,
+    ),
+    "partly acked, and the rest again": (
+        again(
+            sent("partly acked, and the rest again").ack("s", 1, 0, unacked_indexes=b"\1"),
+            unacked_indexes=b"\1",
+        ),
+        None,
+    ),
+    "recovered as acked, and again": (
+        again(sent("recovered as acked, and again").restart().recovered("s", mark_delete=(1, 0))),
+        True,
+    ),
+    "recovered as not acked": (
+        again(
+            sent("recovered as not acked")
+            .restart()
+            .recovered("s", mark_delete=(0, 5), acked={1: [1]})
+        ),
+        None,
+    ),
+    "early": (timed("early", "Shared", 3_000), "too_early"),
+    "early by a tick": (timed("early by a tick", "Shared", 4_001), None),
+    "early by a tick, strictly": (
+        timed("early by a tick, strictly", "Shared", 4_001, **STRICT),
+        "too_early",
+    ),
+    "in time, strictly": (timed("in time, strictly", "Shared", 5_000, **STRICT), None),
+    "early, but no delays": (
+        timed("early, but no delays", "Shared", 3_000, delayedDeliveryEnabled="false"),
+        None,
+    ),
+    "early, but in order": (timed("early, but in order", "Failover", 3_000), None),
+    "key split": (handed_over("key split", is_acked=False), "key_split"),
+    "key handed over": (handed_over("key handed over", is_acked=True), None),
+    "key of a shared one": (
+        handed_over("key of a shared one", is_acked=False, kind="Shared"),
+        None,
+    ),
 }
 
 
@@ -191,21 +375,107 @@ ACKS = (
 )
 
 
+def over_hours():
+    """Published in the second and the third hour, delivered an hour later each."""
+    hour_us = 3_600_000_000
+    story = Story("hours", start_us=hour_us, step_us=hour_us // 2).subscribe("s", 1, -1)
+    story.publish(1, 0).publish(1, 1)
+    return story.dispatch("s", 1, 0).dispatch("s", 1, 1)
+
+
+LATE = (
+    Story("late", step_us=600_000)
+    .subscribe("s", 1, -1)
+    .publish(1, 0)
+    .publish(1, 1)
+    .dispatch("s", 1, 0)
+    .dispatch("s", 1, 1)
+    .ack("s", 1, 0)
+    .ack("s", 1, 1)
+    .persisted("s")
+)
+ACTIONS = (*["dispatch"] * 3, *["ack"] * 2, "nack", "close", "persist", "restart")
+
+
+def random_story(seed):
+    """Deliveries, acks, nacks, writes and restarts; half of the stories seek, the others do not.
+
+    Those that do not ack cumulatively, too, and send nothing again that this owner knows as acked.
+    """
+    rng = random.Random(seed)
+    story = Story(f"random {seed}").add("opened").subscribe("s", 1, -1)
+    positions = [(ledger_id, entry_id) for ledger_id in (1, 2) for entry_id in range(3)]
+    for position in positions:
+        story.publish(*position)
+    seeks, known_as_acked = seed % 2 == 0, set()
+    for _ in range(40):
+        position, action = rng.choice(positions), rng.choice(ACTIONS)
+        if action == "dispatch" and position not in known_as_acked:
+            story.dispatch("s", *position)
+        elif action == "ack":
+            is_cumulative = not seeks and rng.random() < 0.3
+            story.ack("s", *position, is_cumulative=is_cumulative)
+            if not seeks:
+                below = (each for each in positions if is_cumulative and each < position)
+                known_as_acked |= {position, *below}
+        elif action == "nack":
+            story.nack("s", *position)
+        elif action == "close":
+            story.nack("s", *position, reason="consumer_closed")
+        elif action == "persist":
+            story.persisted("s", {"entries_dropped": rng.choice((0, 0, 2))})
+        elif action == "restart" and rng.random() < 0.5:
+            story.restart()
+            known_as_acked.clear()
+        elif action == "restart" and seeks:
+            story.reset("s", 1, -1)
+    return story
+
+
+RANDOM = {story.topic: story for story in map(random_story, range(60))}
+
+
 @pytest.fixture(scope="module")
 def audited(spark):
     stories = [
         *CAUSES.values(),
-        *(story for story, _ in (*FATES.values(), *ORDERS.values())),
+        *(story for story, _ in (*FATES.values(), *ORDERS.values(), *FINDINGS.values())),
         ACKS,
+        LATE,
+        over_hours(),
+        *RANDOM.values(),
     ]
     rows = [row for story in stories for row in story.rows]
-    result = audit(spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns)))
-    return {
-        "deliveries": result.deliveries.collect(),
-        "fates": result.fates.collect(),
-        "acks": result.acks.collect(),
-        "subscriptions": {row.topic: row for row in result.by_subscription().collect()},
+    journal = spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns))
+    with small_plans(spark), audit(journal, Limits(late_us=1_000_000)) as result:
+        return {
+            "deliveries": result.deliveries.collect(),
+            "fates": result.fates.collect(),
+            "acks": result.acks.collect(),
+            "subscriptions": {row.topic: row for row in result.by_subscription().collect()},
+            "hours": result.by_hour().where("topic = 'hours'").collect(),
+            "consumers": result.by_consumer().where("topic = 'key handed over'").collect(),
+            "topics": result.by_topic().where("topic = 'nack_or_timeout'").collect(),
+        }
+
+
+@contextmanager
+def small_plans(spark):
+    """Much is planned here for few rows: compiling it would take most of the time."""
+    chosen = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": "2",
     }
+    before = {key: spark.conf.get(key) for key in chosen}
+    try:
+        for key, value in chosen.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
 
 
 def test_each_duplicate_has_its_cause(audited):
@@ -242,6 +512,10 @@ def test_each_entry_has_its_fate(audited):
         ("events are missing", "incomplete"),
         ("key overtaken", "broken"),
         ("sought back", "fine"),
+        ("acked, and again", "broken"),
+        ("early", "broken"),
+        ("key split", "broken"),
+        ("delivery and ack untold", "incomplete"),
     ],
 )
 def test_a_subscription_has_a_verdict(audited, topic, verdict):
@@ -252,6 +526,55 @@ def test_counts_of_a_subscription(audited):
     row = audited["subscriptions"]["nack_or_timeout"]
     assert (row.expected, row.deliveries, row.duplicates, row.nack_or_timeout) == (2, 3, 1, 1)
     assert (row.acked, row.sent, row.lost) == (1, 1, 0)
+
+
+def test_deliveries_that_must_not_be(audited):
+    found = dict.fromkeys(FINDINGS)
+    for row in audited["deliveries"]:
+        if row.topic in FINDINGS and row.finding is not None:
+            found[row.topic] = row.finding
+    expected = {
+        topic: "sent_though_acked" if finding is True else finding
+        for topic, (_, finding) in FINDINGS.items()
+    }
+    assert found == expected
+
+
+def test_counts_by_consumer_topic_and_hour(audited):
+    rows = {row.consumer: row for row in audited["consumers"]}
+    assert {name: (row.expected, row.deliveries) for name, row in rows.items()} == {
+        "c#1": (1, 1),
+        "c#2": (1, 1),
+    }
+    assert [(row.expected, row.nack_or_timeout) for row in audited["topics"]] == [(2, 1)]
+    hours = {row.hour.hour: row for row in audited["hours"]}
+    assert {hour: (row.expected, row.deliveries) for hour, row in hours.items()} == {
+        1: (1, 0),
+        2: (1, 1),
+        3: (0, 1),
+    }
+    assert hours[1].to_dispatch_us_max == 3_600_000_000
+    assert hours[2].to_dispatch_us_max == 3_600_000_000
+
+
+def test_random_stories_are_audited_as_the_model_does(audited):
+    causes, fates = {}, {}
+    for row in sorted(audited["deliveries"], key=lambda row: row.nth):
+        key = (row.topic, row.ledger_id, row.entry_id)
+        causes.setdefault(key, []).append(row.cause)
+    for row in audited["fates"]:
+        fates[row.topic, row.ledger_id, row.entry_id] = row.fate
+    seen = set()
+    for topic, story in RANDOM.items():
+        for position, entry in AuditModel().play(story.rows).entries.items():
+            key = (topic, *position)
+            assert causes.get(key, []) == entry.causes, key
+            seen.update(entry.causes)
+            if entry.sent:
+                assert fates[key] == ("acked" if entry.is_acked else "sent"), key
+            else:
+                assert fates[key] not in {"acked", "sent"}, key
+    assert seen == {None, *CAUSES_THERE_ARE}
 
 
 def test_entries_that_were_overtaken(audited):
@@ -270,3 +593,10 @@ def test_when_acks_became_durable(audited):
     subscription = audited["subscriptions"]["acks"]
     assert subscription.to_durable_us_max == 1_000
     assert (subscription.acks_persisted, subscription.acks_never_persisted) == (1, 1)
+
+
+def test_acks_that_were_durable_late(audited):
+    late = {row.entry_id: row.is_late for row in audited["acks"] if row.topic == "late"}
+    assert late == {0: True, 1: False}
+    assert audited["subscriptions"]["late"].acks_late == 1
+    assert audited["subscriptions"]["late"].verdict == "fine"

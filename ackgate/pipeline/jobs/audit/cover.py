@@ -1,4 +1,4 @@
-"""Which mark covers an entry: the first and the last of those at or above its place.
+"""Which mark covers an entry: those at or above its place.
 
 A cumulative ack covers all entries up to its position, a persisted record all acks up to its version.
 One window over a whole topic would be one task; so places are cut into buckets (message ledgers,
@@ -8,7 +8,7 @@ versions by thousands), each a window by itself, and what lies in later buckets 
     e e M e e e     e M e e         e e e M
         <---        ----- first, last of later buckets --
 
-Pure: DataFrame to DataFrame.
+Pure: DataFrame to DataFrame. The rows are read once: what they are made of is not worked out again.
 """
 
 from __future__ import annotations
@@ -25,49 +25,80 @@ if TYPE_CHECKING:
 
 
 def with_cover(
-    rows: DataFrame, marks: DataFrame, keys: Sequence[str], bucket: str, place: str
+    rows: DataFrame,
+    marks: DataFrame,
+    buckets: DataFrame,
+    *,
+    keys: Sequence[str],
+    bucket: str,
+    place: str,
+    names: Sequence[str],
+    nearest: Sequence[str] = (),
 ) -> DataFrame:
-    """`rows` with ``first_mark`` and ``last_mark``: least and greatest ``mark`` that covers each.
+    """`rows` with ``first_X`` and ``last_X`` for each X of `names`: least and greatest that covers.
 
-    Null: none does. Both frames have `keys`, `bucket` and `place`.
+    And with ``nearest_X`` for each of `nearest`: that of the next mark, in the same bucket only.
+    Null: none does. Both frames have `keys`, `bucket` and `place`, the marks those names too;
+    `buckets` holds, by `keys` and `bucket`, at least those in which there are rows.
     """
     by = [*keys, bucket, place]
-    nothing = f.lit(None)
-    told = rows.select(
-        *by,
-        f.struct(*rows.columns).alias("row"),
-        nothing.cast(marks.schema["mark"].dataType).alias("mark"),
-    )
-    both = told.unionByName(marks.select(*by, "mark"), allowMissingColumns=True)
+    noted = marks.select(*by, *names, *nearest)
+    told = rows.select(*by, f.struct(*rows.columns).alias("row"))
+    both = told.unionByName(noted, allowMissingColumns=True)
     up_from_here = (
         Window.partitionBy(*keys, bucket)
         .orderBy(f.col(place).desc())
         .rangeBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    found = both.select(
-        *keys,
-        bucket,
-        "row",
-        f.min("mark").over(up_from_here).alias("first_here"),
-        f.max("mark").over(up_from_here).alias("last_here"),
-    ).where(f.col("row").isNotNull())
+    here = [
+        column
+        for name in names
+        for column in (
+            f.min(name).over(up_from_here).alias(f"first_here_{name}"),
+            f.max(name).over(up_from_here).alias(f"last_here_{name}"),
+        )
+    ] + [
+        f.last(name, ignorenulls=True).over(up_from_here).alias(f"nearest_{name}")
+        for name in nearest
+    ]
+    found = both.select(*keys, bucket, "row", *here).where(f.col("row").isNotNull())
+    if not names:
+        return found.select("row.*", *(f"nearest_{name}" for name in nearest))
+    covered = found.join(_later(noted, buckets, keys, bucket, names), [*keys, bucket], "left")
+    bounds = [
+        column
+        for name in names
+        for column in (
+            f.least(f"first_here_{name}", f"first_later_{name}").alias(f"first_{name}"),
+            f.greatest(f"last_here_{name}", f"last_later_{name}").alias(f"last_{name}"),
+        )
+    ]
+    return covered.select("row.*", *bounds, *(f"nearest_{name}" for name in nearest))
+
+
+def _later(
+    marks: DataFrame, buckets: DataFrame, keys: Sequence[str], bucket: str, names: Sequence[str]
+) -> DataFrame:
+    """For each bucket, what the marks of later ones come to."""
     later = (
         Window.partitionBy(*keys)
         .orderBy(f.col(bucket).desc())
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    carried = (
-        both.groupBy(*keys, bucket)
-        .agg(f.min("mark").alias("first_of"), f.max("mark").alias("last_of"))
-        .select(
-            *keys,
-            bucket,
-            f.min("first_of").over(later).alias("first_later"),
-            f.max("last_of").over(later).alias("last_later"),
-        )
+    bounds = [
+        column
+        for name in names
+        for column in (f.min(name).alias(f"first_{name}"), f.max(name).alias(f"last_{name}"))
+    ]
+    by = [*keys, bucket]
+    of_buckets = (
+        marks.select(*by, *names)
+        .unionByName(buckets.select(*by), allowMissingColumns=True)
+        .groupBy(*by)
+        .agg(*bounds)
     )
-    return found.join(carried, [*keys, bucket]).select(
-        "row.*",
-        f.least("first_here", "first_later").alias("first_mark"),
-        f.greatest("last_here", "last_later").alias("last_mark"),
+    return of_buckets.select(
+        *by,
+        *(f.min(f"first_{name}").over(later).alias(f"first_later_{name}") for name in names),
+        *(f.max(f"last_{name}").over(later).alias(f"last_later_{name}") for name in names),
     )

@@ -1,4 +1,4 @@
-"""Each delivery of an entry to a subscription: the how manieth, and if not the first, why again.
+"""Each delivery of an entry to a subscription: the how manieth, if not the first, why again.
 
     dispatched  nacked  dispatched  acked  persisted | dispatched        (| another owner)
     1           asked   2, nack_or_timeout           | 3, a breach: the ack was durable
@@ -6,22 +6,28 @@
 A cause is what happened between a delivery and the one before it, the first of:
 
     reset             the subscription was put back behind the entry, or made anew
-    restart           another owner, and nobody had acked it
+    ack_lost          another owner; covered by a durable record that was whole: must not be
+    restart           another owner, and none before it had an ack of it
     ack_not_persisted another owner; acked, but no durable record covered the ack
     outcome_dropped   another owner; covered by a record that a limit had left something out of
-    ack_lost          another owner; covered by a durable record that was whole: must not be
     consumer_closed   its consumer went away
     nack_or_timeout   asked for again; negative acks and ack time-outs are one command on the wire
     unexplained       none of these: must not be, unless journal events were dropped
 
-Pure: DataFrame to DataFrame. Windows are by entry, so that no topic is too large for one task.
+Of a batch some messages may be acked: they must not come again with the others. A delivery has a
+`finding` besides, when there is something wrong with it whether it is the first or not:
+
+    sent_though_acked this owner's cursor had it (or some messages of it) as acked
+    too_early         before its time, by more than the tracker's tick
+    key_split         Key_Shared: another consumer still had entries of its key
+
+Pure: DataFrame to DataFrame.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
@@ -30,20 +36,22 @@ from ackgate.pipeline.jobs.audit.journal import (
     NO,
     SUBSCRIPTION,
     YES,
+    Expression,
     cumulative_marks,
-    events_of,
-    position,
+    is_rewound,
 )
+from ackgate.pipeline.jobs.audit.keys import with_key_split
+from ackgate.pipeline.jobs.audit.states import state_marks
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
 
 CAUSES: Final = (
     "reset",
+    "ack_lost",
     "restart",
     "ack_not_persisted",
     "outcome_dropped",
-    "ack_lost",
     "consumer_closed",
     "nack_or_timeout",
     "unexplained",
@@ -51,80 +59,128 @@ CAUSES: Final = (
 BREACHES: Final = ("ack_lost", "unexplained")
 """Causes that must not be."""
 
-DELIVERIES_COLUMNS: Final = (*ENTRY, "at", "consumer", "nth", "cause")
+FINDINGS: Final = ("sent_though_acked", "too_early", "key_split")
+"""None of them must be."""
 
-_MARKS: Final = ("first_mark", "last_mark")
+DELIVERIES_COLUMNS: Final = (*ENTRY, "at", "consumer", "nth", "cause", "finding")
+
+_DELIVERY: Final = (*ENTRY, "nth")
 
 
-def deliveries(journal: DataFrame, of_lives: DataFrame, of_persists: DataFrame) -> DataFrame:
+def deliveries(
+    journal: DataFrame,
+    of_timelines: DataFrame,
+    of_lives: DataFrame,
+    of_persists: DataFrame,
+    of_topics: DataFrame,
+) -> DataFrame:
     """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
-    told = _with_before(journal)
-    firsts = told.where("nth = 1").select(
-        *DELIVERIES_COLUMNS[:-1], f.lit(None).cast("string").alias("cause")
+    of_subscription = of_lives.select(*SUBSCRIPTION, "type", "rewinds", "noted_epochs")
+    rows = (
+        of_timelines.where("nth > 0")
+        .join(f.broadcast(of_subscription), list(SUBSCRIPTION))
+        .join(f.broadcast(of_topics.select("topic", "is_delayed_on", "tick_ms")), "topic")
     )
-    again = told.where("nth > 1")
-    return firsts.unionByName(_with_causes(again, journal, of_lives, of_persists))
-
-
-def _with_before(journal: DataFrame) -> DataFrame:
-    """Deliveries, each with the one before it, and with the first ack and last nack behind that."""
-    is_delivery, is_nack = f.col("event") == "dispatched", f.col("event") == "nacked"
-    is_ack = (f.col("event") == "acked") & f.col("unacked_indexes").isNull()
-    in_order = Window.partitionBy(*ENTRY).orderBy("at")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    numbered = events_of(journal, "dispatched", "nacked", "acked").withColumn(
-        "nth", f.count(f.when(is_delivery, 1)).over(so_far)
+    split = with_key_split(rows)
+    known = split.join(_known_acks(journal, rows), list(_DELIVERY), "left")
+    # By itself or by a cumulative ack, whichever came first: the version grew with it.
+    first = f.least("last_ack", "cumulative")
+    is_of_another = first["at"]["owner_epoch"] < f.col("at.owner_epoch")
+    acked = known.withColumn("acked", f.when(is_of_another, first))
+    durable = of_persists.withColumnRenamed("owner_epoch", "acked_epoch")
+    partly = of_persists.select(
+        *SUBSCRIPTION,
+        f.col("owner_epoch").alias("partly_epoch"),
+        f.when(f.col("persisted_whole"), f.col("persisted_version")).alias("partly_version"),
     )
-    by_delivery = (
-        numbered.where("nth > 0")
-        .groupBy(*ENTRY, "nth")
-        .agg(
-            f.min(f.when(is_delivery, f.col("at"))).alias("at"),
-            f.min_by("consumer", f.when(is_delivery, f.col("at"))).alias("consumer"),
-            f.max(f.when(is_nack, f.struct("at", "reason"))).alias("nack"),
-            f.min(f.when(is_ack, f.struct("at", "version"))).alias("ack"),
+    return (
+        acked.withColumn("acked_epoch", f.col("acked.at.owner_epoch"))
+        .withColumn("partly_epoch", f.col("partly_before.at.owner_epoch"))
+        .join(f.broadcast(durable), [*SUBSCRIPTION, "acked_epoch"], "left")
+        .join(f.broadcast(partly), [*SUBSCRIPTION, "partly_epoch"], "left")
+        .select(
+            *_DELIVERY[:-1],
+            "at",
+            "consumer",
+            "nth",
+            _cause().alias("cause"),
+            _finding().alias("finding"),
         )
     )
-    before = Window.partitionBy(*ENTRY).orderBy("nth")
-    return by_delivery.select(
-        *ENTRY,
-        "at",
-        "consumer",
-        "nth",
-        f.lag("at").over(before).alias("last_at"),
-        f.lag("nack.reason").over(before).alias("last_nack"),
-        f.lag("ack").over(before).alias("last_ack"),
-    )
 
 
-def _with_causes(
-    again: DataFrame, journal: DataFrame, of_lives: DataFrame, of_persists: DataFrame
-) -> DataFrame:
-    marks = cumulative_marks(journal).withColumn("mark", f.struct("at", "version"))
+def _known_acks(journal: DataFrame, rows: DataFrame) -> DataFrame:
+    """By delivery, if there is any: what cumulative acks and recovered states knew of it.
+
+    `cumulative` (at, version) is the first such ack since the delivery before, `owner_had_at` when
+    the owner of this one knew it as acked.
+    """
     keys = (*SUBSCRIPTION, "owner_epoch")
-    of_epoch = again.withColumn("owner_epoch", f.col("last_at.owner_epoch"))
-    covered = with_cover(of_epoch, marks, keys, "ledger_id", "entry_id")
-    # By itself, or by a cumulative ack in the epoch of the last delivery. Of the cumulative ones the
-    # first and the last are known; one between would be durable earlier than the last.
-    acked = f.coalesce(
-        "last_ack",
-        *(f.when(f.col(mark)["at"] > f.col("last_at"), f.col(mark)) for mark in _MARKS),
-    )
-    acked_rows = covered.withColumn("acked", acked).withColumn(
-        "owner_epoch", f.col("acked.at.owner_epoch")
-    )
-    rewound = f.exists(
-        "rewinds",
-        lambda each: (
-            (each["at"] > f.col("last_at"))
-            & (each["at"] < f.col("at"))
-            & f.coalesce(each["behind"] < position(), f.lit(YES))
+    epoch, published_in = f.col("at.owner_epoch"), f.col("published.at.owner_epoch")
+    since = f.coalesce("last_at.owner_epoch", epoch)
+    is_asked = (f.col("nth") > 1) | f.coalesce(published_in < epoch, f.lit(YES))
+    asked = rows.where(is_asked & (f.size("noted_epochs") > 0)).select(
+        *_DELIVERY,
+        "at",
+        "last_at",
+        f.explode(f.filter("noted_epochs", lambda each: (each >= since) & (each <= epoch))).alias(
+            "owner_epoch"
         ),
     )
-    is_other_owner = f.col("last_at.owner_epoch") < f.col("at.owner_epoch")
+    marks = (
+        cumulative_marks(journal)
+        .withColumn("cumulative", f.struct("at", "version"))
+        .select(*keys, "ledger_id", "entry_id", "cumulative")
+        .unionByName(
+            state_marks(journal).drop("at").withColumnRenamed("from_entry_id", "range"),
+            allowMissingColumns=True,
+        )
+    )
+    covered = with_cover(
+        asked,
+        marks,
+        asked,
+        keys=keys,
+        bucket="ledger_id",
+        place="entry_id",
+        names=["cumulative", "upto"],
+        nearest=["range"],
+    )
+
+    def between(mark: str) -> Expression:
+        is_it = (f.col(f"{mark}.at") > f.col("last_at")) & (f.col(f"{mark}.at") < f.col("at"))
+        return f.when(is_it, f.col(mark))
+
+    is_here = f.col("owner_epoch") == epoch
+    is_acked_here = f.col("first_cumulative.at") < f.col("at")
+    is_in_state = f.col("first_upto").isNotNull() | (f.col("nearest_range") <= f.col("entry_id"))
+    opened_at = f.struct(
+        "owner_epoch", f.lit(-1).cast("bigint").alias("sequence"), f.col("at.time_us")
+    )
+    # Of the cumulative ones the first and the last are known; they ascend, as positions do.
+    had_at = f.when(is_in_state, opened_at).when(is_acked_here, f.col("first_cumulative.at"))
+    return covered.groupBy(*_DELIVERY).agg(
+        f.min(f.coalesce(between("first_cumulative"), between("last_cumulative"))).alias(
+            "cumulative"
+        ),
+        f.min(f.when(is_here, had_at)).alias("owner_had_at"),
+    )
+
+
+def _cause() -> Expression:
+    last_at, at = f.col("last_at"), f.col("at")
+    is_other_owner = last_at["owner_epoch"] < at["owner_epoch"]
     is_durable = f.coalesce(f.col("acked.version") <= f.col("persisted_version"), f.lit(NO))
-    cause = (
-        f.when(rewound, "reset")
+    is_partly_lost = (
+        f.coalesce(f.col("partly_before.version") <= f.col("partly_version"), f.lit(NO))
+        & (f.col("partly_before.at.owner_epoch") < at["owner_epoch"])
+        & _is_any_acked()
+        & ~is_rewound(f.col("partly_before.at"), at)
+    )
+    return (
+        f.when(f.col("nth") == 1, f.lit(None).cast("string"))
+        .when(is_rewound(last_at, at), "reset")
+        .when(is_other_owner & is_partly_lost, "ack_lost")
         .when(is_other_owner & f.col("acked").isNull(), "restart")
         .when(is_other_owner & ~is_durable, "ack_not_persisted")
         .when(is_other_owner & ~f.col("persisted_whole"), "outcome_dropped")
@@ -133,8 +189,41 @@ def _with_causes(
         .when(f.col("last_nack").isNotNull(), "nack_or_timeout")
         .otherwise("unexplained")
     )
-    return (
-        acked_rows.join(f.broadcast(of_persists), list(keys), "left")
-        .join(f.broadcast(of_lives.select(*SUBSCRIPTION, "rewinds")), list(SUBSCRIPTION))
-        .select(*DELIVERIES_COLUMNS[:-1], cause.alias("cause"))
+
+
+def _finding() -> Expression:
+    at = f.col("at")
+
+    def holds(since: Expression) -> Expression:
+        is_own = since["owner_epoch"] == at["owner_epoch"]
+        return f.coalesce(is_own & ~is_rewound(since, at), f.lit(NO))
+
+    is_acked = (
+        holds(f.col("acked_before_at"))
+        | holds(f.col("owner_had_at"))
+        | (holds(f.col("partly_before.at")) & _is_any_acked())
     )
+    is_held = f.col("is_delayed_on") & f.col("type").isin("Shared", "Key_Shared")
+    early_ms = f.col("published.deliver_at_ms") - at["time_us"] / 1_000
+    is_early = f.coalesce(is_held & (early_ms > f.col("tick_ms")), f.lit(NO))
+    return (
+        f.when(is_acked, "sent_though_acked")
+        .when(is_early, "too_early")
+        .when(f.col("is_key_split"), "key_split")
+    )
+
+
+def _is_any_acked() -> Expression:
+    """Whether a message of the batch was sent that the newest partial ack had as acked."""
+
+    def byte(indexes: Expression, number: Expression) -> Expression:
+        digits = f.hex(f.substring(indexes, number, f.lit(1)))
+        return f.coalesce(f.conv(digits, 16, 10).cast("int"), f.lit(0))
+
+    sent, unacked = f.col("sent_indexes"), f.col("partly_before.unacked_indexes")
+    numbers = f.sequence(f.lit(1), f.greatest(f.length(sent), f.lit(1)))
+    is_more = f.exists(
+        numbers,
+        lambda number: byte(sent, number).bitwiseAND(f.bitwise_not(byte(unacked, number))) != 0,
+    )
+    return f.col("partly_before").isNotNull() & (sent.isNull() | is_more)

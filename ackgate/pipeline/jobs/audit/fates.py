@@ -7,7 +7,11 @@
     set_aside     skipped, cleared, expired or sought over, cancelled, or its subscription is gone
     lost_acked    acked, and never sent: nobody has seen it
     lost_skipped  read over: entries behind it were sent, it was not, and nothing holds it back
-    unknown       as lost_*, but journal events were dropped
+    unknown       as lost_*, but its delivery may be among events that are missing
+
+Events are missing where the journal says that they were dropped, and at the end of an epoch whose
+broker was killed: what a recovered state has as acked, or a later owner's consumer acks, may have
+been sent then.
 
 Pure: DataFrame to DataFrame. Windows and aggregations are by entry.
 """
@@ -29,15 +33,16 @@ from ackgate.pipeline.jobs.audit.journal import (
     events_of,
     mark_delete,
     position,
-    whole_acks,
 )
 from ackgate.pipeline.jobs.audit.order import with_order
+from ackgate.pipeline.jobs.audit.states import state_marks
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
 
 LOST: Final = ("lost_acked", "lost_skipped")
 OUTSTANDING: Final = ("sent", "backlog", "gated", "delayed", "held")
+HELD_OR_LOST: Final = "held_or_lost"
 FATES: Final = ("acked", *OUTSTANDING, "set_aside", *LOST, "unknown")
 
 FATES_COLUMNS: Final = (
@@ -45,6 +50,7 @@ FATES_COLUMNS: Final = (
     "key",
     "type",
     "published_at",
+    "is_untold",
     "times_sent",
     "first_sent_at",
     "first_consumer",
@@ -56,107 +62,163 @@ GRACE_US: Final = 10_000_000
 """A delayed entry that became due so shortly before the end may not have been sent yet."""
 
 
-def expected(journal: DataFrame, of_lives: DataFrame) -> DataFrame:
-    """Each published entry with each subscription that existed then, or that began behind it."""
-    published = events_of(journal, "published").select(
-        "topic", "ledger_id", "entry_id", f.col("at").alias("published_at"), "key", "deliver_at_ms"
-    )
-    is_seen = f.col("published_at") > f.col("begins_at")
-    is_ahead = f.coalesce(position() > f.col("begins_behind"), f.lit(NO))
-    return (
-        published.join(f.broadcast(of_lives), "topic")
-        .where(is_seen | is_ahead)
-        .where(f.col("ended_at").isNull() | (f.col("published_at") < f.col("ended_at")))
-    )
-
-
-def fates(
+def unsettled_fates(
     journal: DataFrame,
-    of_deliveries: DataFrame,
+    of_timelines: DataFrame,
+    of_published: DataFrame,
     of_lives: DataFrame,
     of_topics: DataFrame,
     *,
     grace_us: int = GRACE_US,
 ) -> DataFrame:
-    """FATES_COLUMNS: a row for each entry and subscription that it had to reach."""
-    sent = of_deliveries.groupBy(*ENTRY).agg(
-        f.count("*").alias("times_sent"),
-        f.min("at").alias("first_sent_at"),
-        f.max("at").alias("last_sent_at"),
-        f.min_by("consumer", "at").alias("first_consumer"),
+    """FATES_COLUMNS: a row for each entry and subscription that it had to reach.
+
+    The fate may be HELD_OR_LOST still; `settled` needs all rows to say which, so cache these.
+    """
+    buckets = (
+        of_published.select("topic", "ledger_id")
+        .distinct()
+        .join(f.broadcast(of_lives.select(*SUBSCRIPTION)), "topic")
     )
-    acks = (
-        whole_acks(journal)
+    marked = with_cover(
+        _entries(of_timelines),
+        _marks(journal, of_lives),
+        buckets,
+        keys=SUBSCRIPTION,
+        bucket="ledger_id",
+        place="entry_id",
+        names=["cumulative", "reset"],
+        nearest=["range"],
+    )
+    of_subscription = of_lives.select(
+        *SUBSCRIPTION,
+        "type",
+        "ended_at",
+        "is_gate_shut",
+        "recovered",
+        "is_ack_untold",
+        "read_up_to",
+        "rewinds",
+    )
+    told = (
+        marked.join(f.broadcast(of_subscription), list(SUBSCRIPTION))
+        .join(f.broadcast(of_topics.select("topic", "ends_us", "events_dropped")), "topic")
+        .withColumn("acked_at", f.least("own_first_at", "first_cumulative"))
+        .withColumn("last_acked_at", f.greatest("own_last_at", "last_cumulative"))
+    )
+    ended = told.withColumn("fate", _fate(grace_us))
+    return with_order(ended, of_timelines, of_lives).select(*FATES_COLUMNS, "events_dropped")
+
+
+def settled(unsettled: DataFrame) -> DataFrame:
+    """FATES_COLUMNS, of what `unsettled_fates` has: it is held while others are in flight."""
+    in_flight = unsettled.where(f.col("fate") == "sent").select(*SUBSCRIPTION).distinct()
+    may_hold = f.coalesce(f.col("type").isin("Shared", "Key_Shared"), f.lit(YES))
+    is_held = may_hold & f.coalesce("is_in_flight", f.lit(NO))
+    fate = f.when(
+        f.col("fate") == HELD_OR_LOST,
+        f.when(is_held, "held").otherwise(_lost("lost_skipped", f.col("events_dropped") == 0)),
+    ).otherwise(f.col("fate"))
+    return (
+        unsettled.join(
+            f.broadcast(in_flight.withColumn("is_in_flight", f.lit(YES))),
+            list(SUBSCRIPTION),
+            "left",
+        )
+        .withColumn("fate", fate)
+        .select(*FATES_COLUMNS)
+    )
+
+
+def _entries(of_timelines: DataFrame) -> DataFrame:
+    """A row for each, with when it was first and last sent, and acked by itself."""
+    is_first = f.col("nth") == 1
+    return (
+        of_timelines.where(f.col("published").isNotNull())
         .groupBy(*ENTRY)
         .agg(
-            f.min("at").alias("own_first_at"),
-            f.max("at").alias("own_last_at"),
-            f.max(f.col("consumer").isNull()).alias("is_cancelled"),
+            f.max("published").alias("published"),
+            f.max("nth").alias("times_sent"),
+            f.max(f.when(is_first, f.col("at"))).alias("first_sent_at"),
+            f.max(f.when(is_first, f.col("consumer"))).alias("first_consumer"),
+            f.max("at").alias("last_sent_at"),
+            f.min("first_ack.at").alias("own_first_at"),
+            f.max("last_ack_at").alias("own_last_at"),
+            f.max("is_cancelled").alias("is_cancelled"),
         )
+        .select(
+            "*",
+            f.col("published.at").alias("published_at"),
+            "published.key",
+            "published.deliver_at_ms",
+            "published.is_untold",
+        )
+        .drop("published")
     )
-    rows = (
-        expected(journal, of_lives)
-        .join(sent, list(ENTRY), "left")
-        .join(acks, list(ENTRY), "left")
-        .join(f.broadcast(of_topics), "topic")
-    )
-    marked = _with_marks(rows, cumulative_marks(journal), "cumulative")
+
+
+def _marks(journal: DataFrame, of_lives: DataFrame) -> DataFrame:
+    """Cumulative acks, resets, and the ranges of the state that was recovered last."""
+    place = (*SUBSCRIPTION, "ledger_id", "entry_id")
+    acked = cumulative_marks(journal).select(*place, f.col("at").alias("cumulative"))
     resets = events_of(journal, "reset").withColumn("mark_delete", mark_delete())
-    moved = resets.select(*SUBSCRIPTION, "at", "mark_delete.*")
-    told = (
-        _with_marks(marked, moved, "reset")
-        .withColumn("acked_at", f.least("own_first_at", "cumulative_first_at"))
-        .withColumn("last_acked_at", f.greatest("own_last_at", "cumulative_last_at"))
+    moved = resets.select(*SUBSCRIPTION, "mark_delete.*", f.col("at").alias("reset"))
+    recovered = of_lives.select(*SUBSCRIPTION, f.col("recovered.at").alias("at"))
+    ranges = (
+        state_marks(journal)
+        .where("from_entry_id is not null")
+        .join(f.broadcast(recovered), [*SUBSCRIPTION, "at"])
+        .select(*place, f.col("from_entry_id").alias("range"))
     )
-    in_flight = (
-        told.where(_is_sent() & ~_is_acked())
-        .groupBy(*SUBSCRIPTION)
-        .agg(f.count("*").alias("in_flight"))
-    )
-    ended = told.join(f.broadcast(in_flight), list(SUBSCRIPTION), "left").select(
-        *FATES_COLUMNS[:-2], "deliver_at_ms", _fate(grace_us).alias("fate")
-    )
-    return with_order(ended, of_lives).select(*FATES_COLUMNS)
-
-
-def _with_marks(rows: DataFrame, marks: DataFrame, name: str) -> DataFrame:
-    covered = with_cover(
-        rows, marks.withColumn("mark", f.col("at")), SUBSCRIPTION, "ledger_id", "entry_id"
-    )
-    return covered.withColumnsRenamed(
-        {"first_mark": f"{name}_first_at", "last_mark": f"{name}_last_at"}
+    return acked.unionByName(moved, allowMissingColumns=True).unionByName(
+        ranges, allowMissingColumns=True
     )
 
 
 def _is_sent() -> Expression:
-    return f.col("times_sent").isNotNull()
+    return f.col("times_sent") > 0
+
+
+def _is_in_state() -> Expression:
+    """Whether the state that was recovered last has it as acked, and nothing has undone that."""
+    upto = f.coalesce(position() <= f.col("recovered.mark_delete"), f.lit(NO))
+    in_range = f.coalesce(f.col("nearest_range") <= f.col("entry_id"), f.lit(NO))
+    is_undone = f.exists("rewinds", lambda each: each["at"] > f.col("recovered.at"))
+    was_there = f.col("published_at.owner_epoch") <= f.col("recovered.at.owner_epoch")
+    return f.coalesce((upto | in_range) & was_there & ~is_undone, f.lit(NO))
 
 
 def _is_acked() -> Expression:
-    """Behind the last time that it was sent."""
-    return f.coalesce(f.col("last_acked_at") > f.col("last_sent_at"), f.lit(NO))
+    """Behind the last time that it was sent; or its ack is told by the recovered state only."""
+    is_later = f.coalesce(f.col("last_acked_at") > f.col("last_sent_at"), f.lit(NO))
+    is_recovered = _is_in_state() & (
+        f.col("last_sent_at.owner_epoch") < f.col("recovered.at.owner_epoch")
+    )
+    return is_later | f.coalesce(is_recovered, f.lit(NO))
 
 
 def _fate(grace_us: int) -> Expression:
     # Put aside after it was published: a mark-delete that was there before concerns others.
     set_aside = f.coalesce("is_cancelled", f.lit(NO)) | f.coalesce(
-        f.col("reset_last_at") > f.greatest("published_at", "last_sent_at"),
-        f.lit(NO),
+        f.col("last_reset") > f.greatest("published_at", "last_sent_at"), f.lit(NO)
     )
     is_read = f.coalesce(f.col("read_up_to") > position(), f.lit(NO))
     is_early = f.col("deliver_at_ms") * 1_000 > f.col("ends_us") - grace_us
-    may_hold = f.coalesce(f.col("type").isin("Shared", "Key_Shared"), f.lit(YES))
-    is_held = may_hold & f.col("in_flight").isNotNull()
-    is_known = f.col("events_dropped") == 0
+    # Its delivery would be told, if its ack is: they have the same owner, and no event is missing.
+    is_of_one_owner = f.col("acked_at.owner_epoch") == f.col("published_at.owner_epoch")
+    is_known = (f.col("events_dropped") == 0) & ~f.col("is_untold")
     return (
         f.when(_is_sent() & _is_acked(), "acked")
         .when(set_aside | f.col("ended_at").isNotNull(), "set_aside")
         .when(_is_sent(), "sent")
-        .when(f.col("acked_at").isNotNull(), f.when(is_known, "lost_acked").otherwise("unknown"))
+        .when(f.col("acked_at").isNotNull(), _lost("lost_acked", is_known & is_of_one_owner))
+        .when(_is_in_state(), _lost("lost_acked", is_known & ~f.col("is_ack_untold")))
         .when(f.coalesce(is_early, f.lit(NO)), "delayed")
         .when(~is_read & f.col("is_gate_shut"), "gated")
         .when(~is_read, "backlog")
-        .when(is_held, "held")
-        .when(is_known, "lost_skipped")
-        .otherwise("unknown")
+        .otherwise(HELD_OR_LOST)
     )
+
+
+def _lost(name: str, is_sure: Expression) -> Expression:
+    return f.when(is_sure, name).otherwise("unknown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ackgate.errors import ConfigurationError
 from ackgate.pipeline.job import JobSummary, SummaryTable
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ _COUNTS: Final = (
     "acked",
     "outstanding",
     "lost",
+    "unknown",
+    "deliveries",
     "duplicates",
-    "breaches",
+    "findings",
     "out_of_order",
 )
-_ACKS: Final = ("acks_persisted", "acks_pending", "acks_never_persisted")
+_ACKS: Final = ("acks_persisted", "acks_pending", "acks_never_persisted", "acks_late")
 _SHOWN: Final = (
     "topic",
     "subscription",
@@ -41,8 +44,9 @@ class AuditJob:
     help = "what was delivered to whom, how often, how late; losses and duplicates, with causes"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """One: how late a delayed entry may be."""
-        parser.add_argument(
+        """Two: from when on something is late."""
+        group = parser.add_argument_group("audit")
+        group.add_argument(
             "--grace-seconds",
             type=float,
             default=10.0,
@@ -50,26 +54,51 @@ class AuditJob:
             help="a delayed entry that was due so shortly before the journal's end and was not sent "
             "is no loss (default: 10)",
         )
+        group.add_argument(
+            "--late-ms",
+            type=float,
+            default=1000.0,
+            metavar="MS",
+            help="an ack that took longer to become durable is late (default: 1000)",
+        )
 
     def run(self, run: JobRun) -> JobSummary:
-        """Audit all journals. It is fine if nothing was lost and no guarantee was broken."""
-        from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS  # noqa: PLC0415 - Spark
-        from ackgate.pipeline.jobs.audit.report import audit  # noqa: PLC0415
+        """Audit all journals. It is fine if nothing was lost and no guarantee was broken.
 
+        Raises `ConfigurationError` when there is no journal: over no events at all everything is fine.
+        """
+        from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS  # noqa: PLC0415 - Spark
+        from ackgate.pipeline.jobs.audit.report import Limits, audit  # noqa: PLC0415
+
+        limits = Limits(
+            grace_us=_microseconds(run.arguments.grace_seconds, 1_000_000, "--grace-seconds"),
+            late_us=_microseconds(run.arguments.late_ms, 1_000, "--late-ms"),
+        )
+        run.progress("the delivery journals")
         journal = run.read("delivery_journal", columns=",".join(JOURNAL_COLUMNS))
-        grace_us = round(run.arguments.grace_seconds * 1_000_000)
-        with audit(journal, grace_us=grace_us) as result:
-            run.progress("deliveries and their causes")
+        if journal.isEmpty():
+            raise ConfigurationError(
+                f"{run.data.path}: there is no delivery journal; deliveryJournalEnabled makes a "
+                "broker write one"
+            )
+        with audit(journal, limits, run.progress) as result:
+            run.progress("the results are written")
             run.write("duplicates", result.duplicates())
-            run.progress("what became of each entry")
+            run.write("findings", result.findings())
             run.write("losses", result.losses())
-            run.progress("results by topic, subscription, consumer and hour")
+            run.write("out_of_order", result.out_of_order())
+            run.write("late_acks", result.late_acks())
             run.write("topics", result.by_topic())
+            run.write("subscriptions", result.by_subscription())
             run.write("consumers", result.by_consumer())
             run.write("hours", result.by_hour())
-            subscriptions = result.by_subscription()
-            run.write("subscriptions", subscriptions)
-            return _summary(subscriptions)
+            return _summary(result.by_subscription())
+
+
+def _microseconds(value: float, unit_us: int, option: str) -> int:
+    if not 0 <= value * unit_us < 2**62:
+        raise ConfigurationError(f"{option} {value}: wants a time of 0 or more")
+    return round(value * unit_us)
 
 
 def _summary(subscriptions: DataFrame) -> JobSummary:

@@ -33,8 +33,9 @@ JOURNAL_COLUMNS: Final = (
     "key",
     "deliver_at_ms",
     "detail",
+    "state",
 )
-"""Of the table ``delivery_journal``; no heavy ones."""
+"""Of the table ``delivery_journal``."""
 
 SUBSCRIPTION: Final = ("topic", "subscription")
 ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")
@@ -68,14 +69,27 @@ def mark_delete() -> Expression:
     return f.struct(part("ledger_id", 0), part("entry_id", 1))
 
 
+def told_numbers(*names: str) -> list[Expression]:
+    """Numbers out of the detail; 0 where it has none."""
+    paths = [f.get_json_object("detail", f"$.{name}").cast("bigint") for name in names]
+    return [f.coalesce(path, f.lit(0)) for path in paths]
+
+
+def is_rewound(since: Expression, until: Expression) -> Expression:
+    """Whether one of `rewinds` in between has put the subscription back behind the position."""
+    return f.exists(
+        "rewinds",
+        lambda each: (
+            (each["at"] > since)
+            & (each["at"] < until)
+            & f.coalesce(each["behind"] < position(), f.lit(YES))
+        ),
+    )
+
+
 def events_of(journal: DataFrame, *kinds: str) -> DataFrame:
     """The events of these kinds, with `at`."""
     return journal.where(f.col("event").isin(*kinds)).withColumn("at", at())
-
-
-def whole_acks(journal: DataFrame) -> DataFrame:
-    """Acks of one entry that leave none of its messages unacked."""
-    return events_of(journal, "acked").where(f.col("unacked_indexes").isNull())
 
 
 def cumulative_marks(journal: DataFrame) -> DataFrame:

@@ -11,31 +11,41 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
-from ackgate.pipeline.jobs.audit.journal import NO, SUBSCRIPTION
+from ackgate.pipeline.jobs.audit.journal import ENTRY, NO, SUBSCRIPTION, Expression
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
 
 
-def with_order(of_fates: DataFrame, of_lives: DataFrame) -> DataFrame:
+def with_order(of_fates: DataFrame, of_timelines: DataFrame, of_lives: DataFrame) -> DataFrame:
     """The rows, with ``is_out_of_order``: an entry behind it, of the same key, was sent before it.
 
-    They have `deliver_at_ms`, besides the columns of an entry's fate.
+    They have `deliver_at_ms` and `rewinds`, besides the columns of an entry's fate.
     """
-    rows = of_fates.withColumn("order_key", f.coalesce("key", f.lit("")))
-    is_ordered = (
-        f.col("type").isin("Exclusive", "Failover", "Key_Shared") & f.col("deliver_at_ms").isNull()
-    )
-    marks = rows.where(is_ordered).withColumn("mark", f.col("first_sent_at"))
     keys = (*SUBSCRIPTION, "order_key")
-    covered = with_cover(rows, marks, keys, "ledger_id", "entry_id")
+    rows = of_fates.withColumn("order_key", f.coalesce("key", f.lit("")))
+    first = of_timelines.where((f.col("nth") == 1) & f.col("published").isNotNull())
+    marks = (
+        first.join(f.broadcast(of_lives.select(*SUBSCRIPTION, "type")), list(SUBSCRIPTION))
+        .select(*ENTRY, "type", "published.*", f.col("at").alias("sent"))
+        .where(_is_ordered())
+        .withColumn("order_key", f.coalesce("key", f.lit("")))
+    )
+    covered = with_cover(
+        rows, marks, marks, keys=keys, bucket="ledger_id", place="entry_id", names=["sent"]
+    )
     is_sought = f.exists(
         "rewinds",
-        lambda each: (each["at"] > f.col("first_mark")) & (each["at"] < f.col("first_sent_at")),
+        lambda each: (each["at"] > f.col("first_sent")) & (each["at"] < f.col("first_sent_at")),
     )
-    is_late = is_ordered & (f.col("first_mark") < f.col("first_sent_at")) & ~is_sought
+    is_late = _is_ordered() & (f.col("first_sent") < f.col("first_sent_at")) & ~is_sought
+    return covered.withColumn("is_out_of_order", f.coalesce(is_late, f.lit(NO)))
+
+
+def _is_ordered() -> Expression:
+    """Whether its place in the order is promised. What comes late of others is no concern of it."""
     return (
-        covered.join(f.broadcast(of_lives.select(*SUBSCRIPTION, "rewinds")), list(SUBSCRIPTION))
-        .withColumn("is_out_of_order", f.coalesce(is_late, f.lit(NO)))
-        .drop("order_key", "first_mark", "last_mark", "rewinds")
+        f.col("type").isin("Exclusive", "Failover", "Key_Shared")
+        & f.col("deliver_at_ms").isNull()
+        & ~f.col("is_untold")
     )

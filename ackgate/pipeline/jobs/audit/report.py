@@ -1,7 +1,11 @@
 """The audit of a journal as a whole, and its results by topic, subscription, consumer and hour.
 
-Edge: it caches the journal, deliveries and fates while it is open, since every result is made of
-them; what does not fit into memory goes to the disk.
+    journal --> timelines --> deliveries (how manieth, why again) --+--> results
+                         `--> fates (acked, outstanding, lost) -----+
+    journal -----------------> acks (when durable) -----------------+
+
+Edge: what is used more than once is worked out once, and kept by the executors; what does not fit
+into memory goes to the disk. All results come out of one aggregation.
 """
 
 from __future__ import annotations
@@ -11,14 +15,23 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.acks import DURABILITIES, acks
-from ackgate.pipeline.jobs.audit.deliveries import BREACHES, CAUSES, deliveries
-from ackgate.pipeline.jobs.audit.fates import FATES, GRACE_US, LOST, OUTSTANDING, fates
+from ackgate.pipeline.jobs.audit.acks import DURABILITIES, LATE_US, acks
+from ackgate.pipeline.jobs.audit.deliveries import CAUSES, FINDINGS, deliveries
+from ackgate.pipeline.jobs.audit.fates import (
+    FATES,
+    GRACE_US,
+    LOST,
+    OUTSTANDING,
+    settled,
+    unsettled_fates,
+)
 from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression
+from ackgate.pipeline.jobs.audit.published import expected, published
 from ackgate.pipeline.jobs.audit.subscriptions import lives, persists, topics
+from ackgate.pipeline.jobs.audit.timelines import timelines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ackgate.pipeline.job import DataFrame
 
@@ -30,23 +43,44 @@ broker's clock."""
 VERDICTS: Final = ("fine", "incomplete", "broken")
 """From good to bad; `verdict_rank` counts them from 1."""
 
+HOUR_US: Final = 3_600_000_000
+
+_KEYS: Final = ("topic", "subscription", "consumer", "hour")
+_LEVELS: Final = (
+    ("topic",),
+    SUBSCRIPTION,
+    (*SUBSCRIPTION, "consumer"),
+    (*SUBSCRIPTION, "hour"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something is late."""
+
+    grace_us: int = GRACE_US
+    late_us: int = LATE_US
+
+
+DEFAULT_LIMITS: Final = Limits()
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What came out; each frame is lazy. Leave it (``with``) to free what it caches."""
+    """What came out. Leave it (``with``) to free the journal, which is cached."""
 
     journal: DataFrame
     topics: DataFrame
     deliveries: DataFrame
     fates: DataFrame
     acks: DataFrame
+    results: DataFrame
+    """All levels in one frame; see `by_subscription` and so on."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.fates.unpersist()
-        self.deliveries.unpersist()
         self.journal.unpersist()
 
     def losses(self) -> DataFrame:
@@ -57,116 +91,172 @@ class Audit:
         """DELIVERIES_COLUMNS of all but first deliveries."""
         return self.deliveries.where("nth > 1")
 
-    def by_subscription(self) -> DataFrame:
-        """A row for each subscription, with its verdict."""
-        sums = self._sums(SUBSCRIPTION).join(
-            f.broadcast(self.topics.select("topic", "events_dropped")), "topic"
+    def findings(self) -> DataFrame:
+        """DELIVERIES_COLUMNS of those with something wrong. There must be none."""
+        return self.deliveries.where(
+            f.col("finding").isNotNull() | f.col("cause").isin("ack_lost", "unexplained")
         )
-        broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
-        # A cause may be missing because its event is.
-        unsure = f.col("events_dropped") > 0
-        unordered = f.col("out_of_order") > 0
-        verdict = (
-            f.when(broken | (~unsure & (unordered | (f.col("unexplained") > 0))), "broken")
-            .when(unsure, "incomplete")
-            .otherwise("fine")
-        )
-        rank = f.array_position(f.array(*map(f.lit, VERDICTS)), f.col("verdict"))
-        return sums.withColumn("verdict", verdict).withColumn("verdict_rank", rank)
+
+    def out_of_order(self) -> DataFrame:
+        """FATES_COLUMNS of the entries that another one of their key has overtaken."""
+        return self.fates.where("is_out_of_order")
+
+    def late_acks(self) -> DataFrame:
+        """ACKS_COLUMNS of those that became durable late, or are not yet."""
+        return self.acks.where("is_late")
 
     def by_topic(self) -> DataFrame:
         """A row for each topic."""
-        return self._sums(("topic",))
+        return self._level(0)
+
+    def by_subscription(self) -> DataFrame:
+        """A row for each subscription."""
+        return self._level(1)
 
     def by_consumer(self) -> DataFrame:
-        """A row for each consumer: the entries that it was sent first, and all its deliveries."""
-        keys = (*SUBSCRIPTION, "consumer")
-        firsts = self.fates.where("first_consumer is not null")
-        return self._sums(keys, firsts.withColumn("consumer", f.col("first_consumer")))
+        """A row for each consumer: entries that it was sent first, its deliveries, its acks."""
+        return self._level(2).where("consumer is not null")
 
     def by_hour(self) -> DataFrame:
-        """A row for each subscription and hour: entries by publish, deliveries by dispatch."""
+        """A row for each subscription and hour: entries by publish, the rest by when it happened."""
+        return self._level(3)
 
-        def hour(at: str) -> Expression:
-            hour_us = 3_600_000_000
-            start = f.col(f"{at}.time_us") - f.col(f"{at}.time_us") % hour_us
-            return f.timestamp_micros(start)
-
-        keys = (*SUBSCRIPTION, "hour")
-        return self._sums(
-            keys,
-            self.fates.withColumn("hour", hour("published_at")),
-            self.deliveries.withColumn("hour", hour("at")),
-            self.acks.withColumn("hour", hour("at")),
-        )
-
-    def _sums(
-        self,
-        keys: Sequence[str],
-        of_fates: DataFrame | None = None,
-        of_deliveries: DataFrame | None = None,
-        of_acks: DataFrame | None = None,
-    ) -> DataFrame:
-        entries = _entry_sums(self.fates if of_fates is None else of_fates, keys)
-        sent = _delivery_sums(self.deliveries if of_deliveries is None else of_deliveries, keys)
-        acked = _ack_sums(self.acks if of_acks is None else of_acks, keys)
-        joined = entries.join(sent, list(keys), "full").join(acked, list(keys), "full")
-        counts = [name for name in joined.columns if name not in (*keys, *_LATENCY_COLUMNS)]
-        return joined.fillna(dict.fromkeys(counts, 0))
+    def _level(self, level: int) -> DataFrame:
+        others = [key for key in _KEYS if key not in _LEVELS[level]]
+        return self.results.where(f.col("level") == level).drop("level", *others)
 
 
-def audit(journal: DataFrame, *, grace_us: int = GRACE_US) -> Audit:
-    """Of the table ``delivery_journal`` (JOURNAL_COLUMNS). Caches what all results are made of."""
+def audit(
+    journal: DataFrame,
+    limits: Limits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Of the table ``delivery_journal`` (JOURNAL_COLUMNS)."""
     events = journal.select(*JOURNAL_COLUMNS).cache()
-    of_topics = topics(events)
-    of_lives = lives(events, of_topics)
-    sent = deliveries(events, of_lives, persists(events)).cache()
-    ended = fates(events, sent, of_lives, of_topics, grace_us=grace_us).cache()
-    return Audit(events, of_topics, sent, ended, acks(events, of_topics))
+    of_topics = _kept(topics(events))
+    of_lives = _kept(lives(events, of_topics))
+    of_published = published(events)
+    progress("what happened to each entry")
+    per_entry = _kept(timelines(events, expected(of_published, of_lives)))
+    progress("deliveries and their causes")
+    sent = _kept(deliveries(events, per_entry, of_lives, _kept(persists(events)), of_topics))
+    progress("what became of each entry")
+    unsettled = _kept(
+        unsettled_fates(
+            events, per_entry, of_published, of_lives, of_topics, grace_us=limits.grace_us
+        )
+    )
+    progress("results by topic, subscription, consumer and hour")
+    ended, of_acks = settled(unsettled), acks(events, of_topics, late_us=limits.late_us)
+    results = _kept(_results(ended, sent, of_acks, of_topics))
+    return Audit(events, of_topics, sent, ended, of_acks, results)
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """Worked out now, with what it was made of forgotten: else Spark plans all of it each time."""
+    return frame.localCheckpoint(eager=True)
 
 
 def _column(latency: str, share: float) -> str:
     return f"{latency}_{'max' if share == 1 else f'p{share * 100:g}'}"
 
 
-_LATENCY_COLUMNS: Final = tuple(_column(name, share) for name in LATENCIES for share in PERCENTILES)
+def _results(
+    of_fates: DataFrame, of_deliveries: DataFrame, of_acks: DataFrame, of_topics: DataFrame
+) -> DataFrame:
+    facts = (
+        _of_fates(of_fates)
+        .unionByName(_of_deliveries(of_deliveries), allowMissingColumns=True)
+        .unionByName(_of_acks(of_acks), allowMissingColumns=True)
+    )
+    level = f.lit(len(_LEVELS) - 1)
+    for number, keys in reversed(list(enumerate(_LEVELS))):
+        bits = sum(1 << (len(_KEYS) - 1 - at) for at, key in enumerate(_KEYS) if key not in keys)
+        level = f.when(f.col("grouping") == bits, number).otherwise(level)
+    summed = facts.groupingSets(list(map(list, _LEVELS)), *_KEYS).agg(
+        f.grouping_id().alias("grouping"), *_sums()
+    )
+    told = summed.withColumn("level", level).drop("grouping")
+    with_drops = told.join(f.broadcast(of_topics.select("topic", "events_dropped")), "topic")
+    ranks = f.array(*map(f.lit, VERDICTS))
+    return with_drops.withColumn("verdict", _verdict()).withColumn(
+        "verdict_rank", f.array_position(ranks, f.col("verdict"))
+    )
 
 
-def _percentiles(latency: str, span: Expression) -> list[Expression]:
-    return [f.percentile_approx(span, p).alias(_column(latency, p)) for p in PERCENTILES]
+def _verdict() -> Expression:
+    """Of what may seem wrong since an event is missing, nothing is sure where some are."""
+    is_broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
+    is_unsure = f.col("events_dropped") > 0
+    seems_broken = f.col("unexplained") + f.col("out_of_order") + f.col("findings") > 0
+    return (
+        f.when(is_broken | (~is_unsure & seems_broken), "broken")
+        .when(is_unsure | (f.col("unknown") > 0), "incomplete")
+        .otherwise("fine")
+    )
 
 
-def _entry_sums(of_fates: DataFrame, keys: Sequence[str]) -> DataFrame:
-    to_dispatch = f.col("first_sent_at.time_us") - f.col("published_at.time_us")
+def _hour(at: str) -> Expression:
+    start = f.col(f"{at}.time_us") - f.col(f"{at}.time_us") % HOUR_US
+    return f.timestamp_micros(start).alias("hour")
+
+
+def _of_fates(of_fates: DataFrame) -> DataFrame:
+    to_dispatch = f.when(
+        ~f.col("is_untold"), f.col("first_sent_at.time_us") - f.col("published_at.time_us")
+    )
     # A later ack may be of a later delivery; the first one counts.
     to_ack = f.when(
         f.col("acked_at") > f.col("first_sent_at"),
         f.col("acked_at.time_us") - f.col("first_sent_at.time_us"),
     )
-    counts = [f.count_if(f.col("fate") == fate).alias(fate) for fate in FATES]
-    return of_fates.groupBy(*keys).agg(
-        f.count("*").alias("expected"),
-        *counts,
+    return of_fates.select(
+        *SUBSCRIPTION,
+        f.col("first_consumer").alias("consumer"),
+        _hour("published_at"),
+        "fate",
+        "is_out_of_order",
+        to_dispatch.alias("to_dispatch_us"),
+        to_ack.alias("to_ack_us"),
+    )
+
+
+def _of_deliveries(of_deliveries: DataFrame) -> DataFrame:
+    return of_deliveries.select(*SUBSCRIPTION, "consumer", _hour("at"), "nth", "cause", "finding")
+
+
+def _of_acks(of_acks: DataFrame) -> DataFrame:
+    to_durable = f.col("durable_at.time_us") - f.col("at.time_us")
+    return of_acks.select(
+        *SUBSCRIPTION,
+        "consumer",
+        _hour("at"),
+        "durability",
+        "is_late",
+        to_durable.alias("to_durable_us"),
+    )
+
+
+def _sums() -> Sequence[Expression]:
+    def counts(column: str, values: Sequence[str], prefix: str = "") -> list[Expression]:
+        return [f.count_if(f.col(column) == each).alias(f"{prefix}{each}") for each in values]
+
+    return [
+        f.count("fate").alias("expected"),
+        *counts("fate", FATES),
         f.count_if(f.col("fate").isin(*LOST)).alias("lost"),
         f.count_if(f.col("fate").isin(*OUTSTANDING)).alias("outstanding"),
         f.count_if("is_out_of_order").alias("out_of_order"),
-        *_percentiles("to_dispatch_us", to_dispatch),
-        *_percentiles("to_ack_us", to_ack),
-    )
-
-
-def _delivery_sums(of_deliveries: DataFrame, keys: Sequence[str]) -> DataFrame:
-    return of_deliveries.groupBy(*keys).agg(
-        f.count("*").alias("deliveries"),
+        f.count("nth").alias("deliveries"),
         f.count_if(f.col("nth") > 1).alias("duplicates"),
-        *(f.count_if(f.col("cause") == cause).alias(cause) for cause in CAUSES),
-        f.count_if(f.col("cause").isin(*BREACHES)).alias("breaches"),
-    )
-
-
-def _ack_sums(of_acks: DataFrame, keys: Sequence[str]) -> DataFrame:
-    to_durable = f.col("durable_at.time_us") - f.col("at.time_us")
-    counts = [
-        f.count_if(f.col("durability") == each).alias(f"acks_{each}") for each in DURABILITIES
+        *counts("cause", CAUSES),
+        f.count("finding").alias("findings"),
+        *counts("finding", FINDINGS),
+        *counts("durability", DURABILITIES, "acks_"),
+        f.count_if("is_late").alias("acks_late"),
+        *(
+            f.percentile_approx(latency, share).alias(_column(latency, share))
+            for latency in LATENCIES
+            for share in PERCENTILES
+        ),
     ]
-    return of_acks.groupBy(*keys).agg(*counts, *_percentiles("to_durable_us", to_durable))
