@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     import argparse
 
     from ackgate.pipeline.job import DataFrame, JobRun
+    from ackgate.pipeline.jobs.audit.report import Audit
 
+REPORT_FILE: Final = "report.html"
+TABLE_ROWS_MAX: Final = 300
+"""Subscriptions on the page."""
 SHOWN_MAX: Final = 20
 """Subscriptions in the summary, the worst first."""
 
@@ -92,7 +96,8 @@ class AuditJob:
             run.write("subscriptions", result.by_subscription())
             run.write("consumers", result.by_consumer())
             run.write("hours", result.by_hour())
-            return _summary(result.by_subscription())
+            run.progress("the report")
+            return _reported(run, result)
 
 
 def _microseconds(value: float, unit_us: int, option: str) -> int:
@@ -101,15 +106,32 @@ def _microseconds(value: float, unit_us: int, option: str) -> int:
     return round(value * unit_us)
 
 
-def _summary(subscriptions: DataFrame) -> JobSummary:
+def _reported(run: JobRun, result: Audit) -> JobSummary:
+    """Write the page, tell the rest. What comes to the driver is bounded."""
+    from ackgate.pipeline.jobs.audit import curves  # noqa: PLC0415 - Spark
+    from ackgate.pipeline.jobs.audit.page import PageData, audit_page  # noqa: PLC0415
+
+    subscriptions = result.by_subscription()
     totals = _totals(subscriptions)
-    worst = subscriptions.orderBy(
-        "verdict_rank", "topic", "subscription", ascending=[False, True, True]
+    order = ["verdict_rank", "duplicates", "topic", "subscription"]
+    worst = subscriptions.orderBy(*order, ascending=[False, False, True, True])
+    table = [row.asDict() for row in worst.limit(TABLE_ROWS_MAX).collect()]
+    deliveries = curves.delivery_counts(result.deliveries).select(*curves.DELIVERY_COLUMNS)
+    waits = curves.latency_counts(result.fates, result.acks)
+    page = audit_page(
+        PageData(
+            run.data.path,
+            totals,
+            table,
+            [tuple(row) for row in deliveries.collect()],
+            [tuple(row) for row in waits.collect()],
+        )
     )
-    rows = [tuple(row) for row in worst.select(*_SHOWN).limit(SHOWN_MAX).collect()]
+    (run.output / REPORT_FILE).write_text(page, encoding="utf-8")
+    rows = [tuple(one[name] for name in _SHOWN) for one in table[:SHOWN_MAX]]
     left_out = totals["subscriptions"] - len(rows)
-    table = SummaryTable("subscriptions, the worst first", _SHOWN, rows, left_out)
-    return JobSummary(totals, (table,), is_fine=totals["broken"] == 0)
+    shown = SummaryTable("subscriptions, the worst first", _SHOWN, rows, left_out)
+    return JobSummary(totals, (shown,), is_fine=totals["broken"] == 0)
 
 
 def _totals(subscriptions: DataFrame) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.acks import DURABILITIES, LATE_US, acks
+from ackgate.pipeline.jobs.audit.curves import to_ack_us, to_dispatch_us, to_durable_us
 from ackgate.pipeline.jobs.audit.deliveries import CAUSES, FINDINGS, deliveries
 from ackgate.pipeline.jobs.audit.fates import (
     FATES,
@@ -202,22 +203,14 @@ def _hour(at: str) -> Expression:
 
 
 def _of_fates(of_fates: DataFrame) -> DataFrame:
-    to_dispatch = f.when(
-        ~f.col("is_untold"), f.col("first_sent_at.time_us") - f.col("published_at.time_us")
-    )
-    # A later ack may be of a later delivery; the first one counts.
-    to_ack = f.when(
-        f.col("acked_at") > f.col("first_sent_at"),
-        f.col("acked_at.time_us") - f.col("first_sent_at.time_us"),
-    )
     return of_fates.select(
         *SUBSCRIPTION,
         f.col("first_consumer").alias("consumer"),
         _hour("published_at"),
         "fate",
         "is_out_of_order",
-        to_dispatch.alias("to_dispatch_us"),
-        to_ack.alias("to_ack_us"),
+        to_dispatch_us().alias("to_dispatch_us"),
+        to_ack_us().alias("to_ack_us"),
     )
 
 
@@ -226,14 +219,13 @@ def _of_deliveries(of_deliveries: DataFrame) -> DataFrame:
 
 
 def _of_acks(of_acks: DataFrame) -> DataFrame:
-    to_durable = f.col("durable_at.time_us") - f.col("at.time_us")
     return of_acks.select(
         *SUBSCRIPTION,
         "consumer",
         _hour("at"),
         "durability",
         "is_late",
-        to_durable.alias("to_durable_us"),
+        to_durable_us().alias("to_durable_us"),
     )
 
 
