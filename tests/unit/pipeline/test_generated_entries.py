@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ackgate.cursor.position import Position
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.message_entry import metadata_span, parse_metadata
+from ackgate.persistence.proto.message_pb2 import SingleMessageMetadata
 from ackgate.pipeline.jobs.generate.entries import EntryMaker, varint_columns, varint_widths
 from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS, START_MS, GeneratePlan
 
@@ -56,6 +57,40 @@ def test_of_batches_only_the_last_is_smaller(messages):
     assert sum(sizes) == messages
     assert set(sizes[:-1]) <= {7}
     assert [m.sequence_id for m in found] == list(range(0, messages, 7))
+
+
+def values(properties):
+    return {each.key: each.value for each in properties}
+
+
+def test_properties_and_event_times_are_the_messages_own():
+    plan = GeneratePlan(messages=500, seed=3, properties=2, event_seconds_max=60)
+
+    for message in read(entries_of(plan)):
+        assert list(values(message.properties)) == ["property-0", "property-1"]
+        assert all(len(v) == 6 and v.isdigit() for v in values(message.properties).values())
+        assert 0 <= message.publish_time - message.event_time < 60_000
+
+
+def test_in_a_batch_each_message_has_them():
+    plan = GeneratePlan(
+        messages=40, seed=3, batch_size=4, properties=1, event_seconds_max=60, payload_bytes=5
+    )
+
+    entries = entries_of(plan)
+
+    for entry, metadata in zip(entries, read(entries), strict=True):
+        assert not metadata.properties
+        assert not metadata.HasField("event_time")
+        rest = entry[metadata_span(entry)[1] :]
+        for _ in range(4):
+            size = int.from_bytes(rest[:4], "big")
+            single = SingleMessageMetadata.FromString(rest[4 : 4 + size])
+            assert list(values(single.properties)) == ["property-0"]
+            assert 0 <= metadata.publish_time - single.event_time < 60_000
+            assert single.partition_key == metadata.partition_key
+            rest = rest[4 + size + single.payload_size :]
+        assert rest == b""
 
 
 def test_the_seed_decides_what_is_in_them():
@@ -109,6 +144,7 @@ def test_topics_share_all_messages(messages, topics, skew, batch_size):
         ({"topics": 0}, "--topics must be at least 1"),
         ({"skew": 1.5}, "--skew is a share"),
         ({"batch_size": 2, "delayed_share": 0.1}, "--delayed-share wants --batch-size 1"),
+        ({"event_seconds_max": 10**10}, "--event-seconds-max reaches back before 1970"),
         ({"messages": 10_000, "ledger_entries": 1}, "10,000 ledgers"),
     ],
 )

@@ -11,6 +11,7 @@ so that nothing but the checksum is done entry by entry.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import google_crc32c
@@ -31,6 +32,7 @@ Columns: TypeAlias = "NDArray[np.uint8] | bytes"
 """Bytes of a field, entry by entry, or the same for all."""
 
 _KEY_DIGITS: Final = 9
+_PROPERTY_DIGITS: Final = 6
 _CRC_START: Final = len(MAGIC)
 _CRC_STOP: Final = _CRC_START + 4
 
@@ -38,12 +40,16 @@ _CRC_STOP: Final = _CRC_START + 4
 _PRODUCER_NAME: Final = b"\x0a"
 _SEQUENCE_ID: Final = b"\x10"
 _PUBLISH_TIME: Final = b"\x18"
+_PROPERTIES: Final = b"\x22"
 _PARTITION_KEY: Final = b"\x32"
 _UNCOMPRESSED_SIZE: Final = b"\x48"
 _MESSAGES_IN_BATCH: Final = b"\x58"
+_EVENT_TIME: Final = b"\x60"
 _DELIVER_AT_TIME: Final = b"\x98\x01"
+_SINGLE_PROPERTIES: Final = b"\x0a"
 _SINGLE_KEY: Final = b"\x12"
 _SINGLE_PAYLOAD_SIZE: Final = b"\x18"
+_SINGLE_EVENT_TIME: Final = b"\x28"
 
 
 class EntryMaker:
@@ -75,8 +81,12 @@ class EntryMaker:
             is_delayed = self._random.random(count) < plan.delayed_share
             deliver_at_ms[is_delayed] = (publish_ms + delays)[is_delayed]
         keys = self._random.integers(0, plan.keys, count) if plan.keys else None
+        event_ms = np.zeros(count, dtype=np.int64)
+        if plan.event_seconds_max:
+            event_ms = publish_ms - self._random.integers(0, plan.event_seconds_max * 1000, count)
+        properties = self._random.integers(0, 10**_PROPERTY_DIGITS, (count, plan.properties))
         entries = np.empty(count, dtype=object)
-        for rows in _shapes(sequence_ids, publish_ms, deliver_at_ms):
+        for rows in _shapes(sequence_ids, publish_ms, deliver_at_ms, event_ms):
             metadata: list[Columns] = [
                 _PRODUCER_NAME,
                 _varint(len(self._producer)),
@@ -86,11 +96,23 @@ class EntryMaker:
                 _PUBLISH_TIME,
                 varint_columns(publish_ms[rows]),
             ]
-            key: list[Columns] = []
+            own = _Own()
             if keys is not None:
-                key = [_varint(4 + _KEY_DIGITS), b"key-", digit_columns(keys[rows], _KEY_DIGITS)]
-                metadata += [_PARTITION_KEY, *key]
-            payload = self._payload(len(rows), batch_size, key)
+                own.key = [
+                    _varint(4 + _KEY_DIGITS),
+                    b"key-",
+                    digit_columns(keys[rows], _KEY_DIGITS),
+                ]
+            if plan.event_seconds_max:
+                own.event_time = varint_columns(event_ms[rows])
+            own.properties = [
+                _property(number, values[rows]) for number, values in enumerate(properties.T)
+            ]
+            if batch_size == 1:
+                metadata += own.fields(_PROPERTIES, _PARTITION_KEY, _EVENT_TIME)
+            elif own.key:
+                metadata += [_PARTITION_KEY, *own.key]
+            payload = self._payload(len(rows), batch_size, own)
             if batch_size > 1:
                 metadata += [_UNCOMPRESSED_SIZE, _varint(_width(payload))]
                 metadata += [_MESSAGES_IN_BATCH, _varint(batch_size)]
@@ -99,15 +121,42 @@ class EntryMaker:
             entries[rows] = _sealed(len(rows), metadata, payload)
         return list(entries)
 
-    def _payload(self, count: int, batch_size: int, key: Sequence[Columns]) -> list[Columns]:
+    def _payload(self, count: int, batch_size: int, own: _Own) -> list[Columns]:
         """Random bytes; in a batch each message with its own metadata in front."""
         size = self._topic.plan.payload_bytes
         content = self._random.integers(0, 256, (batch_size, count, size), dtype=np.uint8)
         if batch_size == 1:
             return [content[0]]
-        metadata = [*((_SINGLE_KEY, *key) if key else ()), _SINGLE_PAYLOAD_SIZE, _varint(size)]
+        metadata = [
+            *own.fields(_SINGLE_PROPERTIES, _SINGLE_KEY, _SINGLE_EVENT_TIME),
+            _SINGLE_PAYLOAD_SIZE,
+            _varint(size),
+        ]
         metadata_bytes = _width(metadata).to_bytes(4, "big")
         return [part for message in content for part in (metadata_bytes, *metadata, message)]
+
+
+@dataclass(slots=True)
+class _Own:
+    """What a message has of its own: in the entry's metadata, or in a batch in that of each message."""
+
+    key: list[Columns] = field(default_factory=list)
+    event_time: Columns = b""
+    properties: list[list[Columns]] = field(default_factory=list)
+
+    def fields(self, of_property: bytes, of_key: bytes, of_event_time: bytes) -> list[Columns]:
+        """With these tags, in the order that Protobuf's own library writes."""
+        found = [part for each in self.properties for part in (of_property, *each)]
+        found += [of_key, *self.key] if self.key else []
+        return found + ([of_event_time, self.event_time] if _width([self.event_time]) else [])
+
+
+def _property(number: int, values: Numbers) -> list[Columns]:
+    """A KeyValue, behind its tag."""
+    name = f"property-{number}".encode()
+    pair: list[Columns] = [b"\x0a", _varint(len(name)), name]
+    pair += [b"\x12", _varint(_PROPERTY_DIGITS), digit_columns(values, _PROPERTY_DIGITS)]
+    return [_varint(_width(pair)), *pair]
 
 
 def varint_columns(numbers: Numbers) -> NDArray[np.uint8]:
@@ -134,8 +183,8 @@ def digit_columns(numbers: Numbers, width: int) -> NDArray[np.uint8]:
 def _shapes(*fields: Numbers) -> list[NDArray[np.intp]]:
     """Entries in groups of the same shape: in each field the same width, and 0 where others have 0."""
     code = np.zeros(len(fields[0]), dtype=np.int64)
-    for field in fields:
-        code = code * 16 + np.where(field == 0, 0, varint_widths(field))
+    for numbers in fields:
+        code = code * 16 + np.where(numbers == 0, 0, varint_widths(numbers))
     return [np.flatnonzero(code == shape) for shape in np.unique(code)]
 
 

@@ -68,6 +68,8 @@ _NUMBERS: Final = (
     ("--topics", 1, "topics, generated-0 and on"),
     ("--subscriptions", 1, "on each topic, subscription-0 and on"),
     ("--keys", 1_000, "different keys; 0: none"),
+    ("--properties", 0, "of each message, property-0 and on"),
+    ("--event-seconds-max", 0, "how long before publishing its event time may be; 0: it has none"),
     ("--batch-size", 1, "messages in an entry"),
     ("--payload-bytes", 100, "of each message"),
     ("--ledger-entries", 50_000, "entries of a ledger"),

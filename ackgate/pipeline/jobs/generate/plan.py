@@ -38,6 +38,10 @@ class GeneratePlan:
     subscriptions: int = 1
     """On each topic."""
     keys: int = 1_000
+    properties: int = 0
+    """Of each message, ``property-0`` and on."""
+    event_seconds_max: int = 0
+    """The application's time is up to so long before the publish time; 0: none is given."""
     delayed_share: float = 0.0
     delay_seconds_max: int = 86_400
     batch_size: int = 1
@@ -61,6 +65,8 @@ class GeneratePlan:
             raise ConfigurationError(
                 "delayed messages are not sent in batches: --delayed-share wants --batch-size 1"
             )
+        if self.event_seconds_max * 1000 > self.start_ms:
+            raise ConfigurationError("--event-seconds-max reaches back before 1970")
         ledgers = max(len(list(topic.ledgers())) for topic in self.each_topic())
         if ledgers > LEDGERS_PER_TOPIC_MAX:
             raise ConfigurationError(
@@ -120,6 +126,8 @@ _LEAST: Final = {
     "topics": 1,
     "subscriptions": 0,
     "keys": 0,
+    "properties": 0,
+    "event_seconds_max": 0,
     "delay_seconds_max": 1,
     "batch_size": 1,
     "payload_bytes": 0,

@@ -9,6 +9,7 @@ one that is closed keeps nothing but its last state.
 from __future__ import annotations
 
 import random
+from asyncio import Semaphore, TaskGroup
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -42,13 +43,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.persistence.metadata.sqlite import SqliteMetadataStore as Metadata
-    from ackgate.persistence.ports import AppendTicket
+    from ackgate.persistence.ports import AppendTicket, LedgerWriter
     from ackgate.pipeline.jobs.generate.plan import GeneratePlan, TopicPlan
 
 _BYTES_PER_APPEND: Final = 4 * 1024 * 1024
 _ENTRIES_PER_APPEND_MAX: Final = 10_000
 _PERSISTS: Final = 4
 """Writes of a cursor's state, so that it has a history."""
+
+_LEDGERS_ENDING_MAX: Final = 64
+"""That are closed side by side; more wait. Small ledgers spend their time waiting for the disk."""
 
 _OWNER_EPOCH: Final = 1
 
@@ -128,13 +132,11 @@ class _Writing:
         """Its ledgers, then the node that names them, then its cursors."""
         path = topic_path(TENANT, NAMESPACE, topic.name)
         self._clock.now_ms = self._plan.start_ms
-        maker, facts = EntryMaker(topic), MessageLedgers()
-        records = []
-        for first, count in topic.ledgers():
-            record = await self._ledger(path, maker, first, count)
+        facts = MessageLedgers()
+        records = await self._ledgers(path, topic)
+        for record in records:
             facts.open_ledger(record.ledger_id)
-            facts.close_ledger(record.ledger_id, count)
-            records.append(record)
+            facts.close_ledger(record.ledger_id, record.entry_count or 0)
         node = TopicNode(ledgers=tuple(records), owner_epoch=_OWNER_EPOCH)
         await self._metadata.put(path, encode_topic_node(node), expected_version=MUST_NOT_EXIST)
         for number, name in enumerate(self._plan.subscription_names()):
@@ -146,9 +148,24 @@ class _Writing:
             cursors=self._plan.subscriptions,
         )
 
-    async def _ledger(
+    async def _ledgers(self, path: str, topic: TopicPlan) -> list[MessageLedgerRecord]:
+        """Begun one after the other, so that they are the same every time; ended side by side."""
+        maker, ends = EntryMaker(topic), Semaphore(_LEDGERS_ENDING_MAX)
+        async with TaskGroup() as group:
+            under_way = []
+            for first, count in topic.ledgers():
+                await ends.acquire()
+                writer, opened_ms, last = await self._begin(path, maker, first, count)
+                times = opened_ms, self._clock.now_ms
+                ending = group.create_task(_end(writer, last, count, times))
+                ending.add_done_callback(lambda _: ends.release())
+                under_way.append(ending)
+        return [ending.result() for ending in under_way]
+
+    async def _begin(
         self, path: str, maker: EntryMaker, first: int, count: int
-    ) -> MessageLedgerRecord:
+    ) -> tuple[LedgerWriter, int, AppendTicket | None]:
+        """All entries are on their way; the last of them may not have arrived."""
         opened_ms = self._clock.now_ms
         options = ledger_options(path, self._settings)
         writer = await self._client.create(
@@ -162,14 +179,9 @@ class _Writing:
             if under_way is not None:
                 await under_way.durable
             under_way = ticket
-        if under_way is not None:
-            await under_way.durable
         sent = (first + count) * self._plan.batch_size
         self._clock.now_ms = self._plan.start_ms + sent // MESSAGES_PER_MS
-        await writer.close()
-        return MessageLedgerRecord(
-            writer.ledger_id, count, writer.length_bytes, opened_ms, self._clock.now_ms
-        )
+        return writer, opened_ms, under_way
 
     def _entries_per_append(self) -> int:
         entry_bytes = self._plan.batch_size * (self._plan.payload_bytes + 32) + 64
@@ -203,6 +215,15 @@ class _Writing:
         self.written = replace(
             self.written, **{name: getattr(self.written, name) + n for name, n in more.items()}
         )
+
+
+async def _end(
+    writer: LedgerWriter, last: AppendTicket | None, count: int, times_ms: tuple[int, int]
+) -> MessageLedgerRecord:
+    if last is not None:
+        await last.durable
+    await writer.close()
+    return MessageLedgerRecord(writer.ledger_id, count, writer.length_bytes, *times_ms)
 
 
 def _ack(
