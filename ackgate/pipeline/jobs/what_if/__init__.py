@@ -1,6 +1,9 @@
 """What-if: recorded traffic again, under other settings.
 
 delivery_journal --> events of a subscription --> tape --> writes --> gate, exposure --> sums
-
-Pure but for `job` and `frames`, which run it on Spark.
+                                                 (once)    (for each of the settings)
 """
+
+from ackgate.pipeline.jobs.what_if.job import JOB
+
+__all__ = ["JOB"]

@@ -7,7 +7,7 @@ the place of the event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -60,6 +60,10 @@ class Events:
 
     def __len__(self) -> int:
         return int(self.kinds.size)
+
+    def of_epoch(self, owner_epoch: int) -> Events:
+        """They are this epoch's."""
+        return replace(self, owner_epoch=owner_epoch)
 
     def part(self, start: int, stop: int) -> Events:
         """Events start..stop-1."""

@@ -35,7 +35,7 @@ from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
 from ackgate.pipeline.jobs.what_if.specials import LedgerClosed, LedgerOpened, LedgersTrimmed
 from ackgate.pipeline.jobs.what_if.tallies import Sums, Tallies
 from ackgate.pipeline.jobs.what_if.tape import TapePlayer, grow
-from ackgate.pipeline.jobs.what_if.variants import RECORDED
+from ackgate.pipeline.jobs.what_if.variants import RECORDED, Variant
 from ackgate.pipeline.jobs.what_if.walk import Walk, ledgers_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.events import Events
     from ackgate.pipeline.jobs.what_if.moments import Moments
     from ackgate.pipeline.jobs.what_if.tape import Tape
-    from ackgate.pipeline.jobs.what_if.variants import Variant
 
 INTERVAL_US: Final = 3_600_000_000
 
@@ -114,7 +113,7 @@ class SubscriptionReplay:
     def __init__(self, variants: Sequence[Variant], *, interval_us: int = INTERVAL_US) -> None:
         self.coverage = Coverage()
         self.differences = Differences()
-        self._interval_us = interval_us
+        self.interval_us = interval_us
         self._all = [_Of(v, Tallies(interval_us), Tallies(interval_us)) for v in variants]
         self._epoch: _Epoch | None = None
         self._seen = (-1, -1)
@@ -229,7 +228,7 @@ class SubscriptionReplay:
             state = _recovered(events.words["state"].get(0))
         start_us = int(events.numbers["time_us"][0])
         all_settings = {of.variant.name: of.variant.settings(epoch.settings) for of in self._all}
-        recorded = all_settings[RECORDED]
+        recorded = Variant(RECORDED).settings(epoch.settings)
         is_on = recorded.cursor.acknowledgment_at_batch_index_level_enabled
         epoch.walk = Walk(
             _cursor(state, epoch.ledgers, batch_index_acks=is_on),
@@ -255,7 +254,7 @@ class SubscriptionReplay:
                         has_recorded_settings=settings.persistence == recorded.persistence,
                     )
                 )
-                by_key[key] = _Shared(moments, Exposure(start_us), Tallies(self._interval_us))
+                by_key[key] = _Shared(moments, Exposure(start_us), Tallies(self.interval_us))
             epoch.shared[of.variant.name] = by_key[key]
             of.gate = ReplayedGate(
                 settings,

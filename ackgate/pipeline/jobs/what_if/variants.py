@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from ackgate.config.properties import parse_properties
 from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
 from ackgate.errors import ConfigurationError
 
@@ -153,9 +154,13 @@ def _of_grid(grid: Iterable[str]) -> list[Variant]:
 
 
 def _of_file(path: Path) -> list[Variant]:
-    """JSON: an object of names to objects of settings."""
+    """JSON, names to objects of settings; or a broker.conf, of which those count that can change."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".conf":
+            said = {each.key: each.value.strip() for each in parse_properties(text, str(path))}
+            return [Variant(path.name, {key: said[key] for key in sorted(KEYS & said.keys())})]
+        content = json.loads(text)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -1,0 +1,149 @@
+"""From the delivery journal to results: functions from DataFrames to DataFrames.
+
+Edge to Spark. Subscriptions lie side by side, and groups of settings do: each pair is one stream of
+events, sorted, through one task, which keeps no more than the state of its cursors.
+
+    journal --> events of each subscription x groups of settings --> sorted --> replays --> results
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from ackgate.persistence.delivery_columns import EventKind
+from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
+from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.rows import CoverageRow, ReplayRow, SumColumns, replay_row
+from ackgate.pipeline.row_types import arrow_columns, spark_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.what_if.arrow_events import Key
+    from ackgate.pipeline.jobs.what_if.variants import Variant
+
+GROUP: Final = "settings_group"
+KEY: Final = ("topic", "subscription", GROUP)
+
+_BEGINNINGS: Final = (EventKind.SUBSCRIBED.value, EventKind.RECOVERED.value)
+_NOT_NEEDED: Final = (EventKind.RECEIPT.value, EventKind.CONSUMER_REMOVED.value)
+_SUMS: Final = tuple(field.name for field in fields(SumColumns))
+
+
+def replays(
+    journal: DataFrame, variants: Sequence[Variant], *, interval_us: int, groups: int = 1
+) -> DataFrame:
+    """`ReplayRow` for each subscription and group of settings.
+
+    `groups`: so many streams share the settings of one subscription. Reads the journal twice: keep it.
+    """
+    groups = max(1, min(groups, len(variants)))
+    shares = [tuple(variants[number::groups]) for number in range(groups)]
+
+    def replayed(batches: Iterator[Any]) -> Iterator[Any]:
+        from ackgate.pipeline.jobs.what_if.arrow_events import keyed_events  # noqa: PLC0415
+
+        present: tuple[Key, SubscriptionReplay] | None = None
+        for batch in batches:
+            for key, events in keyed_events(batch):
+                if present is None or present[0] != key:
+                    if present is not None:
+                        yield _row_of(*present)
+                    replay = SubscriptionReplay(shares[key.group], interval_us=interval_us)
+                    present = key, replay
+                present[1].feed(events)
+        if present is not None:
+            yield _row_of(*present)
+
+    return (
+        events_by_subscription(journal)
+        .withColumn(GROUP, f.explode(f.sequence(f.lit(0), f.lit(groups - 1))))
+        .repartition(*KEY)
+        .sortWithinPartitions(*KEY, "owner_epoch", "sequence")
+        .mapInArrow(replayed, spark_columns(ReplayRow))
+    )
+
+
+def events_by_subscription(journal: DataFrame) -> DataFrame:
+    """`EVENTS_COLUMNS`: a topic's own events once for each of its subscriptions."""
+    events = journal.select(*EVENTS_COLUMNS).where(~f.col("event").isin(*_NOT_NEEDED))
+    subscriptions = (
+        events.where(f.col("event").isin(*_BEGINNINGS))
+        .where(f.coalesce(~f.col("detail").contains('"is_durable":false'), f.lit(True)))  # noqa: FBT003
+        .groupBy("topic")
+        .agg(f.collect_set("subscription").alias("subscriptions"))
+    )
+    of = f.when(f.col("subscription").isNull(), f.col("subscriptions")).otherwise(
+        f.array_intersect("subscriptions", f.array("subscription"))
+    )
+    return (
+        events.join(subscriptions, "topic")
+        .withColumn("subscription", f.explode(of))
+        .select(*EVENTS_COLUMNS)
+    )
+
+
+def _row_of(key: Key, replay: SubscriptionReplay) -> Any:  # noqa: ANN401 - Arrow has no types here
+    import pyarrow as pa  # noqa: PLC0415
+
+    replay.finish()
+    row = replay_row(replay, *key)
+    return pa.RecordBatch.from_pylist([asdict(row)], schema=arrow_columns(ReplayRow))
+
+
+# ------------------------------------------------------------------------ results
+
+
+def results(rows: DataFrame) -> DataFrame:
+    """One row for each subscription and variant."""
+    told = rows.selectExpr("topic", "subscription", "explode(results) AS told")
+    return told.selectExpr(
+        "topic",
+        "subscription",
+        "told.variant",
+        "told.changes",
+        "told.moments",
+        *(f"told.sums.{name}" for name in _SUMS),
+        "told.paused_for",
+    )
+
+
+def timeline(rows: DataFrame) -> DataFrame:
+    """One row for each subscription, variant and stretch of time."""
+    told = rows.selectExpr("topic", "subscription", "explode(intervals) AS told")
+    sums = (f"told.sums.{name}" for name in _SUMS)
+    return told.selectExpr(
+        "topic", "subscription", "told.variant", "told.from_ms", "told.until_ms", *sums
+    )
+
+
+def differences(rows: DataFrame) -> DataFrame:
+    """One row for each thing that the recorded settings did not reproduce: none, if all is well."""
+    told = rows.selectExpr("topic", "subscription", "explode(differences) AS told")
+    return told.select("topic", "subscription", "told.*")
+
+
+def coverage(rows: DataFrame) -> DataFrame:
+    """One row for each subscription: how much of its recording was replayed."""
+    names = [field.name for field in fields(CoverageRow)]
+    return rows.where(f.col(GROUP) == 0).selectExpr(
+        "topic", "subscription", *(f"coverage.{name}" for name in names)
+    )
+
+
+def by_variant(of_results: DataFrame) -> DataFrame:
+    """One row for each variant: all subscriptions together."""
+    adds = ("paused_seconds", "pauses", "postponed", "writes", "snapshots", "bytes_written")
+    means = ("redeliveries_mean", "not_durable_mean")
+    highest = ("entries_dropped_max", "redeliveries_max", "ranges_max")
+    return of_results.groupBy("variant", "moments").agg(
+        f.count("*").alias("subscriptions"),
+        *(f.sum(name).alias(name) for name in adds),
+        # A crash is that of one broker, which has all of them.
+        *(f.sum(name).alias(name) for name in means),
+        *(f.max(name).alias(name) for name in highest),
+    )

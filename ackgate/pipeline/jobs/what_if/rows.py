@@ -1,0 +1,177 @@
+"""The rows that a replay gives, by their types: columns of the results.
+
+Pure. Each is told for a topic and a subscription.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+    from ackgate.pipeline.jobs.what_if.tallies import Sums
+
+
+@dataclass(frozen=True, slots=True)
+class SumColumns:
+    """`tallies.Sums`, with means in the place of areas."""
+
+    recorded_seconds: float
+    entries_acked: int
+    paused_seconds: float
+    pauses: int
+    postponed: int
+    writes: int
+    snapshots: int
+    ledgers_begun: int
+    node_writes: int
+    failed_attempts: int
+    bytes_written: int
+    node_bytes: int
+    entries_dropped_max: int
+    ranges_max: int
+    redeliveries_mean: float
+    """Entries that would come again if the broker crashed at a random moment."""
+    not_durable_mean: float
+    """Of them: acked, and not durable."""
+    redeliveries_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One subscription under some settings."""
+
+    variant: str
+    changes: str
+    """``NAME=VALUE``, joined by commas."""
+    moments: str
+    """recorded, or paced: whether it wrote when the broker wrote, or by settings of its own."""
+    sums: SumColumns
+    paused_for: str
+    """Reasons of its pauses, the longest first, with seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRow:
+    """A stretch of time of it."""
+
+    variant: str
+    from_ms: int
+    until_ms: int
+    sums: SumColumns
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceRow:
+    """What came out otherwise than it was recorded, with the recorded settings."""
+
+    owner_epoch: int
+    sequence: int
+    field: str
+    recorded: str
+    replayed: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """How much of the recording was replayed, and how well."""
+
+    events: int
+    events_skipped: int
+    events_missing: int
+    epochs: int
+    writes_compared: int
+    sizes_not_compared: int
+    gate_changes_compared: int
+    differences: int
+    cursor_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """All that comes of one subscription and one group of settings."""
+
+    topic: str
+    subscription: str
+    settings_group: int
+    results: list[ResultRow]
+    intervals: list[IntervalRow]
+    differences: list[DifferenceRow]
+    coverage: CoverageRow
+
+
+def replay_row(
+    replay: SubscriptionReplay, topic: str, subscription: str, settings_group: int
+) -> ReplayRow:
+    """Of a replay that is finished."""
+    return ReplayRow(
+        topic=topic,
+        subscription=subscription,
+        settings_group=settings_group,
+        results=list(result_rows(replay)),
+        intervals=list(interval_rows(replay)),
+        differences=list(difference_rows(replay)),
+        coverage=coverage_row(replay),
+    )
+
+
+def result_rows(replay: SubscriptionReplay) -> Iterator[ResultRow]:
+    """A row for each variant."""
+    for variant, is_paced, sums, paused in replay.totals():
+        reasons = sorted(paused.items(), key=lambda each: (-each[1], each[0]))
+        yield ResultRow(
+            variant=variant.name,
+            changes=",".join(f"{key}={text}" for key, text in variant.changes.items()),
+            moments="paced" if is_paced else "recorded",
+            sums=sum_columns(sums),
+            paused_for="; ".join(f"{reason} {us / 1e6:.3f} s" for reason, us in reasons),
+        )
+
+
+def interval_rows(replay: SubscriptionReplay) -> Iterator[IntervalRow]:
+    """A row for each variant and interval."""
+    width_ms = replay.interval_us // 1000
+    for variant, number, sums in replay.timelines():
+        from_ms = number * width_ms
+        yield IntervalRow(variant.name, from_ms, from_ms + width_ms, sum_columns(sums))
+
+
+def difference_rows(replay: SubscriptionReplay) -> Iterator[DifferenceRow]:
+    """A row for each difference that is told."""
+    for owner_epoch, found in replay.differences.rows:
+        yield DifferenceRow(
+            owner_epoch, found.sequence, found.field, found.recorded, found.replayed
+        )
+
+
+def coverage_row(replay: SubscriptionReplay) -> CoverageRow:
+    """The row."""
+    coverage, differences = replay.coverage, replay.differences
+    return CoverageRow(
+        events=coverage.events,
+        events_skipped=coverage.events_skipped,
+        events_missing=coverage.events_missing,
+        epochs=coverage.epochs,
+        writes_compared=differences.writes_compared,
+        sizes_not_compared=differences.sizes_not_compared,
+        gate_changes_compared=differences.gate_changes_compared,
+        differences=differences.count,
+        cursor_bytes_max=coverage.cursor_bytes_max,
+    )
+
+
+def sum_columns(sums: Sums) -> SumColumns:
+    """Sums as they are told."""
+    taken = asdict(sums)
+    recorded_us, paused_us = taken.pop("recorded_us"), taken.pop("paused_us")
+    not_durable, in_flight = taken.pop("not_durable_area"), taken.pop("in_flight_area")
+    return SumColumns(
+        recorded_seconds=recorded_us / 1e6,
+        paused_seconds=paused_us / 1e6,
+        redeliveries_mean=(not_durable + in_flight) / recorded_us if recorded_us else 0.0,
+        not_durable_mean=not_durable / recorded_us if recorded_us else 0.0,
+        **taken,
+    )

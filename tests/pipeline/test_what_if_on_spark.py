@@ -1,0 +1,96 @@
+"""What-if on Spark: what comes out is what a replay in one process gives, however it is cut."""
+
+import pyarrow as pa
+import pytest
+
+from ackgate.persistence.delivery_columns import columns_of
+from ackgate.persistence.delivery_events import encode_events
+from ackgate.persistence.envelope import Packing
+from ackgate.persistence.ports import LedgerEntry
+from ackgate.pipeline.jobs.what_if import frames
+from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
+from ackgate.pipeline.jobs.what_if.rows import result_rows
+from ackgate.pipeline.jobs.what_if.variants import Variant
+from ackgate.pipeline.readers.delivery_journal import event_rows
+from ackgate.pipeline.tables import DELIVERY_JOURNAL
+from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
+from tests.property.pipeline.test_what_if import BASE, LIMIT, replayed
+
+VARIANTS = [
+    Variant("recorded"),
+    Variant("wide", {LIMIT: "1000000"}),
+    Variant("slow", {"ackPersistLingerMs": "300"}),
+    Variant("strict", {"dispatcherPauseOnAckStateStrictEnabled": "true"}),
+]
+TOPICS = {TOPIC: 1, f"{TOPIC}-2": 2}
+SUBSCRIPTIONS = (NAME, "another")
+
+
+def told(block, topic):
+    """A block, with a second subscription to which the same happened."""
+    events = []
+    for event in block.rows():
+        events.append(event)
+        if event.subscription is not None:
+            events.append(event._replace(subscription="another"))
+    return columns_of(events, topic=topic, owner_epoch=block.owner_epoch, first_sequence=0)
+
+
+def of_topic(topic, seed):
+    return [told(block, topic) for block in traffic(seed, BASE, steps=60)]
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    return {topic: of_topic(topic, seed) for topic, seed in TOPICS.items()}
+
+
+@pytest.fixture(scope="module")
+def journal(spark, blocks):
+    entries = [
+        LedgerEntry(i, encode_events(block, Packing()))
+        for i, block in enumerate(block for each in blocks.values() for block in each)
+    ]
+    columns = DELIVERY_JOURNAL.select(EVENTS_COLUMNS)
+    return spark.createDataFrame(pa.Table.from_batches(event_rows(1, entries, columns)))
+
+
+@pytest.fixture(scope="module")
+def rows(journal):
+    kept = frames.replays(
+        journal.repartition(5), VARIANTS, interval_us=3_600_000_000, groups=2
+    ).persist()
+    yield kept
+    kept.unpersist()
+
+
+def test_each_subscription_and_variant_comes_out_as_in_one_process(rows, blocks):
+    found = {
+        (row["topic"], row["subscription"], row["variant"]): row.asDict()
+        for row in frames.results(rows).collect()
+    }
+    assert len(found) == len(TOPICS) * len(SUBSCRIPTIONS) * len(VARIANTS)
+    for topic, of_topic in blocks.items():
+        for expected in result_rows(replayed(of_topic, VARIANTS[1:])):
+            for subscription in SUBSCRIPTIONS:
+                row = found[topic, subscription, expected.variant]
+                assert row["moments"] == expected.moments
+                for name in ("paused_seconds", "bytes_written", "redeliveries_mean", "writes"):
+                    assert row[name] == getattr(expected.sums, name)
+
+
+def test_nothing_differs_and_all_was_replayed(rows, blocks):
+    assert frames.differences(rows).count() == 0
+    for row in frames.coverage(rows).collect():
+        events = sum(len(block.rows()) for block in blocks[row["topic"]])
+        assert row["events_skipped"] == row["events_missing"] == row["differences"] == 0
+        assert 0 < row["events"] < events
+        assert row["writes_compared"] > 0
+
+
+def test_variants_are_summed_up_over_subscriptions(rows):
+    found = {row["variant"]: row for row in frames.by_variant(frames.results(rows)).collect()}
+    assert found.keys() == {variant.name for variant in VARIANTS}
+    assert found["recorded"]["subscriptions"] == 4
+    assert found["wide"]["paused_seconds"] == 0 < found["recorded"]["paused_seconds"]
+    assert found["slow"]["moments"] == "paced"
