@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.ack_sets import mask_of_words
 from ackgate.broker.errors import ServerError, server_error
+from ackgate.broker.journal.notes import PartialAck
 from ackgate.broker.wire_types import ConsumerStats, LastMessageId
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.dispatcher import ConsumerSpec
@@ -48,6 +49,8 @@ class Consumer:
         self.key = key
         """The consumer as its dispatcher knows it."""
         self.name = request.consumer_name or f"consumer-{key}"
+        self.label = f"{self.name}#{key}"
+        """As the delivery journal calls it: connections of one name are told apart."""
         self.metadata = request.metadata
         self.connected_since = time.time()
         self.messages_out = 0
@@ -150,11 +153,13 @@ class Consumer:
         subscription = self.subscription
         cursor, dispatcher = subscription.cursor, subscription.dispatcher
         if acks.parts:
-            cursor.ack_mixed([*((position, None) for position in acks.whole), *acks.parts])
+            self._ack_mixed(acks)
         elif len(acks.whole) == 1:
             cursor.ack(acks.whole[0])
         else:
             cursor.ack_individual(acks.whole)
+        if subscription.journal is not None and not acks.parts:
+            subscription.note_acked(self.label, acks.whole)
         subscription.held.discard(acks.whole)
         self.messages_acked += len(acks.whole) + len(acks.parts)
         subscription.messages_acked += len(acks.whole) + len(acks.parts)
@@ -170,6 +175,23 @@ class Consumer:
                 subscription.held.discard((position,))
                 dispatcher.acked(self.key, position)
 
+    def _ack_mixed(self, acks: _Acks) -> None:
+        subscription = self.subscription
+        cursor, journal = subscription.cursor, subscription.journal
+        mixed = [*((position, None) for position in acks.whole), *acks.parts]
+        if journal is None or not subscription.acks_batch_indexes:
+            cursor.ack_mixed(mixed)
+            if journal is not None:
+                subscription.note_acked(self.label, acks.whole)
+            return
+        before = [cursor.unacked_mask(position) for position, _ in acks.parts]
+        cursor.ack_mixed(mixed)
+        parts = [
+            PartialAck(position, mask, was, cursor.unacked_mask(position))
+            for (position, mask), was in zip(acks.parts, before, strict=True)
+        ]
+        journal.note_acked_mixed(subscription.name, self.label, acks.whole, parts, cursor.version)
+
     def _apply_cumulative(self, command: pb.CommandAck) -> None:
         request_ids = _request_ids(command)
         cursor, dispatcher = self.subscription.cursor, self.subscription.dispatcher
@@ -183,7 +205,7 @@ class Consumer:
             position = Position(message_id.ledgerId, message_id.entryId)
             mask = mask_of_words(message_id.ack_set) if message_id.ack_set else None
             if position > cursor.mark_delete:
-                cursor.ack_cumulative(position, unacked_mask=mask)
+                self._ack_through(position, mask)
         except CallerError as error:
             self._refuse(request_ids, error)
             return
@@ -193,13 +215,36 @@ class Consumer:
             dispatcher.acked_through(cursor.mark_delete)
         self._answer(request_ids)
 
+    def _ack_through(self, position: Position, mask: int | None) -> None:
+        subscription = self.subscription
+        cursor, journal = subscription.cursor, subscription.journal
+        is_partial = mask is not None and mask != 0 and not cursor.is_acked(position)
+        before = subscription.topic.ledger.facts.previous(position)
+        cursor.ack_cumulative(position, unacked_mask=mask)
+        if journal is None:
+            return
+        name, version = subscription.name, cursor.version
+        left = cursor.unacked_mask(position)
+        if not is_partial or left is not None:
+            journal.note_acked_through(name, self.label, position, version, unacked_mask=left)
+        elif cursor.is_acked(position):  # what was left of the batch is acked by this
+            journal.note_acked_through_batch(name, self.label, before, position, version)
+        else:
+            journal.note_acked_through(name, self.label, before, version)
+
     def _answer(self, request_ids: list[int]) -> None:
         if request_ids:
-            self.subscription.when_durable(partial(self._on_durable, request_ids))
+            version = self.subscription.cursor.version
+            self.subscription.when_durable(partial(self._on_durable, request_ids, version))
 
-    def _on_durable(self, request_ids: list[int], error: BaseException | None) -> None:
+    def _on_durable(
+        self, request_ids: list[int], version: int, error: BaseException | None
+    ) -> None:
         if error is None:
             self.session.send_ack_responses(self.consumer_id, request_ids)
+            subscription = self.subscription
+            if subscription.journal is not None:
+                subscription.journal.note_receipt(subscription.name, self.label, version)
         else:
             self._refuse(request_ids, error)
 

@@ -140,6 +140,7 @@ class DispatchLoop:
                 entries_enough=subscription.topic.parts.settings.dispatcher.dispatcher_max_read_batch_size,
             )
             subscription.gate.budget(budget, subscription.topic.parts.clock_ms())
+            subscription.note_gate()
         if subscription.gate.is_open:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
         last_acked = cursor.last_acked_position()
@@ -232,7 +233,7 @@ class DispatchLoop:
             with_chunks=subscription.type is SubscriptionType.SHARED,
         )
         for delivery in dispatcher.assign(read, columns):
-            self._send(delivery, entries)
+            self._send(delivery, entries, read.kind)
 
     def _sift(self, pending: PendingRead, entries: list[Entry]) -> list[Entry]:
         """What of a normal read is to be delivered now."""
@@ -245,7 +246,7 @@ class DispatchLoop:
         self._finds_delayed = 2 * len(prompt) < len(entries)
         return self._reader.keep_first(pending, prompt)
 
-    def _send(self, delivery: Delivery, entries: list[Entry]) -> None:
+    def _send(self, delivery: Delivery, entries: list[Entry], kind: ReadKind) -> None:
         subscription = self._subscription
         consumer = subscription.consumers.get(delivery.consumer)
         if consumer is None:
@@ -270,6 +271,19 @@ class DispatchLoop:
         subscription.messages_out += delivery.message_count
         subscription.bytes_out += size
         consumer.send(messages, delivery.message_count, size, delivery.epoch)
+        if subscription.journal is not None:
+            given = [entries[index] for index in delivery.indexes]
+            subscription.journal.note_dispatched(
+                subscription.name,
+                consumer.label,
+                [entry.position for entry in given],
+                [entry.message_count for entry in given],
+                redelivery_counts=counts,
+                unacked_masks=[message.unacked_mask for message in messages] if has_masks else None,
+                deliver_at_ms=[entry.deliver_at_ms for entry in given]
+                if kind is ReadKind.REPLAY
+                else None,
+            )
         if not consumer.session.is_writable and subscription.dispatcher is not None:
             subscription.dispatcher.set_writable(consumer.key, is_writable=False)
 
@@ -345,6 +359,7 @@ class DispatchLoop:
         self._waiting = None
         now_ms = subscription.topic.parts.clock_ms()
         subscription.gate.advance(now_ms)
+        subscription.note_gate()
         if subscription.dispatcher is not None:
             subscription.carry_out(subscription.dispatcher.advance(now_ms))
         subscription.ask_round()

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.broker.entry_cache import EntryCache
+    from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.ledger_rules import Retention, RolloverLimits
     from ackgate.persistence.ports import (
         AppendTicket,
@@ -144,6 +145,8 @@ class ManagedLedger:
         """Whether what was in flight to it has been answered already, with an error."""
         self._drained: asyncio.Event = asyncio.Event()
         self.reads = MessageReads(client, options.password, cache, self.facts)
+        self.journal: TopicJournal | None = None
+        """Hears of ledgers that come and go, once the topic has one."""
         self._is_closed = False
         self._is_abandoned = False
         self._is_crowding_told = False
@@ -505,6 +508,8 @@ class ManagedLedger:
 
     def _close_record(self, ledger_id: int, entry_count: int, size_bytes: int) -> None:
         self.facts.close_ledger(ledger_id, entry_count)
+        if self.journal is not None:
+            self.journal.note_ledger_closed(ledger_id, entry_count)
         self._node.value = replace(
             self._node.value,
             ledgers=tuple(
@@ -536,6 +541,8 @@ class ManagedLedger:
 
     def _write_to(self, writer: LedgerWriter) -> None:
         self.facts.open_ledger(writer.ledger_id)
+        if self.journal is not None:
+            self.journal.note_ledger_opened(writer.ledger_id)
         self._writer = self.reads.current = writer
         self._writer_entries = 0
         self._writer_bytes = 0

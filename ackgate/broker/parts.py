@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ackgate.broker.audit import BrokerAudit
 from ackgate.broker.delayed.storage_lanes import StorageLanes
+from ackgate.broker.journal.pace import JournalPace
 from ackgate.broker.lease import Lease
 from ackgate.broker.waits import Waits
 
@@ -42,11 +43,15 @@ class BrokerParts:
     audit: BrokerAudit = field(init=False)
     delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
     waits: Waits = field(default_factory=Waits, init=False)
+    clock_us: Callable[[], int] = field(init=False)
+    """For the delivery journal; as exact as `clock_ms` unless whoever makes the parts knows better."""
+    journal_pace: JournalPace = field(default_factory=JournalPace, init=False)
     _producer_names: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.audit = BrokerAudit(self)
         self.lease = Lease(self.metadata)
+        self.clock_us = lambda: self.clock_ms() * 1_000
 
     def next_producer_name(self) -> str:
         """A name for a producer that brought none."""

@@ -140,8 +140,11 @@ class ProducerPort(Protocol):
         num_messages: int,
         entry: bytes,
         deliver_at_ms: int = 0,
+        metadata: pb.MessageMetadata | None = None,
     ) -> None:
         """Store an entry (from the magic number on, checksum verified).
+
+        ``metadata``: the entry's, since they are parsed already.
 
         ``deliver_at_ms``: when it is to be delivered, ms since 1970; 0 or less: at once.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ackgate.broker.ports import SessionPort
+    from ackgate.broker.proto import pulsar_pb2 as pb
     from ackgate.broker.topic import Topic
     from ackgate.broker.wire_types import ProducerRequest
 
@@ -51,12 +52,13 @@ class Producer:
         num_messages: int,
         entry: bytes,
         deliver_at_ms: int = 0,
+        metadata: pb.MessageMetadata | None = None,
     ) -> None:
         """Hand one entry to the topic; the session is told by a receipt or a send error."""
         self.messages_in += num_messages
         self.bytes_in += len(entry)
         self.topic.publish(
-            self, sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms
+            self, sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms, metadata
         )
 
     def is_successor_of(self, other: Producer) -> bool:

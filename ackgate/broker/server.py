@@ -279,7 +279,7 @@ def _make_parts(
     settings: Settings, metadata: MetadataStore, client: LedgerClient, run: int
 ) -> BrokerParts:
     persistence = settings.persistence
-    return BrokerParts(
+    parts = BrokerParts(
         settings=settings,
         clock_ms=lambda: time.time_ns() // 1_000_000,
         ledger_client=client,
@@ -296,6 +296,8 @@ def _make_parts(
         producer_name_prefix=f"{settings.broker.cluster_name}-{run}",
         forget_topic=lambda _: None,
     )
+    parts.clock_us = lambda: time.time_ns() // 1_000
+    return parts
 
 
 async def _listening(listening: Awaitable[int], host: str, port: int) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
@@ -39,11 +40,15 @@ from ackgate.broker.errors import (
     PersistenceFailedError,
     ServiceNotReadyError,
 )
+from ackgate.broker.journal.given_back import note_given_back
+from ackgate.broker.journal.store_witness import StoreWitness
 from ackgate.broker.subscription_start import resolve
-from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor.managed_cursor import ARRAY_PATH_POSITIONS_MIN, ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
+from ackgate.persistence.delivery_details import Cleared, Expired, Skipped, Sought
+from ackgate.persistence.outcome import RecoverySource
 from ackgate.persistence.paths import cursor_path
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import Dispatcher, Effect
     from ackgate.persistence.cursor_store import CursorStore
+    from ackgate.persistence.delivery_details import Reset
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +75,7 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.store = store
+        self.journal = topic.journal
         self.type: SubscriptionType | None = None
         self.consumers: dict[int, Consumer] = {}
         self.dispatcher: Dispatcher | None = None
@@ -104,13 +111,16 @@ class Subscription:
         self._mark_delete_seen = cursor.mark_delete
         self._is_busy = False
         self._is_closed = False
+        self._was_gate_open = True
+        self._gate_reasons: list[str] = []
         if store is not None:
             store.on_outcome(self._on_outcome)
+            if self.journal is not None:
+                store.tell_attempts(StoreWitness(self.journal, name))
             if store.outcome is not None:
                 self._on_outcome()
         self._configure_nacks()
-        if topic.cancelled.ack_in(cursor) and store is not None:
-            store.notify()
+        self._begin(cursor, store)
         self._observe()
         if self.tracking.remembers and topic.delayed_delivery.is_active:
             self.held.start()
@@ -125,6 +135,52 @@ class Subscription:
             track_growth=False,
         )
         return cls(topic, name, cursor, None)
+
+    def _begin(self, cursor: ManagedCursor, store: CursorStore | None) -> None:
+        """Ack what is cancelled, and tell the journal where this begins."""
+        is_new = store is None or store.report.source is RecoverySource.NEW
+        if self.journal is not None and is_new:
+            self.journal.note_subscribed(
+                self.name, cursor.mark_delete, is_durable=store is not None
+            )
+        tell = self._tell_cancelled if is_new else None
+        if self.topic.cancelled.ack_in(cursor, tell) and store is not None:
+            store.notify()
+        if self.journal is not None and store is not None and not is_new:
+            self.journal.note_recovered(self.name, store.report, cursor.snapshot())
+
+    @property
+    def _tell_cancelled(self) -> Callable[[Sequence[Position]], None] | None:
+        return None if self.journal is None else partial(self.note_acked, None, at_once=True)
+
+    def note_acked(
+        self, consumer: str | None, positions: Sequence[Position], *, at_once: bool | None = None
+    ) -> None:
+        """Tell the journal that one call has acked these whole entries."""
+        if self.journal is not None:
+            if at_once is None:
+                at_once = len(positions) >= ARRAY_PATH_POSITIONS_MIN
+            self.journal.note_acked(
+                self.name, consumer, positions, self.cursor.version, at_once=at_once
+            )
+
+    def _note_reset(self, reset: Reset) -> None:
+        if self.journal is not None:
+            self.journal.note_reset(self.name, reset, self.cursor.version)
+
+    def note_gate(self) -> None:
+        """Tell the journal if the gate has shut or opened since it was asked last."""
+        gate = self.gate
+        if self.journal is not None and gate.is_open is not self._was_gate_open:
+            self._was_gate_open = gate.is_open
+            if not gate.is_open:
+                self._gate_reasons = [reason.value for reason in gate.reasons]
+            self.journal.note_gate(self.name, self._gate_reasons, is_open=gate.is_open)
+
+    @property
+    def acks_batch_indexes(self) -> bool:
+        """Whether a part of a batch can be acked."""
+        return self.topic.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled
 
     @property
     def is_durable(self) -> bool:
@@ -184,6 +240,10 @@ class Subscription:
         consumer = Consumer(self, session, request, key)
         effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
         self.consumers[key] = consumer
+        if self.journal is not None:
+            kind = request.subscription_type.name.title()  # as Pulsar spells it: Key_Shared
+            self.journal.note_consumer_added(self.name, consumer.label, kind)
+            self.note_gate()
         self.carry_out(effects)
         self.ask_round()
         return consumer
@@ -192,6 +252,7 @@ class Subscription:
         """A consumer left; what it did not ack goes to the others."""
         if self.consumers.pop(consumer.key, None) is None or self.dispatcher is None:
             return
+        self._note_left(consumer)
         self._messages_redelivered += consumer.messages_redelivered
         self.carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
         if not self.consumers and not self.is_durable:
@@ -199,6 +260,11 @@ class Subscription:
             self.topic.remove_subscription(self)
             return
         self.ask_round()
+
+    def _note_left(self, consumer: Consumer) -> None:
+        if self.journal is not None:
+            note_given_back(self, consumer, "consumer_closed")
+            self.journal.note_consumer_removed(self.name, consumer.label)
 
     def disconnect_consumers(self, service_url: str = "") -> None:
         """Send all consumers away; clients subscribe again, at this address or by a lookup."""
@@ -239,6 +305,7 @@ class Subscription:
         Returns how many were unacked. Raises `PositionError`.
         """
         acked = self.cursor.ack_individual(positions)
+        self.note_acked(None, positions)
         self.held.discard(positions)
         if self.dispatcher is not None:
             self.dispatcher.acked_many(None, positions)
@@ -262,6 +329,8 @@ class Subscription:
         """A consumer wants these again (None: all that it has not acked)."""
         if self.dispatcher is None or consumer.is_closed:
             return
+        if self.journal is not None:
+            note_given_back(self, consumer, "asked", positions)
         if self.nacks is not None and self.nacks.is_active and self.holds:
             self._hold_back(self.dispatcher, self.nacks, consumer.key, positions)
         else:
@@ -341,6 +410,8 @@ class Subscription:
         if self.gate.settings.is_strict and self.pauses:
             budget = cursor.entry_budget(self.gate.settings.ranges_max, entries_enough=1)
             self.gate.budget(budget, now_ms)
+        if self.journal is not None:
+            self.note_gate()
         if self.gate.is_open and not was_open:
             self.gate_opened_at_ms = now_ms
             self.topic.parts.waits.came(self.gate)
@@ -362,6 +433,7 @@ class Subscription:
                 now_ms=now_ms,
             )
         self.gate.persist_failing(store.failing_since_ms, now_ms)
+        self.note_gate()
         if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:
             self.topic.on_fenced(store.why_stopped)
             return
@@ -391,9 +463,11 @@ class Subscription:
             await self.topic.until_trimmed()
             target = resolve(self.topic.ledger, position)
             self.cursor.reset(target)
-            if unacked_mask and target == position:
-                self.cursor.ack_mixed([(position, unacked_mask)])
-            self.topic.cancelled.ack_in(self.cursor)
+            mask = unacked_mask if unacked_mask and target == position else None
+            if mask is not None:
+                self.cursor.ack_mixed([(position, mask)])
+            self._note_reset(Sought(self.cursor.mark_delete, target, mask))
+            self.topic.cancelled.ack_in(self.cursor, self._tell_cancelled)
             if self.dispatcher is not None:
                 self.dispatcher.reset()
             self.held.rewound()
@@ -437,12 +511,14 @@ class Subscription:
     async def skip(self, entries: int) -> int:
         """Ack the next `entries` unacked entries. Returns how many there were."""
         skipped = self.cursor.skip(entries)
+        self._note_reset(Skipped(self.cursor.mark_delete, skipped))
         await self._skipped()
         return skipped
 
     async def clear_backlog(self) -> int:
         """Ack everything that the topic holds. Returns how many entries were not."""
         cleared = self.cursor.clear_backlog()
+        self._note_reset(Cleared(self.cursor.mark_delete, cleared))
         await self._skipped()
         return cleared
 
@@ -462,6 +538,7 @@ class Subscription:
             return 0
         before = self.cursor.backlog_entries
         self.cursor.ack_cumulative(position)
+        self._note_reset(Expired(self.cursor.mark_delete, position))
         expired = before - self.cursor.backlog_entries
         self.entries_expired += expired
         await self._skipped()
@@ -521,7 +598,8 @@ class Subscription:
         """Delete on behalf of a consumer. Raises `ConsumerBusyError` if there are others."""
         if len(self.consumers) > 1 and not force:
             raise ConsumerBusyError(f"subscription {self.name} has other consumers")
-        self.consumers.pop(consumer.key, None)
+        if self.consumers.pop(consumer.key, None) is not None:
+            self._note_left(consumer)
         if not self.is_durable:
             raise NotAllowedError(f"subscription {self.name} is that of a reader")
         await self.delete()

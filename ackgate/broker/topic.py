@@ -25,6 +25,8 @@ from ackgate.broker.errors import (
     TopicTerminatedError,
     server_error,
 )
+from ackgate.broker.journal.journaling import TopicJournaling
+from ackgate.broker.journal.topic_journal import published_facts
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -50,9 +52,12 @@ if TYPE_CHECKING:
 
     from ackgate.broker.consumer import Consumer
     from ackgate.broker.entry import Entry
+    from ackgate.broker.journal.notes import PublishedFacts
+    from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.names import TopicName
     from ackgate.broker.parts import BrokerParts
     from ackgate.broker.ports import SessionPort
+    from ackgate.broker.proto import pulsar_pb2 as pb
     from ackgate.broker.wire_types import ProducerRequest, SubscribeRequest
     from ackgate.config.persistence import PersistenceSettings
 
@@ -79,6 +84,8 @@ class _Publish(NamedTuple):
     producer: Producer
     sequence_id: int
     highest_sequence_id: int
+    facts: PublishedFacts | None
+    """For the delivery journal, if it is on."""
 
 
 class Topic:
@@ -101,6 +108,9 @@ class Topic:
             clock_ms=parts.clock_ms,
             sink=self,
         )
+        self.journaling = TopicJournaling(self)
+        self.journal: TopicJournal | None = None
+        """The delivery journal, if it is on."""
         self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
         self.subscriptions: dict[str, Subscription] = {}
         self.cancelled = CancelledMessages(self, self._open_cancelled)
@@ -126,6 +136,7 @@ class Topic:
         await self.policies.load()
         self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
         await self.ledger.open(create=create)
+        self.journal = self.ledger.journal = self.journaling.begin()
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
             self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
@@ -160,6 +171,7 @@ class Topic:
         self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
         self.cancelled.configure(self.parts.settings.persistence)
         self.shared_delays.configure(self.parts.settings.persistence)
+        self.journaling.configure()
         for subscription in self.subscriptions.values():
             subscription.configure()
 
@@ -233,6 +245,7 @@ class Topic:
         if self._trim is not None:
             await self._trim
         await self.ledger.close()
+        await self.journaling.close()
         for failure in failures:
             if failure is not None:
                 raise failure
@@ -253,6 +266,7 @@ class Topic:
         if self._dedup is not None:
             self._dedup.abandon(error)
         self.ledger.abandon(error)
+        self.journaling.abandon()
         self.send_away()
 
     async def delete(self, *, force: bool) -> None:
@@ -267,6 +281,7 @@ class Topic:
         await self.shared_delays.delete()
         if self._dedup is not None:
             await self._dedup.delete()
+        await self.journaling.remove()
         await self.ledger.delete()
 
     async def terminate(self) -> Position:
@@ -309,6 +324,7 @@ class Topic:
         num_messages: int,
         entry: bytes,
         deliver_at_ms: int = 0,
+        metadata: pb.MessageMetadata | None = None,
     ) -> None:
         """Store one entry of a producer."""
         if producer.is_closed or not producer.is_ready or self.is_closing:
@@ -333,10 +349,15 @@ class Topic:
                     return
                 case Verdict.NEW:
                     pass
+        facts = None
+        if self.journal is not None and metadata is not None:
+            facts = published_facts(
+                producer.name, metadata, deliver_at_ms, num_messages, len(entry)
+            )
         self.ledger.add(
             entry,
             num_messages,
-            _Publish(producer, sequence_id, highest_sequence_id),
+            _Publish(producer, sequence_id, highest_sequence_id, facts),
             deliver_at_ms,
         )
 
@@ -344,7 +365,7 @@ class Topic:
         """Entries are durable: confirm them, and offer them to the subscriptions."""
         receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
-        for entry, (producer, sequence_id, highest_sequence_id) in zip(
+        for entry, (producer, sequence_id, highest_sequence_id, _) in zip(
             entries, contexts, strict=True
         ):
             if producer is not current:
@@ -354,6 +375,9 @@ class Topic:
             receipts.append((sequence_id, highest_sequence_id, *entry.position))
         if current is not None:
             current.session.send_receipts(current.producer_id, receipts)
+        if self.journal is not None and entries:
+            facts = [context.facts for context in contexts]
+            self.journal.note_published(entries[0].position, facts)
         if self._dedup is not None:
             self._dedup.confirmed(contexts)
         self.shared_delays.published(entries)
@@ -365,7 +389,7 @@ class Topic:
         Not if somebody else owns the topic: there the producers will send them again.
         """
         code = server_error(error)
-        for producer, sequence_id, _ in contexts:
+        for producer, sequence_id, *_ in contexts:
             if self._dedup is not None:
                 self._dedup.producers.failed(producer.name)
             if not isinstance(error, OwnershipError):
@@ -386,6 +410,8 @@ class Topic:
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
         """Cursors forget what they know of ledgers that do not exist any more."""
+        if self.journal is not None:
+            self.journal.note_ledgers_trimmed(ledger_ids)
         for ledger_id in ledger_ids:
             self.cancelled.ledger_trimmed(ledger_id)
             self.shared_delays.ledger_trimmed(ledger_id)
@@ -561,6 +587,8 @@ class Topic:
         """A subscription is gone (unsubscribed, or a reader's last consumer left)."""
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
+            if self.journal is not None:
+                self.journal.note_unsubscribed(subscription.name)
         self.trim_soon()
 
     def _check_open(self) -> None:
@@ -638,6 +666,7 @@ class Topic:
         """Roll the current ledger over if its time has come; delete those that need not stay."""
         await self.ledger.roll_if_due()
         self.trim_soon()
+        await self.journaling.trim()
 
 
 def _rollover_limits(parts: BrokerParts) -> RolloverLimits:

@@ -54,8 +54,8 @@ class TopicDeduplication:
         return self._store.persisted_mark_delete
 
     def confirmed(self, contexts: Sequence[Any]) -> None:
-        """Messages became durable: (producer, sequence id, highest sequence id) of each."""
-        for producer, sequence_id, highest_sequence_id in contexts:
+        """Messages became durable: (producer, sequence id, highest sequence id, ...) of each."""
+        for producer, sequence_id, highest_sequence_id, *_ in contexts:
             self.producers.confirmed(producer.name, sequence_id, highest_sequence_id)
         self._unsaved_entries += len(contexts)
         if self._unsaved_entries >= self._save_interval_entries:

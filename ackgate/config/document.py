@@ -46,6 +46,7 @@ _INTRODUCTIONS: Final = {
     "persistence": "How much of a cursor's state is kept, where, how often, and how safely.",
     "dispatcher": "When deliveries pause, and how much may be on its way to consumers.",
     "delayed": "Messages that wait for their time, and where that is remembered.",
+    "journal": "The delivery journal: what became of each message, for the data pipeline.",
     "broker": "Addresses, connections, topics, message ledgers and retention.",
 }
 

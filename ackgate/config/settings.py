@@ -17,6 +17,7 @@ from ackgate.config.cursor import CursorSettings
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
 from ackgate.config.field import INT_MAX, SettingsGroup, about, allowed, is_secret, key_of
+from ackgate.config.journal import JournalSettings
 from ackgate.config.persistence import ENTRY_OVERHEAD_BYTES, PersistenceSettings
 from ackgate.errors import ConfigurationError
 
@@ -30,6 +31,7 @@ ROOMS: Final[Mapping[str, type[SettingsGroup]]] = {
     "persistence": PersistenceSettings,
     "dispatcher": DispatcherSettings,
     "delayed": DelayedSettings,
+    "journal": JournalSettings,
     "broker": BrokerSettings,
 }
 
@@ -60,6 +62,7 @@ class Settings(BaseModel):
     persistence: PersistenceSettings = Field(default_factory=PersistenceSettings)
     dispatcher: DispatcherSettings = Field(default_factory=DispatcherSettings)
     delayed: DelayedSettings = Field(default_factory=DelayedSettings)
+    journal: JournalSettings = Field(default_factory=JournalSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
 
     @model_validator(mode="after")

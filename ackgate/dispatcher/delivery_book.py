@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.dispatcher.permits import ReadyConsumers, Recipient
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import ConsumerSpec
@@ -146,6 +146,11 @@ class DeliveryBook:
             if position in recipient.in_flight:
                 return consumer
         return None
+
+    def in_flight(self, consumer: int) -> Collection[Position]:
+        """What the consumer has, in order of delivery. Live: to be read at once."""
+        recipient = self.recipients.get(consumer)
+        return () if recipient is None else recipient.in_flight.positions
 
     def lower(self, consumer: int | None, position: Position, remaining: int) -> None:
         """No more than so many messages of the entry are unacked, whoever has it."""

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.limits import DispatchLimits
@@ -402,6 +402,13 @@ class Dispatcher(Protocol):
         """The consumer that the entry is in flight with. O(consumers).
 
         None: none. Exclusive and Failover: always (they do not follow what they sent).
+        """
+        ...
+
+    def in_flight(self, consumer: int) -> Collection[Position]:
+        """Entries in flight with the consumer, in order of delivery. Live: to be read at once.
+
+        Exclusive and Failover: none (they do not follow what they sent).
         """
         ...
 

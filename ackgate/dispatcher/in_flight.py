@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from ackgate.cursor.position import Position
 
@@ -32,6 +32,11 @@ class InFlight:
 
     def __iter__(self) -> Iterator[Position]:
         return iter(self._counts)
+
+    @property
+    def positions(self) -> Collection[Position]:
+        """All of them, in order of delivery; a live view."""
+        return self._counts.keys()
 
     def add(self, positions: Sequence[Position], message_counts: Sequence[int] | None) -> int:
         """The entries were given (None: one message each). Returns their messages."""

@@ -31,7 +31,7 @@ from ackgate.dispatcher.reading import Reading
 from ackgate.dispatcher.redelivery import RedeliveryCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import ConsumerSpec, ConsumerStatistics, Effect, Read
@@ -273,6 +273,10 @@ class KeySharedDispatcher:
     def holder(self, position: Position) -> int | None:
         """The consumer that the entry is in flight with."""
         return self._book.holder(position)
+
+    def in_flight(self, consumer: int) -> Collection[Position]:
+        """Entries in flight with the consumer."""
+        return self._book.in_flight(consumer)
 
     def redelivery_count(self, position: Position) -> int:
         """How often the entry was redelivered so far."""

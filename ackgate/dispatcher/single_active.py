@@ -34,7 +34,7 @@ from ackgate.dispatcher.reading import Reading
 from ackgate.errors import ConsumerBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import ConsumerSpec, Effect, Read
@@ -266,6 +266,11 @@ class SingleActiveDispatcher:
         """Not followed here."""
         del position
         return None
+
+    def in_flight(self, consumer: int) -> Collection[Position]:
+        """Not followed here."""
+        del consumer
+        return ()
 
     def redelivery_count(self, position: Position) -> int:
         """Not counted here."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from ackgate.cursor.pending_nacks import NO_NACKS
 from ackgate.errors import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ackgate.errors import AckGateError
     from ackgate.persistence.cursor_opening import OpenedCursor
     from ackgate.persistence.nack_writes import NackSource
-    from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
+    from ackgate.persistence.outcome import PersistOutcome, PersistWhere, RecoveryReport
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.receipts import Done, ReceiptQueue
 
@@ -82,6 +82,18 @@ class _Flush(NamedTuple):
     done: asyncio.Future[None]
 
 
+class WriteWitness(Protocol):
+    """Who is told of every attempt to write, in order."""
+
+    def wrote(self, outcome: PersistOutcome) -> None:
+        """A state is durable."""
+
+    def attempt_failed(
+        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
+    ) -> None:
+        """A state could not be written there."""
+
+
 class CursorStore:
     """Keeps one cursor durable. Make it with `open`; one owner calls it, on one event loop."""
 
@@ -93,6 +105,7 @@ class CursorStore:
         "_persister",
         "_receipts",
         "_settings",
+        "_witness",
         "_writer",
         "cursor",
         "recovered_nacks",
@@ -132,6 +145,7 @@ class CursorStore:
         self._receipts = receipts(self._fail_overdue)
         self._flushes: list[_Flush] = []
         self._on_outcome: Callable[[], None] | None = None
+        self._witness: WriteWitness | None = None
         self._closed: asyncio.Future[None] | None = None
 
     @classmethod
@@ -290,6 +304,10 @@ class CursorStore:
         """Call this after every durable write and every failure. There is one listener."""
         self._on_outcome = callback
 
+    def tell_attempts(self, witness: WriteWitness) -> None:
+        """Tell `witness` of every attempt to write, before anybody else hears what came of it."""
+        self._witness = witness
+
     def configure(self, settings: PersistenceSettings) -> None:
         """New settings hold from the next write on."""
         self._settings = settings
@@ -421,11 +439,20 @@ class CursorStore:
 
     def wrote(self, outcome: PersistOutcome) -> None:
         """See `WriterOwner`."""
+        if self._witness is not None:
+            self._witness.wrote(outcome)
         for done in self._receipts.take_durable(outcome.version):
             _call(done, None)
         if self._flushes:
             self._settle_flushes(lambda flush: flush.version <= outcome.version)
         self._tell_listener()
+
+    def attempt_failed(
+        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
+    ) -> None:
+        """See `WriterOwner`."""
+        if self._witness is not None:
+            self._witness.attempt_failed(where, version, error, failing_since_ms)
 
     def failed(self, attempt: int) -> None:
         """See `WriterOwner`. Receipts stay: the next attempt may still keep them."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from ackgate.errors import AckGateError, InternalError, OwnershipError, StorageError
@@ -32,7 +32,7 @@ from ackgate.persistence.outcome import PersistWhere
 from ackgate.persistence.write_pace import WritePace
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.position import Position
@@ -54,11 +54,34 @@ class WriterOwner(Protocol):
     def wrote(self, outcome: PersistOutcome) -> None:
         """The state is durable up to the outcome's version."""
 
+    def attempt_failed(
+        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
+    ) -> None:
+        """One store could not be written; `failing_since_ms` as it is after it."""
+
     def failed(self, attempt: int) -> None:
         """This attempt (counted from 1) failed everywhere; another one will be made."""
 
     def stopped(self, error: AckGateError) -> None:
         """No further write will ever come."""
+
+
+class _Attempt(NamedTuple):
+    """A write of a version to one store."""
+
+    where: PersistWhere
+    version: int
+
+
+class _Failure(NamedTuple):
+    """One that failed."""
+
+    where: PersistWhere
+    version: int
+    error: AckGateError
+
+    def __str__(self) -> str:
+        return f"{self.where.value.replace('-', ' ')}: {self.error}"
 
 
 class CursorWriter:
@@ -76,6 +99,7 @@ class CursorWriter:
         "_stopped",
         "_sweep",
         "_task",
+        "_under_way",
         "_wake",
         "attempts",
         "durable_version",
@@ -109,6 +133,7 @@ class CursorWriter:
         self._is_resting = False
         """Whether the task waits with nothing to write, for the ledger to be tried again."""
         self._is_rolling = False
+        self._under_way: _Attempt | None = None
         self.attempts = 0
         """Writes begun so far."""
         self.pace = WritePace(seed=crc32(persister.node.path.encode()))
@@ -183,7 +208,7 @@ class CursorWriter:
 
         Raises `StorageError` when something is not durable after that.
         """
-        failures: list[AckGateError] = []
+        failures: list[_Failure] = []
         for _ in range(LAST_WRITES_MAX):
             await self._write_last_once(failures)
             # What is acked meanwhile is written, too; what comes after that is too late.
@@ -195,27 +220,30 @@ class CursorWriter:
         if self.is_dirty and failures:
             raise StorageError(
                 f"cursor {self._path} was closed with changes that are not durable: "
-                + "; ".join(map(str, failures))
-            ) from failures[-1]
+                + "; ".join(str(failure.error) for failure in failures)
+            ) from failures[-1].error
 
-    async def _write_last_once(self, failures: list[AckGateError]) -> None:
+    async def _write_last_once(self, failures: list[_Failure]) -> None:
         persister = self._persister
         is_cut = self.outcome is not None and not self.outcome.is_complete
-        writes: list[Callable[[], Awaitable[PersistOutcome | None]]] = []
+        node, ledger = PersistWhere.METADATA_STORE, PersistWhere.LEDGER
+        writes: list[tuple[PersistWhere, Callable[[], Awaitable[PersistOutcome | None]]]] = []
         if self.is_dirty or persister.node.cursor_ledger_id is not None:
-            writes.append(persister.to_node_if_it_fits)
+            writes.append((node, persister.to_node_if_it_fits))
         if self.is_dirty or (is_cut and self.pace.is_on_fallback):
-            writes.append(persister.to_ledger)
+            writes.append((ledger, persister.to_ledger))
         if self.is_dirty:
-            writes.append(persister.to_node)
-        for write in writes:
+            writes.append((node, persister.to_node))
+        for where, write in writes:
+            version = persister.cursor.version
             try:
                 outcome = await write()
             except OwnershipError as error:
                 self.stop(error)
                 return
             except AckGateError as error:
-                failures.append(error)
+                failures.append(_Failure(where, version, error))
+                self._tell(failures[-1:])
             else:
                 if outcome is not None:
                     self._wrote(replace(outcome, is_last=True))
@@ -297,17 +325,19 @@ class CursorWriter:
         pace, settings = self.pace, self._settings
         now = self._loop.time()
         pace.begin(now, writes_per_second=settings.managed_ledger_default_mark_delete_rate_limit)
-        failures: list[str] = []
+        failures: list[_Failure] = []
         if pace.ledger.try_at <= now:
             self._is_rolling = False
-            outcome = await self._attempt("ledger", self._persister.to_ledger, failures)
+            outcome = await self._attempt(PersistWhere.LEDGER, self._persister.to_ledger, failures)
             if outcome is not None:
                 pace.ledger_wrote(outcome.bytes_written)
                 self._wrote(outcome)
                 return
             pace.ledger_failed(self._loop.time())
         if self.is_dirty and pace.node.try_at <= now:
-            outcome = await self._attempt("metadata store", self._persister.to_node, failures)
+            outcome = await self._attempt(
+                PersistWhere.METADATA_STORE, self._persister.to_node, failures
+            )
             if outcome is not None:
                 self._fell_back(failures)
                 pace.node_wrote(
@@ -319,18 +349,25 @@ class CursorWriter:
                 return
             pace.node_failed(self._loop.time())
         if failures:
-            self._failed("; ".join(failures), attempt, began_ms)
+            self._failed("; ".join(map(str, failures)), attempt, began_ms, failures)
 
     async def _attempt(
-        self, where: str, write: Callable[[], Awaitable[PersistOutcome]], failures: list[str]
+        self,
+        where: PersistWhere,
+        write: Callable[[], Awaitable[PersistOutcome]],
+        failures: list[_Failure],
     ) -> PersistOutcome | None:
+        version = self._persister.cursor.version
+        self._under_way = _Attempt(where, version)
         try:
             return await write()
         except OwnershipError:
             raise
         except AckGateError as error:
-            failures.append(f"{where}: {error}")
+            failures.append(_Failure(where, version, error))
             return None
+        finally:
+            self._under_way = None
 
     def _wrote(self, outcome: PersistOutcome) -> None:
         was_complete = self.outcome is None or self.outcome.is_complete
@@ -351,22 +388,32 @@ class CursorWriter:
             )
         self._owner.wrote(outcome)
 
-    def _fell_back(self, failures: list[str]) -> None:
+    def _fell_back(self, failures: list[_Failure]) -> None:
         if failures:
-            self.last_failure = failures[0]
+            self.last_failure = str(failures[0])
+            self._tell(failures)
         if not self.pace.is_on_fallback:
             log.warning("cursor %s is kept in its node; %s", self._path, self.last_failure)
 
     def _stalled(self, attempt: int, began_ms: int) -> None:
         """The write under way has hung for a while. It goes on, and nobody need wait for it."""
-        self._failed(f"a write has been under way for {STALL_SECONDS:g} s", attempt, began_ms)
+        why = f"a write has been under way for {STALL_SECONDS:g} s"
+        stalled = []
+        if self._under_way is not None:
+            stalled.append(_Failure(*self._under_way, StorageError(why)))
+        self._failed(why, attempt, began_ms, stalled)
 
-    def _failed(self, why: str, attempt: int, began_ms: int) -> None:
+    def _failed(self, why: str, attempt: int, began_ms: int, failures: Sequence[_Failure]) -> None:
         self.last_failure = why
         if self.is_dirty and self.failing_since_ms is None:
             self.failing_since_ms = began_ms
             log.warning("cursor %s cannot be persisted: %s", self._path, why)
+        self._tell(failures)
         self._owner.failed(attempt)
+
+    def _tell(self, failures: Sequence[_Failure]) -> None:
+        for where, version, error in failures:
+            self._owner.attempt_failed(where, version, str(error), self.failing_since_ms)
 
     @property
     def _path(self) -> str:

@@ -176,8 +176,8 @@ class DeliveryJournal:
 
     # ------------------------------------------------------------------------ writing
 
-    async def append(self, block: EventColumns) -> None:
-        """Write a block and wait until it is durable.
+    async def append(self, block: EventColumns) -> int:
+        """Write a block and wait until it is durable. Returns its bytes.
 
         Raises `StorageError` when that failed, or the journal still waits after a failure: the block
         may be there nonetheless. Appended once more, it is recognised by its epoch and its sequence
@@ -202,6 +202,7 @@ class DeliveryJournal:
             if events is not None:
                 ledger.event_count = events + len(block)
             self._failures = 0
+            return sum(map(len, payloads))
 
     def configure(self, limits: JournalLimits) -> None:
         """Holds from the next call on."""

@@ -163,9 +163,10 @@ class MemoryProducer:
         num_messages: int,
         entry: bytes,
         deliver_at_ms: int = 0,
+        metadata: pb.MessageMetadata | None = None,
     ) -> None:
         """Keep the entry."""
-        del deliver_at_ms
+        del deliver_at_ms, metadata
         assert num_messages >= 1
         self.topic.append(self, (sequence_id, highest_sequence_id), entry)
 

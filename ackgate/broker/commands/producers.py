@@ -178,7 +178,9 @@ class Producers:
         highest_sequence_id = max(highest_sequence_id, sequence_id)
         # The entry's own count: consumers are charged by it, and it is what recovery will read.
         num_messages = max(1, metadata.num_messages_in_batch)
-        producer.port.publish(sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms)
+        producer.port.publish(
+            sequence_id, highest_sequence_id, num_messages, entry, deliver_at_ms, metadata
+        )
 
     def hold_if_full(self) -> None:
         """Stop reading when too much is not durable yet. Asked once for each chunk."""

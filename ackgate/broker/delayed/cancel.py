@@ -25,6 +25,7 @@ from pyroaring import BitMap
 
 from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
 from ackgate.broker.hidden_cursors import HiddenCursor
+from ackgate.cursor.position import Position
 from ackgate.errors import CallerError, CursorClosedError, OwnershipError
 from ackgate.persistence.futures import fail, resolve
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import Topic
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.cursor.position import Position
     from ackgate.persistence.cursor_store import CursorStore
 
 log = logging.getLogger(__name__)
@@ -117,15 +117,23 @@ class CancelledMessages:
         """Whether a message that exists is cancelled."""
         return self._store is not None and self._store.cursor.is_acked(position)
 
-    def ack_in(self, cursor: ManagedCursor) -> int:
-        """Ack all of them in another cursor of the topic. Returns how many were not."""
+    def ack_in(
+        self, cursor: ManagedCursor, tell: Callable[[Sequence[Position]], None] | None = None
+    ) -> int:
+        """Ack all of them in another cursor of the topic. Returns how many were not.
+
+        `tell` hears of those, ledger by ledger, each time after a change of the cursor.
+        """
         if self._store is None:
             return 0
         acked = 0
         for ledger_id, cancelled in self._by_ledger(self._store.cursor):
             if ledger_id >= cursor.mark_delete.ledger_id:
+                before = None if tell is None else _unacked_of(cursor, ledger_id, cancelled)
                 ids = np.frombuffer(cancelled.to_array(), dtype=np.uint32)
                 acked += cursor.ack_many(ledger_id, ids)
+                if tell is not None and before:
+                    tell(before)
         return acked
 
     def _by_ledger(self, hidden: ManagedCursor) -> Iterator[tuple[int, BitMap]]:
@@ -328,6 +336,11 @@ def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:
             "managed_ledger_max_unacked_ranges_to_persist_in_metadata_store": RANGES_MAX,
         }
     )
+
+
+def _unacked_of(cursor: ManagedCursor, ledger_id: int, wanted: BitMap) -> list[Position]:
+    positions = (Position(ledger_id, entry_id) for entry_id in wanted)
+    return [position for position in positions if not cursor.is_acked(position)]
 
 
 def _whereabouts(

@@ -37,6 +37,7 @@ class Told:
         self.subscription = cast("Any", object.__new__(Subscription))
         self.subscription.store = self.store
         self.subscription.gate = self.gate
+        self.subscription.journal = None
         self.subscription.consumers = {}
         self.subscription.topic = SimpleNamespace(
             parts=SimpleNamespace(clock_ms=lambda: self.now_ms), on_persisted=lambda _: None

@@ -1,0 +1,432 @@
+"""Notes as the columns of a block: what belongs to one form of note is done together, as arrays.
+
+Pure. ::
+
+    notes    PUBLISHED x3   ROW   WHOLE_ACKS x2        each takes as many rows as it has events
+    rows     0 1 2          3     4 5
+    columns  entry_id       filled form by form: rows 0 1 2 at once, then rows 4 5
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+import numpy as np
+
+from ackgate.broker.journal import notes as forms
+from ackgate.persistence.codec import encode_record
+from ackgate.persistence.delivery_columns import (
+    BLOB_COLUMNS,
+    KINDS,
+    TEXT_COLUMNS,
+    EventColumns,
+    EventKind,
+    NumberColumn,
+    WordColumn,
+)
+from ackgate.persistence.delivery_details import Acked, encode_detail
+from ackgate.persistence.envelope import Compression, Packing
+from ackgate.persistence.limits import PersistLimits
+from ackgate.persistence.planner import plan_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from ackgate.broker.journal.notes import (
+        DispatchedNote,
+        DroppedNote,
+        MixedAcksNote,
+        NackedNote,
+        Note,
+        PublishedNote,
+        RowNote,
+        WholeAcksNote,
+    )
+    from ackgate.cursor.snapshot import CursorSnapshot
+
+    Ints = NDArray[np.int64]
+
+WordT = TypeVar("WordT", str, bytes)
+
+_CODES: Final[Mapping[EventKind, int]] = {kind: code for code, kind in enumerate(KINDS)}
+_INT64_MAX: Final = 2**63 - 1
+_ALL: Final = PersistLimits(_INT64_MAX, _INT64_MAX)
+_PACKING: Final = Packing(Compression.ZSTD)
+
+
+def columns_of_notes(
+    notes: Sequence[Note], *, topic: str, owner_epoch: int, first_sequence: int
+) -> EventColumns:
+    """The block of these notes, of which there is one at least."""
+    counts = np.fromiter((note[1] for note in notes), np.int64, len(notes))
+    ends = np.cumsum(counts)
+    block = _Block(int(ends[-1]), owner_epoch)
+    by_form: dict[int, list[int]] = defaultdict(list)
+    for place, note in enumerate(notes):
+        by_form[note[0]].append(place)
+    times = np.fromiter((note[2] for note in notes), np.int64, len(notes))
+    block.time_us[:] = np.repeat(times, counts)
+    starts = ends - counts
+    for form, places in by_form.items():
+        chosen = [notes[place] for place in places]
+        rows = _Rows(starts[places], counts[places])
+        _FILLS[form](block, cast("Any", chosen), rows)
+    return block.columns(topic, first_sequence)
+
+
+class _Rows:
+    """The rows of some notes."""
+
+    def __init__(self, starts: Ints, counts: Ints) -> None:
+        self.starts = starts
+        """The first row of each note."""
+        self.counts = counts
+        self.total = int(counts.sum())
+        ends = np.cumsum(counts)
+        self.all = np.repeat(starts - (ends - counts), counts) + np.arange(self.total)
+        """All rows, note by note."""
+
+    def spread(self, values: Iterable[int]) -> Ints:
+        """A value of each note, for all of its rows."""
+        return np.repeat(np.fromiter(values, np.int64, self.counts.size), self.counts)
+
+
+class _Words(Generic[WordT]):
+    """A column of words that is being filled."""
+
+    def __init__(self, size: int) -> None:
+        self._codes = np.full(size, -1, dtype=np.int64)
+        self._known: dict[WordT | None, int] = {None: -1}
+
+    def code(self, word: WordT | None) -> int:
+        """Code of a word, a new one if need be; -1 for None."""
+        found = self._known.get(word)
+        if found is None:
+            found = self._known[word] = len(self._known) - 1
+        return found
+
+    def set(self, rows: Ints, codes: Ints | int) -> None:
+        """These rows have these words."""
+        self._codes[rows] = codes
+
+    def column(self) -> WordColumn[WordT]:
+        """As it is stored."""
+        return WordColumn(self._codes, tuple(word for word in self._known if word is not None))
+
+
+class _Block:
+    """The columns of a block that are being filled; those that are not are null everywhere."""
+
+    def __init__(self, size: int, owner_epoch: int) -> None:
+        self.owner_epoch = owner_epoch
+        self.size = size
+        self.kinds = np.zeros(size, dtype=np.int64)
+        self.time_us = np.zeros(size, dtype=np.int64)
+        self._numbers: dict[str, NumberColumn] = {}
+        self._texts: dict[str, _Words[str]] = {}
+        self._blobs: dict[str, _Words[bytes]] = {}
+
+    def kind(self, rows: Ints | int, kind: EventKind) -> None:
+        """These rows are events of this kind."""
+        self.kinds[rows] = _CODES[kind]
+
+    def number(self, name: str, rows: Ints | int, values: Ints | int) -> None:
+        """These rows have these numbers."""
+        column = self._numbers.get(name)
+        if column is None:
+            column = self._numbers[name] = NumberColumn(
+                np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=np.bool_)
+            )
+        column.values[rows] = values
+        column.is_set[rows] = True
+
+    def some_numbers(self, name: str, rows: Ints, values: Ints, is_set: NDArray[np.bool_]) -> None:
+        """Of these rows some have numbers."""
+        if is_set.any():
+            self.number(name, rows[is_set], values[is_set])
+
+    def text(self, name: str) -> _Words[str]:
+        """A column of text."""
+        column = self._texts.get(name)
+        if column is None:
+            column = self._texts[name] = _Words(self.size)
+        return column
+
+    def blob(self, name: str) -> _Words[bytes]:
+        """A column of bytes."""
+        column = self._blobs.get(name)
+        if column is None:
+            column = self._blobs[name] = _Words(self.size)
+        return column
+
+    def spread_text(self, name: str, rows: _Rows, words: Iterable[str | None]) -> None:
+        """A text of each note, for all of its rows."""
+        column = self.text(name)
+        column.set(rows.all, rows.spread(map(column.code, words)))
+
+    def texts(self, name: str, rows: Ints, words: Iterable[str | None]) -> None:
+        """A text for each row."""
+        column = self.text(name)
+        column.set(rows, np.fromiter(map(column.code, words), np.int64, rows.size))
+
+    def masks(self, rows: Sequence[int], masks: Iterable[int]) -> None:
+        """Sets of batch indexes, of some rows. 0 is a set of one byte."""
+        column = self.blob("unacked_indexes")
+        codes = [
+            column.code(mask.to_bytes(max(1, (mask.bit_length() + 7) >> 3), "little"))
+            for mask in masks
+        ]
+        column.set(np.array(rows, dtype=np.int64), np.array(codes, dtype=np.int64))
+
+    def positions(self, rows: Ints, positions: Iterable[tuple[int, int]]) -> None:
+        """A position for each row."""
+        flat = np.fromiter(chain.from_iterable(positions), np.int64, 2 * rows.size)
+        self.number("ledger_id", rows, flat[0::2])
+        self.number("entry_id", rows, flat[1::2])
+
+    def columns(self, topic: str, first_sequence: int) -> EventColumns:
+        """All of them."""
+        all_set = np.ones(self.size, dtype=np.bool_)
+        return EventColumns(
+            topic=topic,
+            owner_epoch=self.owner_epoch,
+            first_sequence=first_sequence,
+            kinds=self.kinds,
+            numbers={"time_us": NumberColumn(self.time_us, all_set), **self._numbers},
+            texts={name: words.column() for name, words in self._texts.items()},
+            blobs={name: words.column() for name, words in self._blobs.items()},
+        )
+
+
+# ---------------------------------------------------------------------- form by form
+
+
+def _fill_rows(block: _Block, notes: Sequence[RowNote], rows: _Rows) -> None:
+    for row, note in zip(rows.starts.tolist(), notes, strict=True):
+        block.kind(row, note.kind)
+        for name, value in note.columns.items():
+            if value is None:
+                continue
+            at = np.array([row], dtype=np.int64)
+            if name in TEXT_COLUMNS:
+                text = encode_detail(value) if name == "detail" else str(value)
+                block.texts(name, at, (text,))
+            elif name == "unacked_indexes":
+                block.masks((row,), (value,))
+            elif name in BLOB_COLUMNS:
+                column = block.blob(name)
+                column.set(at, column.code(_stored(value, block.owner_epoch, note.time_us)))
+            else:
+                block.number(name, row, int(value))
+
+
+def _stored(snapshot: CursorSnapshot, owner_epoch: int, time_us: int) -> bytes:
+    """The whole state, as a cursor ledger has it."""
+    plan = plan_snapshot(snapshot, limits=_ALL, owner_epoch=owner_epoch, now_ms=time_us // 1000)
+    return encode_record(plan.record, _PACKING)
+
+
+def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) -> None:
+    at = rows.all
+    block.kind(at, EventKind.PUBLISHED)
+    block.number("ledger_id", at, rows.spread(note.ledger_id for note in notes))
+    firsts = rows.spread(note.first_entry_id for note in notes)
+    block.number("entry_id", at, firsts + at - rows.spread(rows.starts.tolist()))
+    known = [fact for note in notes for fact in note.facts]
+    if None in known:
+        at = at[np.fromiter((fact is not None for fact in known), np.bool_, at.size)]
+        known = [fact for fact in known if fact is not None]
+    if not known:
+        return
+    facts = cast("list[forms.PublishedFacts]", known)
+    producers, keys, ordering_keys, publish_times, deliver_ats, batch_sizes, sizes = zip(
+        *facts, strict=True
+    )
+    block.texts("producer", at, producers)
+    if ordering_keys.count(None) < len(facts):
+        keys = tuple(
+            key if ordering is None else ordering.hex()
+            for key, ordering in zip(keys, ordering_keys, strict=True)
+        )
+    if keys.count(None) < len(facts):
+        block.texts("key", at, keys)
+    block.number("publish_time_ms", at, _int64s(publish_times))
+    deliver_at = _int64s(deliver_ats)
+    block.some_numbers("deliver_at_ms", at, deliver_at, deliver_at > 0)
+    block.number("batch_size", at, np.array(batch_sizes, dtype=np.int64))
+    block.number("entry_bytes", at, np.array(sizes, dtype=np.int64))
+
+
+def _int64s(values: Sequence[int]) -> Ints:
+    """As they are; what no 64 bits with a sign hold (clients may say anything) as the largest."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(value, _INT64_MAX) for value in values], dtype=np.int64)
+
+
+def _fill_dispatched(block: _Block, notes: Sequence[DispatchedNote], rows: _Rows) -> None:
+    at = rows.all
+    block.kind(at, EventKind.DISPATCHED)
+    block.spread_text("subscription", rows, (note.subscription for note in notes))
+    block.spread_text("consumer", rows, (note.consumer for note in notes))
+    block.positions(at, chain.from_iterable(note.positions for note in notes))
+    sizes = chain.from_iterable(note.batch_sizes for note in notes)
+    block.number("batch_size", at, np.fromiter(sizes, np.int64, rows.total))
+    counts = _joined((note.redelivery_counts for note in notes), rows)
+    block.number("redelivery_count", at, counts)
+    reasons = block.text("reason")
+    codes = np.full(rows.total, reasons.code("normal"), dtype=np.int64)
+    is_replay = rows.spread(note.deliver_at_ms is not None for note in notes).astype(np.bool_)
+    if is_replay.any():
+        deliver_at = _joined((note.deliver_at_ms for note in notes), rows)
+        is_delayed = is_replay & (counts == 0) & (deliver_at > 0)
+        codes[is_replay] = reasons.code("redelivery")
+        codes[is_delayed] = reasons.code("delayed")
+    reasons.set(at, codes)
+    for start, note in zip(rows.starts.tolist(), notes, strict=True):
+        if note.unacked_masks is not None:
+            masked = [
+                (start + place, mask)
+                for place, mask in enumerate(note.unacked_masks)
+                if mask is not None
+            ]
+            if masked:
+                block.masks(*zip(*masked, strict=True))
+
+
+def _joined(columns: Iterable[Sequence[int] | None], rows: _Rows) -> Ints:
+    """Numbers of all notes; 0 for a note that has none."""
+    pieces: Iterable[Iterable[int]] = (
+        repeat(0, count) if column is None else column
+        for column, count in zip(columns, rows.counts.tolist(), strict=True)
+    )
+    return np.fromiter(chain.from_iterable(pieces), np.int64, rows.total)
+
+
+def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows) -> None:
+    at = rows.all
+    block.kind(at, EventKind.ACKED)
+    block.spread_text("subscription", rows, (note.subscription for note in notes))
+    block.spread_text("consumer", rows, (note.consumer for note in notes))
+    block.positions(at, chain.from_iterable(note.positions for note in notes))
+    block.number("version", at, rows.spread(note.version for note in notes))
+    block.number("is_cumulative", at, 0)
+    _tell_calls(block, rows, [note.at_once for note in notes])
+
+
+def _tell_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
+    """Where a call acked several entries, its first event says so."""
+    several = [
+        (start, encode_detail(Acked(count, applied)))
+        for start, count, applied in zip(
+            rows.starts.tolist(), rows.counts.tolist(), at_once, strict=True
+        )
+        if count > 1 or applied
+    ]
+    if several:
+        starts, details = zip(*several, strict=True)
+        block.texts("detail", np.array(starts, dtype=np.int64), details)
+
+
+def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows) -> None:
+    at = rows.all
+    block.kind(at, EventKind.ACKED)
+    block.spread_text("subscription", rows, (note.subscription for note in notes))
+    block.spread_text("consumer", rows, (note.consumer for note in notes))
+    block.positions(
+        at,
+        chain.from_iterable(
+            chain(note.whole, (part.position for part in note.parts)) for note in notes
+        ),
+    )
+    block.number("version", at, rows.spread(note.version for note in notes))
+    block.number("is_cumulative", at, 0)
+    _tell_calls(block, rows, [False] * len(notes))
+    for start, note in zip(rows.starts.tolist(), notes, strict=True):
+        masked = [
+            (start + len(note.whole) + place, mask)
+            for place, mask in enumerate(masks_after(note.parts))
+            if mask is not None
+        ]
+        if masked:
+            block.masks(*zip(*masked, strict=True))
+
+
+def masks_after(parts: Sequence[forms.PartialAck]) -> list[int | None]:
+    """What stayed unacked after each of the acks of one call; None: the entry is acked.
+
+    The cursor tells what was before the call and after it; between them a batch may have been met
+    several times.
+    """
+    together: dict[tuple[int, int], int] = {}
+    for part in parts:
+        together[part.position] = together.get(part.position, -1) & part.mask
+    now: dict[tuple[int, int], int | None] = {}
+    for part in parts:
+        if part.position in now:
+            continue
+        # Neither before nor after: it was acked already, or this call has acked the rest of it.
+        was_acked = part.before is None and part.after is None and together[part.position]
+        now[part.position] = None if was_acked else -1 if part.before is None else part.before
+    left: list[int | None] = []
+    for part in parts:
+        before = now[part.position]
+        after = None if before is None else (before & part.mask) or None
+        now[part.position] = after
+        left.append(after)
+    return left
+
+
+def _fill_nacked(block: _Block, notes: Sequence[NackedNote], rows: _Rows) -> None:
+    at = rows.all
+    block.kind(at, EventKind.NACKED)
+    block.spread_text("subscription", rows, (note.subscription for note in notes))
+    block.spread_text("consumer", rows, (note.consumer for note in notes))
+    block.spread_text("reason", rows, (note.reason for note in notes))
+    spans = [span for note in notes for span in note.spans]
+    lengths = np.fromiter((span.stop - span.start for span in spans), np.int64, len(spans))
+    of_spans = _Rows(np.cumsum(lengths) - lengths, lengths)
+    block.number("ledger_id", at, of_spans.spread(span.ledger_id for span in spans))
+    behind = of_spans.all - of_spans.spread(of_spans.starts.tolist())
+    entry_ids = behind + of_spans.spread(span.start for span in spans)
+    block.number("entry_id", at, entry_ids)
+    for start, count, note in zip(rows.starts.tolist(), rows.counts.tolist(), notes, strict=True):
+        if note.unacked_masks:
+            _mask_nacked(block, range(start, start + count), note)
+
+
+def _mask_nacked(block: _Block, rows: range, note: NackedNote) -> None:
+    positions = (
+        (span.ledger_id, entry_id)
+        for span in note.spans
+        for entry_id in range(span.start, span.stop)
+    )
+    masks = cast("Mapping[tuple[int, int], int]", note.unacked_masks)
+    masked = [
+        (row, masks[position])
+        for row, position in zip(rows, positions, strict=True)
+        if position in masks
+    ]
+    if masked:
+        block.masks(*zip(*masked, strict=True))
+
+
+def _fill_dropped(block: _Block, notes: Sequence[DroppedNote], rows: _Rows) -> None:
+    block.kind(rows.all, EventKind.DROPPED)
+    block.number("version", rows.all, rows.spread(note.missing[0] for note in notes))
+
+
+_FILLS: Final[Mapping[int, Callable[[_Block, Any, _Rows], None]]] = {
+    forms.ROW: _fill_rows,
+    forms.PUBLISHED: _fill_published,
+    forms.DISPATCHED: _fill_dispatched,
+    forms.WHOLE_ACKS: _fill_whole_acks,
+    forms.MIXED_ACKS: _fill_mixed_acks,
+    forms.NACKED: _fill_nacked,
+    forms.DROPPED: _fill_dropped,
+}

@@ -1,0 +1,153 @@
+"""What the event loop hands to the delivery journal: notes, as cheap to make as a tuple is.
+
+Pure values. A note stands for as many events as it says, which happened at one time: a whole bulk of
+acks is one note. Nothing in it is text that had to be built, or JSON; `note_columns` makes events of
+notes, later and many at a time.
+
+    (WHOLE_ACKS, 3 events, time, "sub", "c#1", [7:0, 7:1, 7:4], version 12)
+    (ROW,        1 event,  time, EventKind.GATE_SHUT, {"subscription": "sub", ...})
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ackgate.cursor.position import Position
+    from ackgate.cursor.unacked_entries import Span
+    from ackgate.persistence.delivery_columns import EventKind
+
+ROW: Final = 0
+PUBLISHED: Final = 1
+DISPATCHED: Final = 2
+WHOLE_ACKS: Final = 3
+MIXED_ACKS: Final = 4
+NACKED: Final = 5
+DROPPED: Final = 6
+
+
+class PublishedFacts(NamedTuple):
+    """What is remembered of an entry between its coming and its receipt."""
+
+    producer: str
+    key: str | None
+    ordering_key: bytes | None
+    publish_time_ms: int
+    deliver_at_ms: int
+    """0 or less: at once."""
+    batch_size: int
+    entry_bytes: int
+
+
+class RowNote(NamedTuple):
+    """One event of whatever kind, by columns. Values that are details or states become it later."""
+
+    form: int
+    events: int
+    time_us: int
+    kind: EventKind
+    columns: Mapping[str, Any]
+
+
+class PublishedNote(NamedTuple):
+    """Neighbouring entries that producers have receipts for."""
+
+    form: int
+    events: int
+    time_us: int
+    ledger_id: int
+    first_entry_id: int
+    facts: Sequence[PublishedFacts | None]
+
+
+class DispatchedNote(NamedTuple):
+    """Entries that were sent to a consumer."""
+
+    form: int
+    events: int
+    time_us: int
+    subscription: str
+    consumer: str
+    positions: Sequence[Position]
+    batch_sizes: Sequence[int]
+    redelivery_counts: Sequence[int] | None
+    """None: all never."""
+    unacked_masks: Sequence[int | None] | None
+    """None: all whole."""
+    deliver_at_ms: Sequence[int] | None
+    """Of a replay; None: it was a normal read."""
+
+
+class WholeAcksNote(NamedTuple):
+    """Whole entries that one call acked."""
+
+    form: int
+    events: int
+    time_us: int
+    subscription: str
+    consumer: str | None
+    positions: Sequence[Position]
+    version: int
+    at_once: bool
+
+
+class PartialAck(NamedTuple):
+    """A part of a batch that was acked; masks hold what is not."""
+
+    position: Position
+    mask: int
+    """As the client has it."""
+    before: int | None
+    """As the cursor had it before the call; None: it was not partly acked."""
+    after: int | None
+    """As the cursor has it after the call; None: it is not partly acked (any more)."""
+
+
+class MixedAcksNote(NamedTuple):
+    """Whole entries and parts of batches that one call acked, in this order."""
+
+    form: int
+    events: int
+    time_us: int
+    subscription: str
+    consumer: str | None
+    whole: Sequence[Position]
+    parts: Sequence[PartialAck]
+    version: int
+
+
+class NackedNote(NamedTuple):
+    """Entries that a consumer gave back, or left behind."""
+
+    form: int
+    events: int
+    time_us: int
+    subscription: str
+    consumer: str
+    reason: str
+    spans: Sequence[Span]
+    unacked_masks: Mapping[Position, int]
+    """Of those that are partly acked."""
+
+
+class DroppedNote(NamedTuple):
+    """Events that are missing here."""
+
+    form: int
+    events: int
+    time_us: int
+    missing: list[int]
+    """One number, which grows as long as this is the last note."""
+
+
+Note: TypeAlias = (
+    RowNote
+    | PublishedNote
+    | DispatchedNote
+    | WholeAcksNote
+    | MixedAcksNote
+    | NackedNote
+    | DroppedNote
+)

@@ -1,0 +1,272 @@
+"""The writer of one topic's delivery journal: a task that lives as long as there are events to write.
+
+Edge: the task, and the journal's ledgers. Nothing waits for it: it opens the journal in the
+background, and a block that cannot be written for a while is dropped and counted.
+
+    asleep --note--> gather (linger) --> take --> columns (in turn) --> append --> take ... --> asleep
+                                                                          |
+                       another owner: stop for good <---------------------+--> fails: again, the same
+                                                                               block; then dropped
+
+A block that may have been written, and was not confirmed, is appended once more: readers recognise it
+by its epoch and its sequence numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.journal.note_columns import columns_of_notes
+from ackgate.broker.journal.topic_journal import TopicJournal
+from ackgate.errors import AckGateError, OwnershipError, StorageError
+from ackgate.persistence.delivery_journal import DeliveryJournal, JournalLimits
+from ackgate.persistence.futures import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.broker.journal.pace import JournalPace
+    from ackgate.broker.journal.topic_journal import Taken
+    from ackgate.config.journal import JournalSettings
+
+log = logging.getLogger(__name__)
+
+BLOCK_EVENTS_MAX: Final = 8_192
+"""Events of one block, unless one note has more: a few milliseconds of work."""
+
+BLOCK_SECONDS_MAX: Final = 10.0
+"""How long a block that cannot be written is tried again."""
+
+RETRY_SECONDS: Final = 0.5
+"""Pause between two tries. The journal itself waits longer and longer before it makes a ledger."""
+
+CLOSE_SECONDS_MAX: Final = 5.0
+"""How long the closing of a topic waits for its journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """One topic's journal since the topic was opened."""
+
+    events_written: int
+    events_dropped: int
+    events_pending: int
+    blocks_written: int
+    bytes_written: int
+    failures: int
+    """Attempts to open it or to write a block that failed."""
+    last_failure: str | None
+    is_stopped: bool
+    """Whether it is written no more: somebody else has the topic, or its node cannot be read."""
+
+
+def limits_of(settings: JournalSettings) -> JournalLimits:
+    """How large and how old a journal gets."""
+    return JournalLimits(
+        ledger_bytes_max=settings.delivery_journal_max_ledger_bytes,
+        ledger_seconds_max=settings.delivery_journal_max_ledger_age_seconds,
+        retention_bytes=settings.delivery_journal_retention_bytes,
+        retention_seconds=settings.delivery_journal_retention_seconds,
+    )
+
+
+class JournalWriter:
+    """Writes what the topic's `TopicJournal` (`notes`) is told."""
+
+    def __init__(
+        self,
+        topic: str,
+        owner_epoch: int,
+        settings: JournalSettings,
+        pace: JournalPace,
+        *,
+        open_journal: Callable[[], Awaitable[DeliveryJournal]],
+        clock_us: Callable[[], int],
+    ) -> None:
+        self.notes = TopicJournal(
+            pending_events_max=settings.delivery_journal_max_pending_events,
+            clock_us=clock_us,
+            wake=self._start,
+        )
+        self._topic = topic
+        self._owner_epoch = owner_epoch
+        self._settings = settings
+        self._pace = pace
+        self._open_journal = open_journal
+        self._loop = asyncio.get_running_loop()
+        self._journal: DeliveryJournal | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pausing: asyncio.Future[None] | None = None
+        self._is_closing = False
+        self._is_stopped = False
+        self._events_written = self._blocks_written = self._bytes_written = 0
+        self._failures = 0
+        self._last_failure: str | None = None
+
+    def statistics(self) -> JournalStatistics:
+        """Everything there is to say in numbers."""
+        return JournalStatistics(
+            events_written=self._events_written,
+            events_dropped=self.notes.events_dropped,
+            events_pending=self.notes.events_pending,
+            blocks_written=self._blocks_written,
+            bytes_written=self._bytes_written,
+            failures=self._failures,
+            last_failure=self._last_failure,
+            is_stopped=self._is_stopped,
+        )
+
+    def configure(self, settings: JournalSettings) -> None:
+        """New settings."""
+        self._settings = settings
+        if self._journal is not None:
+            self._journal.configure(limits_of(settings))
+
+    # ------------------------------------------------------------------------ the task
+
+    def _start(self) -> None:
+        if self._task is None and not self._is_stopped and not self._is_closing:
+            self._task = self._loop.create_task(self._write_while_needed())
+
+    async def _write_while_needed(self) -> None:
+        try:
+            journal = await self._opened()
+            while journal is not None:
+                await self._gather()
+                taken = self.notes.take(BLOCK_EVENTS_MAX)
+                if taken is None:
+                    return
+                await self._write(journal, taken)
+        except OwnershipError as error:
+            log.info("delivery journal of %s: %s", self._topic, error)
+            self.abandon()
+        except AckGateError as error:
+            log.warning("delivery journal of %s is given up: %s", self._topic, error)
+            self._failed(error)
+            self.abandon()
+        except Exception:
+            log.exception("delivery journal of %s is given up", self._topic)
+            self.abandon()
+        finally:
+            # Nothing was awaited since no note was found, so none can go unnoticed.
+            self._task = None
+
+    async def _opened(self) -> DeliveryJournal | None:
+        """The journal. Tried for as long as the topic is open; None: it is being closed."""
+        while self._journal is None and not self._is_closing:
+            try:
+                async with self._pace.openings:
+                    self._journal = await self._open_journal()
+            except StorageError as error:
+                self._failed(error)
+                await self._pause(RETRY_SECONDS)
+        return self._journal
+
+    async def _gather(self) -> None:
+        """Let events share a block, unless there are enough already."""
+        if self.notes.events_pending < BLOCK_EVENTS_MAX and not self._is_closing:
+            await self._pause(self._settings.delivery_journal_linger_ms / 1000)
+
+    async def _write(self, journal: DeliveryJournal, taken: Taken) -> None:
+        async with self._pace.turn():
+            block = columns_of_notes(
+                taken.notes,
+                topic=self._topic,
+                owner_epoch=self._owner_epoch,
+                first_sequence=taken.first_sequence,
+            )
+        give_up_at = self._loop.time() + BLOCK_SECONDS_MAX
+        while True:
+            try:
+                self._bytes_written += await journal.append(block)
+            except StorageError as error:
+                self._failed(error)
+                if self._is_closing or self._loop.time() >= give_up_at:
+                    self._lose(taken)
+                    return
+                await self._pause(RETRY_SECONDS)
+            except OwnershipError:
+                self._lose(taken)
+                raise
+            except AckGateError as error:
+                self._failed(error)
+                self._lose(taken)
+                return
+            else:
+                self._blocks_written += 1
+                self._events_written += taken.events
+                self.notes.release(taken)
+                return
+
+    def _lose(self, taken: Taken) -> None:
+        log.warning(
+            "delivery journal of %s: %d events are missing: %s",
+            self._topic, taken.missing, self._last_failure or "it belongs to another owner",
+        )  # fmt: skip
+        self.notes.lost(taken)
+
+    def _failed(self, error: AckGateError) -> None:
+        self._failures += 1
+        self._last_failure = str(error)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or until `_hurry`."""
+        self._pausing = pausing = self._loop.create_future()
+        timer = self._loop.call_later(seconds, resolve, pausing)
+        try:
+            await pausing
+        finally:
+            timer.cancel()
+            self._pausing = None
+
+    # ----------------------------------------------------------------------- upkeep, end
+
+    async def trim(self) -> None:
+        """Delete what is too old or too much. Raises `StorageError`."""
+        if self._journal is not None and not self._is_stopped and not self._is_closing:
+            try:
+                await self._journal.trim()
+            except OwnershipError as error:
+                log.info("delivery journal of %s: %s", self._topic, error)
+                self.abandon()
+
+    async def close(self) -> None:
+        """Write what waits, if that goes quickly, and let go. Twice is fine."""
+        if self._is_closing or self._is_stopped:
+            return
+        self._is_closing = True
+        if self._pausing is not None:
+            resolve(self._pausing)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await self._write_last()
+                if self._journal is not None:
+                    await self._journal.close()
+        self.abandon()
+
+    async def _write_last(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._journal is not None and not self._is_stopped:
+            await self._write_while_needed()
+
+    def abandon(self) -> None:
+        """Write no more, at once. What waits is dropped; the next owner closes the ledger."""
+        self._is_stopped = True
+        self.notes.stop()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def remove(self) -> None:
+        """Delete the whole journal: the topic is. Raises `StorageError`."""
+        self._is_closing = True
+        task = self._task
+        self.abandon()
+        if task is not None:
+            await asyncio.wait([task])
+        journal = self._journal or await self._open_journal()
+        await journal.remove()

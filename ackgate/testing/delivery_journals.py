@@ -1,0 +1,56 @@
+"""The delivery journals of a data directory, read without Spark: for tests and benchmarks.
+
+Edge: opens the directory read-only, whether or not a broker runs on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.errors import NoSuchLedgerError
+from ackgate.persistence.delivery_events import decode_events
+from ackgate.persistence.delivery_journal_node import decode_journal_node
+from ackgate.persistence.offline_storage import opened_storage, storage_places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from ackgate.persistence.delivery_columns import DeliveryEvent, EventColumns
+    from ackgate.persistence.offline_storage import OfflineStorage
+
+
+async def read_blocks(data_directory: Path, journal_path: str) -> list[EventColumns]:
+    """All blocks of a journal in the order of their events, each once; empty: there is none."""
+    blocks: dict[tuple[int, int], EventColumns] = {}
+    async with opened_storage(storage_places(data_directory=data_directory)) as storage:
+        stored = await storage.metadata.get(journal_path)
+        if stored is None:
+            return []
+        node = decode_journal_node(stored.value, path=journal_path)
+        for ledger in node.ledgers:
+            async for payload in _entries(storage, ledger.ledger_id):
+                block = decode_events(payload)
+                blocks[block.owner_epoch, block.first_sequence] = block
+    return [blocks[place] for place in sorted(blocks)]
+
+
+async def read_events(data_directory: Path, journal_path: str) -> list[DeliveryEvent]:
+    """All events of a journal."""
+    return [
+        event for block in await read_blocks(data_directory, journal_path) for event in block.rows()
+    ]
+
+
+async def _entries(storage: OfflineStorage, ledger_id: int) -> AsyncIterator[bytes]:
+    try:
+        reader = await storage.client.open_without_recovery(
+            ledger_id, password=storage.places.password
+        )
+    except NoSuchLedgerError:
+        return
+    last_entry_id = await reader.last_entry_found()
+    if last_entry_id >= 0:  # the last one may be stored, and not be known to be
+        for entry in await reader.read_unconfirmed(0, last_entry_id):
+            yield entry.payload
+    await reader.close()
