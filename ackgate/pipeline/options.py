@@ -23,28 +23,36 @@ if TYPE_CHECKING:
 SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Aim for one partition's share of the files."""
 
-OPTIONS: Final = (
-    "path",
-    "bookies",
-    "metadataUrl",
-    "config",
-    "topic",
-    "subscription",
-    "table",
-    "columns",
-    "ledgerIds",
-    "entryIds",
-    "minPublishTimeMs",
-    "maxPublishTimeMs",
-    "onCorrupt",
-    "version",
-    "atMs",
-    "splitBytes",
-    "startingPosition",
-    "maxEntriesPerTrigger",
-    "onTrimmed",
-    "gapsPath",
-)
+OPTIONS: Final[Mapping[str, str]] = {
+    "path": "Data directories, joined by commas: paths or addresses. Bookies lie below, and the "
+    "metadata in the first.",
+    "bookies": "Bookies' directories instead of those below `path`, joined by commas.",
+    "metadataUrl": "The metadata store instead of that in `path`: `zk:HOST:PORT,.../ROOT` or "
+    "`sqlite:PATH`.",
+    "config": "The broker's `broker.conf`, for what it says of storage: digests' password, bookies, "
+    "metadata store.",
+    "topic": "Topics by name, joined by commas; of a partitioned one all partitions. As long as "
+    "nothing is said: all.",
+    "subscription": "Only this one; `messages` and `delivery_journal` are of whole topics.",
+    "table": "Which table; `messages` as long as nothing is said.",
+    "columns": "Columns by name, joined by commas: only these are made. As long as nothing is said: "
+    "all that are not heavy.",
+    "ledgerIds": "Only these ledgers: `7,9,12-40`. Others are not opened.",
+    "entryIds": "Only these entries of each ledger, in the same form. Others are not read.",
+    "minPublishTimeMs": "Only what was published then or later.",
+    "maxPublishTimeMs": "Only what was published then or before.",
+    "onCorrupt": "`fail`, or `skip`: leave out what no copy can give.",
+    "version": "The state as of this version of the cursor, or the newest before.",
+    "atMs": "The state as of this time, by the broker's clock.",
+    "splitBytes": "Larger files are read by several tasks, in parts of about so many bytes.",
+    "startingPosition": "Where a stream without a checkpoint begins: `earliest`, `latest` or "
+    "`LEDGER:ENTRY`, which is the first to be read.",
+    "maxEntriesPerTrigger": "Entries of one batch of a stream, over all topics.",
+    "onTrimmed": "What a stream does when entries were trimmed before it has read them: `fail`, or "
+    "`report` it in `gapsPath` and go on.",
+    "gapsPath": "A directory or an address, for `onTrimmed=report`.",
+}
+"""What they are, for the page."""
 
 TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ledgerIds": ("messages", "ledgers", "delivery_journal", "corrupt"),
