@@ -27,8 +27,12 @@ def is_remote(address: str) -> bool:
 
 
 def plain_address(address: str) -> str:
-    """The same without a word that says it is on this machine, as Hadoop and fsspec write it."""
-    return _LOCAL.sub("", address, count=1) if _LOCAL.match(address) else address
+    """One on this machine as a whole path, and without the word by which Hadoop and fsspec say so.
+
+    Workers are not where the driver is.
+    """
+    path = _LOCAL.sub("", address, count=1) if _LOCAL.match(address) else address
+    return path if is_remote(path) else str(Path(path).absolute())
 
 
 def shown_address(address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -182,3 +183,22 @@ def test_a_users_schema_is_a_choice_of_columns(broker, tables, spark):
 def test_an_unknown_topic_is_told_with_its_neighbours(broker, tables):
     with pytest.raises(Exception, match=r"did you mean.*orders"):
         tables(broker, "ack_state", topic="oders").collect()
+
+
+def test_the_page_shows_what_runs(broker, spark, tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page.partition("## The tables")[2], re.DOTALL)
+    broker.kill()
+    (tmp_path / "data").symlink_to(broker.data_directory)
+    code = "\n".join(blocks[:2])
+    for name in ("data", "gaps", "checkpoint", "copied"):
+        # Spark's processes are where it was started.
+        code = code.replace(f'"{name}"', f'"{tmp_path / name}"')
+
+    exec(code, {})
+
+    assert re.search(r"k1\|", capsys.readouterr().out)
+    copied = spark.read.parquet(str(tmp_path / "copied"))
+    assert copied.columns == ["ledger_id", "entry_id", "key"]
+    assert copied.count() == MESSAGES - 1
+    assert not (tmp_path / "gaps").exists()

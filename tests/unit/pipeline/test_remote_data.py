@@ -152,7 +152,7 @@ def test_a_server_that_is_gone_is_told(data: Path) -> None:
         ("file:///data", "/data"),
         ("local:///data", "/data"),
         ("file://localhost/data", "/data"),
-        ("file.txt", "file.txt"),
+        ("file.txt", f"{Path.cwd()}/file.txt"),
         ("s3://bucket/data", "s3://bucket/data"),
         ("dir::file:///data", "dir::file:///data"),
     ],
