@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from random import Random
 
@@ -9,7 +10,7 @@ import pytest
 
 from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
 from ackgate.pipeline.jobs.what_if.events import events_of
-from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from ackgate.testing.faults import Fault
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
@@ -72,6 +73,23 @@ def test_pieces_of_any_size_give_the_same(seed):
     whole, cut = replayed(blocks), replayed(blocks, pieces=Random(seed))
     assert cut.differences.rows == []
     assert list(cut.timelines()) == list(whole.timelines())
+
+
+def test_an_even_feed_gives_the_same_however_events_come(blocks):
+    def fed(sizes):
+        feed = EvenFeed(SubscriptionReplay([Variant("recorded")]), events_max=64)
+        for block in blocks:
+            start = 0
+            while start < len(block):
+                stop = min(len(block), start + next(sizes))
+                feed.feed(events_of(block.part(start, stop), NAME))
+                start = stop
+        return list(feed.finished().timelines())
+
+    rng = Random(1)
+    expected = list(replayed(blocks).timelines())
+    assert fed(itertools.repeat(10**9)) == expected
+    assert fed(iter(lambda: rng.randrange(1, 200), None)) == expected
 
 
 def totals(blocks, **changes):

@@ -15,7 +15,7 @@ import numpy as np
 from ackgate.persistence.delivery_columns import KINDS, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -80,27 +80,31 @@ class Events:
             self.is_normal[rows],
         )
 
-    def followed_by(self, more: Events) -> Events:
-        """These and the next ones."""
-        size = len(self)
-        return Events(
-            self.owner_epoch,
-            np.concatenate((self.sequences, more.sequences)),
-            np.concatenate((self.kinds, more.kinds)),
-            {
-                name: np.concatenate((column, more.numbers[name]))
-                for name, column in self.numbers.items()
-            },
-            {
-                name: {**column, **{size + at: word for at, word in more.words[name].items()}}
-                for name, column in self.words.items()
-            },
-            np.concatenate((self.is_normal, more.is_normal)),
-        )
-
     def places(self, *kinds: EventKind) -> NDArray[np.intp]:
         """Where events of these kinds are, ascending."""
         return np.flatnonzero(np.isin(self.kinds, [CODES[kind] for kind in kinds]))
+
+
+def joined(parts: Sequence[Events]) -> Events:
+    """Parts of one epoch, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *map(len, parts)]).tolist()
+    return Events(
+        parts[0].owner_epoch,
+        np.concatenate([part.sequences for part in parts]),
+        np.concatenate([part.kinds for part in parts]),
+        {name: np.concatenate([part.numbers[name] for part in parts]) for name in NUMBERS},
+        {
+            name: {
+                start + at: word
+                for start, part in zip(starts, parts, strict=False)
+                for at, word in part.words[name].items()
+            }
+            for name in WORDS
+        },
+        np.concatenate([part.is_normal for part in parts]),
+    )
 
 
 def events_of(block: EventColumns, subscription: str | None) -> Events:

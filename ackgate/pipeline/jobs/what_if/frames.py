@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from ackgate.persistence.delivery_columns import EventKind
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
-from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.rows import CoverageRow, ReplayRow, SumColumns, replay_row
 from ackgate.pipeline.row_types import arrow_columns, spark_columns
 
@@ -47,14 +47,14 @@ def replays(
     def replayed(batches: Iterator[Any]) -> Iterator[Any]:
         from ackgate.pipeline.jobs.what_if.arrow_events import keyed_events  # noqa: PLC0415
 
-        present: tuple[Key, SubscriptionReplay] | None = None
+        present: tuple[Key, EvenFeed] | None = None
         for batch in batches:
             for key, events in keyed_events(batch):
                 if present is None or present[0] != key:
                     if present is not None:
                         yield _row_of(*present)
                     replay = SubscriptionReplay(shares[key.group], interval_us=interval_us)
-                    present = key, replay
+                    present = key, EvenFeed(replay)
                 present[1].feed(events)
         if present is not None:
             yield _row_of(*present)
@@ -87,11 +87,10 @@ def events_by_subscription(journal: DataFrame) -> DataFrame:
     )
 
 
-def _row_of(key: Key, replay: SubscriptionReplay) -> Any:  # noqa: ANN401 - Arrow has no types here
+def _row_of(key: Key, feed: EvenFeed) -> Any:  # noqa: ANN401 - Arrow has no types here
     import pyarrow as pa  # noqa: PLC0415
 
-    replay.finish()
-    row = replay_row(replay, *key)
+    row = replay_row(feed.finished(), *key)
     return pa.RecordBatch.from_pylist([asdict(row)], schema=arrow_columns(ReplayRow))
 
 

@@ -26,7 +26,9 @@ from ackgate.persistence.delivery_columns import KINDS, EventKind
 from ackgate.persistence.delivery_details import Configured, Opened, Subscribed, decode_detail
 from ackgate.persistence.outcome import RecoveryReport
 from ackgate.persistence.records import SnapshotRecord
+from ackgate.pipeline.jobs.what_if.delays import DelayReplay, delay_key
 from ackgate.pipeline.jobs.what_if.differences import Differences
+from ackgate.pipeline.jobs.what_if.events import Events, joined
 from ackgate.pipeline.jobs.what_if.exposure import Exposure
 from ackgate.pipeline.jobs.what_if.gating import ReplayedGate
 from ackgate.pipeline.jobs.what_if.moments import Life
@@ -41,14 +43,17 @@ from ackgate.pipeline.jobs.what_if.walk import Walk, ledgers_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ackgate.config.settings import Settings
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.position import Position
     from ackgate.cursor.snapshot import CursorSnapshot
-    from ackgate.pipeline.jobs.what_if.events import Events
     from ackgate.pipeline.jobs.what_if.moments import Moments
     from ackgate.pipeline.jobs.what_if.tape import Tape
 
 INTERVAL_US: Final = 3_600_000_000
+
+PIECE_EVENTS: Final = 32_768
+"""Replayed at a time: bounds what a tape takes."""
 
 _BORDERS: Final = (
     EventKind.OPENED,
@@ -91,8 +96,10 @@ class _Of:
     variant: Variant
     pauses: Tallies
     writes: Tallies
+    delays: Tallies
     gate: ReplayedGate | None = None
     is_paced: bool = False
+    delay_replay: DelayReplay | None = None
 
 
 @dataclass(slots=True)
@@ -114,7 +121,10 @@ class SubscriptionReplay:
         self.coverage = Coverage()
         self.differences = Differences()
         self.interval_us = interval_us
-        self._all = [_Of(v, Tallies(interval_us), Tallies(interval_us)) for v in variants]
+        self._all = [
+            _Of(v, Tallies(interval_us), Tallies(interval_us), Tallies(interval_us))
+            for v in variants
+        ]
         self._epoch: _Epoch | None = None
         self._seen = (-1, -1)
         self._pending: Events | None = None
@@ -126,14 +136,16 @@ class SubscriptionReplay:
         for of in self._all:
             sums = of.writes.total()
             sums.add(of.pauses.total())
+            sums.add(of.delays.total())
             yield of.variant, of.is_paced, sums, dict(of.pauses.paused_reasons_us)
 
     def timelines(self) -> Iterator[tuple[Variant, int, Sums]]:
         """Variant, number of the interval since 1970, its sums."""
         for of in self._all:
-            for number in sorted(of.writes.by_interval.keys() | of.pauses.by_interval.keys()):
+            parts = (of.writes, of.pauses, of.delays)
+            for number in sorted({number for part in parts for number in part.by_interval}):
                 sums = Sums()
-                for tallies in (of.writes, of.pauses):
+                for tallies in parts:
                     if number in tallies.by_interval:
                         sums.add(tallies.by_interval[number])
                 yield of.variant, number, sums
@@ -237,6 +249,7 @@ class SubscriptionReplay:
             strict_limits=_strict_limits(all_settings.values()),
         )
         by_key: dict[Any, _Shared] = {}
+        self._begin_delays(all_settings)
         for of in self._all:
             settings = all_settings[of.variant.name]
             of.is_paced = of.variant.is_paced(epoch.settings)
@@ -263,9 +276,21 @@ class SubscriptionReplay:
                 batches=epoch.walk.cursor.partly_acked_count,
             )
 
+    def _begin_delays(self, all_settings: Mapping[str, Settings]) -> None:
+        """Once: delayed entries outlive their owner. Equal settings share tracker and tallies."""
+        by_key: dict[Any, _Of] = {}
+        for of in self._all:
+            if of.delay_replay is None:
+                settings = all_settings[of.variant.name]
+                first = by_key.setdefault(delay_key(settings), of)
+                if first is of:
+                    of.delay_replay = DelayReplay(settings)
+                else:
+                    of.delay_replay, of.delays = first.delay_replay, first.delays
+
     def _replay(self, epoch: _Epoch, walk: Walk, events: Events, *, is_last: bool) -> None:
         if self._pending is not None:
-            events = self._pending.followed_by(events)
+            events = joined([self._pending, events])
             self._pending = None
         tape, taken = walk.digest(events, is_last=is_last)
         if taken < len(events):
@@ -283,6 +308,9 @@ class SubscriptionReplay:
                 shared.tallies.add_tape(tape)
                 shared.tallies.add_writes(tape, written)
                 shared.exposure.run(tape, written.writes, shared.tallies)
+            if of.delay_replay is not None and id(of.delays) not in done:
+                done[id(of.delays)] = True
+                of.delay_replay.run(tape, of.delays)
             assert of.gate is not None
             edges = of.gate.run(tape, written)
             of.pauses.add_edges(edges, tape)
@@ -315,6 +343,42 @@ class SubscriptionReplay:
         if self._epoch is not None:
             self._end_life(self._epoch)
             self._epoch = None
+
+
+class EvenFeed:
+    """Events for a replay, in pieces of one size: so that how they came decides nothing."""
+
+    def __init__(self, replay: SubscriptionReplay, *, events_max: int = PIECE_EVENTS) -> None:
+        self._replay = replay
+        self._events_max = events_max
+        self._waiting: list[Events] = []
+        self._count = 0
+
+    def feed(self, events: Events) -> None:
+        """The next ones."""
+        if self._waiting and self._waiting[0].owner_epoch != events.owner_epoch:
+            self._pass_on(0)
+        self._waiting.append(events)
+        self._count += len(events)
+        if self._count >= self._events_max:
+            self._pass_on(self._count % self._events_max)
+
+    def finished(self) -> SubscriptionReplay:
+        """The replay, with all of them."""
+        self._pass_on(0)
+        self._replay.finish()
+        return self._replay
+
+    def _pass_on(self, kept: int) -> None:
+        """All but the last so many."""
+        if not self._waiting:
+            return
+        whole = joined(self._waiting)
+        stop = len(whole) - kept
+        for start in range(0, stop, self._events_max):
+            self._replay.feed(whole.part(start, min(start + self._events_max, stop)))
+        self._waiting = [whole.part(stop, len(whole))] if kept else []
+        self._count = kept
 
 
 # ---------------------------------------------------------------------------- pieces

@@ -38,6 +38,13 @@ class SumColumns:
     not_durable_mean: float
     """Of them: acked, and not durable."""
     redeliveries_max: int
+    delayed_entries: int
+    buckets_written: int
+    buckets_max: int
+    segments_written: int
+    segments_loaded: int
+    delayed_bytes_written: int
+    delayed_memory_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,16 @@ class Sums:
     in_flight_area: int = 0
     """Entry-microseconds: delivered, and not acked."""
     redeliveries_max: int = 0
+    delayed_entries: int = 0
+    """Entries that waited for their time."""
+    buckets_written: int = 0
+    """Snapshots of sealed and of merged buckets."""
+    buckets_max: int = 0
+    segments_written: int = 0
+    segments_loaded: int = 0
+    delayed_bytes_written: int = 0
+    delayed_memory_max: int = 0
+    """Most bytes that the tracker took."""
 
     def add(self, other: Sums) -> None:
         """The other stretch, too."""
@@ -79,6 +89,10 @@ class Tallies:
         for sums in self.by_interval.values():
             total.add(sums)
         return total
+
+    def at(self, time_us: int) -> Sums:
+        """Of the interval that this lies in."""
+        return self.by_interval[time_us // self._interval_us]
 
     def merge(self, other: Tallies) -> None:
         """Those of one life, too."""

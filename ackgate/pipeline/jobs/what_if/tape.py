@@ -131,6 +131,10 @@ class Tape:
     """From each of these times on: entries delivered and not acked."""
     reads_us: NDArray[np.int64]
     """When an entry was read for the first time and delivered."""
+    delayed: NDArray[np.int64]
+    """Entries that are to wait: published in us, ledger, entry, deliver at in ms; a row each."""
+    mark_delete: Position
+    """At its end."""
     outcomes: Sequence[Recorded] = ()
     failures: Sequence[RecordedFailure] = ()
     gate_changes: Sequence[GateChange] = ()

@@ -110,6 +110,7 @@ class _Digesting:
         self._growths: list[Growth] = []
         self._flights: list[tuple[int, int]] = []
         self._reads: list[int] = []
+        self._delayed: list[tuple[int, int, int, int]] = []
         self._outcomes: list[Recorded] = []
         self._failures: list[RecordedFailure] = []
         self._gate_changes: list[GateChange] = []
@@ -120,6 +121,7 @@ class _Digesting:
         self._ledgers = events.numbers["ledger_id"].tolist()
         self._entries = events.numbers["entry_id"].tolist()
         self._versions = events.numbers["version"].tolist()
+        self._deliver_at = events.numbers["deliver_at_ms"].tolist()
         self._sequences = events.sequences.tolist()
 
     def tape(self) -> tuple[Tape, int]:
@@ -277,6 +279,10 @@ class _Digesting:
     # --------------------------------------------------------------- the topic
 
     def _published(self, at: int) -> None:
+        deliver_at_ms = self._deliver_at[at]
+        if deliver_at_ms > 0:
+            place = (self._times[at], self._ledgers[at], self._entries[at], deliver_at_ms)
+            self._delayed.append(place)
         self._grow(self._ledgers[at], self._entries[at] + 1)
 
     def _grow(self, ledger_id: int, entries: int) -> None:
@@ -411,6 +417,8 @@ class _Digesting:
             in_flight_us=flights[:, 0],
             in_flight=flights[:, 1],
             reads_us=np.array(self._reads, dtype=np.int64),
+            delayed=np.array(self._delayed, dtype=np.int64).reshape(-1, 4),
+            mark_delete=walk.cursor.mark_delete,
             outcomes=self._outcomes,
             failures=self._failures,
             gate_changes=self._gate_changes,
