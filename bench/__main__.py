@@ -32,6 +32,7 @@ BENCHES: Final = (
     "bench_delayed",
     "bench_delayed_burst",
     "bench_pipeline_read",
+    "bench_pipeline_scale",
 )
 
 
