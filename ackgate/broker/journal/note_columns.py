@@ -114,8 +114,9 @@ class _Words(Generic[WordT]):
         self._codes[rows] = codes
 
     def column(self) -> WordColumn[WordT]:
-        """As it is stored."""
-        return WordColumn(self._codes, tuple(word for word in self._known if word is not None))
+        """As it is stored: without words that no row has."""
+        words = tuple(word for word in self._known if word is not None)
+        return WordColumn(self._codes, words).take(slice(None))
 
 
 class _Block:
