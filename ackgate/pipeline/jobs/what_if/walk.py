@@ -109,6 +109,8 @@ class _Digesting:
         self._specials: dict[int, Special] = {}
         self._growths: list[Growth] = []
         self._flights: list[tuple[int, int]] = []
+        self._unseen: dict[int, int] = {}
+        """Ledger -> its entries, as far as nobody has asked for them yet."""
         self._reads: list[int] = []
         self._delayed: list[tuple[int, int, int, int]] = []
         self._outcomes: list[Recorded] = []
@@ -188,6 +190,8 @@ class _Digesting:
 
     def _look_at_budgets(self, now_us: int) -> None:
         walk = self._walk
+        if walk.budgets:
+            self._see()
         for limit, was_left in walk.budgets.items():
             is_left = walk.budget_is_left(limit)
             if is_left != was_left:
@@ -209,6 +213,7 @@ class _Digesting:
 
     def _apply(self, places: list[int], about: Acked) -> None:
         walk, last = self._walk, places[-1]
+        self._see()
         masks = self._events.words["unacked_indexes"]
         positions = [Position(self._ledgers[at], self._entries[at]) for at in places]
         for ledger_id, entry_id in positions:
@@ -249,6 +254,7 @@ class _Digesting:
     def _count(self, special: Special) -> None:
         """Do it, and see how many entries were acked by it."""
         walk = self._walk
+        self._see()
         before = walk.cursor.backlog_entries
         special(walk)
         walk.acked += before - walk.cursor.backlog_entries
@@ -283,7 +289,14 @@ class _Digesting:
         if deliver_at_ms > 0:
             place = (self._times[at], self._ledgers[at], self._entries[at], deliver_at_ms)
             self._delayed.append(place)
-        self._grow(self._ledgers[at], self._entries[at] + 1)
+        self._unseen[self._ledgers[at]] = self._entries[at] + 1
+
+    def _see(self) -> None:
+        """What was published is there before anything is asked of the topic, and no sooner."""
+        if self._unseen:
+            for ledger_id, entries in self._unseen.items():
+                self._grow(ledger_id, entries)
+            self._unseen.clear()
 
     def _grow(self, ledger_id: int, entries: int) -> None:
         ledgers = self._walk.ledgers
@@ -312,6 +325,7 @@ class _Digesting:
             self._on_ledger(at, LedgersTrimmed(tuple(trimmed)))
 
     def _on_ledger(self, at: int, special: LedgerOpened | LedgerClosed | LedgersTrimmed) -> None:
+        self._see()
         special(self._walk)
         self._called(at, special=special)
 
@@ -320,12 +334,13 @@ class _Digesting:
     def _dispatched(self, at: int) -> None:
         walk = self._walk
         position = Position(self._ledgers[at], self._entries[at])
-        self._grow(position.ledger_id, position.entry_id + 1)
         walk.in_flight.began(position)
         self._flew(at)
         if self._events.is_normal[at]:
             self._reads.append(self._times[at])
             if walk.budgets:
+                self._see()
+                self._grow(position.ledger_id, position.entry_id + 1)
                 walk.cursor.seek(Position(position.ledger_id, position.entry_id + 1))
                 walk.read_us = self._times[at]
 
@@ -393,6 +408,7 @@ class _Digesting:
 
     def _made(self, event_count: int) -> Tape:
         walk = self._walk
+        self._see()
         start_us = walk.until_us
         if event_count:
             walk.until_us = max(start_us, self._times[event_count - 1])
