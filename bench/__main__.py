@@ -31,6 +31,7 @@ BENCHES: Final = (
     "bench_purgatory",
     "bench_delayed",
     "bench_delayed_burst",
+    "bench_journal",
     "bench_pipeline_read",
     "bench_pipeline_scale",
 )

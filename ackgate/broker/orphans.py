@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import NoSuchLedgerError
 from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
 from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
+from ackgate.persistence.delivery_journal import find_orphan_journals
 from ackgate.persistence.owner_nodes import BROKERS, decode_broker
 from ackgate.persistence.topic_node import TOPIC_PATH_KEY, decode_topic_node
 
@@ -47,7 +48,7 @@ READS_AT_ONCE_MAX: Final = 50
 async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -> list[int]:
     """Delete those of the candidates that are orphans of topics or cursors. Returns their ids.
 
-    Snapshots of delayed entries are cursors', too.
+    Snapshots of delayed entries are cursors', too, and delivery journals are topics'.
     """
     living = await _living_runs(parts)
     orphans: list[int] = []
@@ -62,6 +63,7 @@ async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -
         ids = [about.ledger_id for about in left]
         orphans += await find_orphan_cursor_ledgers(parts.ledger_client, parts.metadata, ids)
         orphans += await find_orphan_snapshots(parts.ledger_client, parts.metadata, ids)
+        orphans += await find_orphan_journals(parts.ledger_client, parts.metadata, ids)
     for ledger_id in orphans:
         log.warning("ledger %d belongs to nothing and is deleted", ledger_id)
         try:

@@ -26,7 +26,7 @@ from ackgate.broker.errors import (
     server_error,
 )
 from ackgate.broker.journal.journaling import TopicJournaling
-from ackgate.broker.journal.topic_journal import published_facts
+from ackgate.broker.journal.topic_journal import UNKNOWN_TIME, key_of_entry
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from ackgate.broker.consumer import Consumer
     from ackgate.broker.entry import Entry
-    from ackgate.broker.journal.notes import PublishedFacts
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.names import TopicName
     from ackgate.broker.parts import BrokerParts
@@ -84,8 +83,10 @@ class _Publish(NamedTuple):
     producer: Producer
     sequence_id: int
     highest_sequence_id: int
-    facts: PublishedFacts | None
-    """For the delivery journal, if it is on."""
+    publish_time_ms: int
+    key: str
+    """These two for the delivery journal, if it is on. No metadata: those would be kept alive, for
+    the garbage collector to look at."""
 
 
 class Topic:
@@ -349,15 +350,13 @@ class Topic:
                     return
                 case Verdict.NEW:
                     pass
-        facts = None
+        publish_time_ms, key = UNKNOWN_TIME, ""
         if self.journal is not None and metadata is not None:
-            facts = published_facts(
-                producer.name, metadata, deliver_at_ms, num_messages, len(entry)
-            )
+            publish_time_ms, key = metadata.publish_time, key_of_entry(metadata)
         self.ledger.add(
             entry,
             num_messages,
-            _Publish(producer, sequence_id, highest_sequence_id, facts),
+            _Publish(producer, sequence_id, highest_sequence_id, publish_time_ms, key),
             deliver_at_ms,
         )
 
@@ -365,7 +364,7 @@ class Topic:
         """Entries are durable: confirm them, and offer them to the subscriptions."""
         receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
-        for entry, (producer, sequence_id, highest_sequence_id, _) in zip(
+        for entry, (producer, sequence_id, highest_sequence_id, *_) in zip(
             entries, contexts, strict=True
         ):
             if producer is not current:
@@ -376,8 +375,7 @@ class Topic:
         if current is not None:
             current.session.send_receipts(current.producer_id, receipts)
         if self.journal is not None and entries:
-            facts = [context.facts for context in contexts]
-            self.journal.note_published(entries[0].position, facts)
+            self.journal.note_published(entries, contexts)
         if self._dedup is not None:
             self._dedup.confirmed(contexts)
         self.shared_delays.published(entries)

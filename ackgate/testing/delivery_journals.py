@@ -5,7 +5,7 @@ Edge: opens the directory read-only, whether or not a broker runs on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import NoSuchLedgerError
 from ackgate.persistence.delivery_events import decode_events
@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from ackgate.persistence.offline_storage import OfflineStorage
 
 
-async def read_blocks(data_directory: Path, journal_path: str) -> list[EventColumns]:
+class StoredBlock(NamedTuple):
+    """A block of events, and what it takes."""
+
+    block: EventColumns
+    size_bytes: int
+
+
+async def read_stored_blocks(data_directory: Path, journal_path: str) -> list[StoredBlock]:
     """All blocks of a journal in the order of their events, each once; empty: there is none."""
-    blocks: dict[tuple[int, int], EventColumns] = {}
+    blocks: dict[tuple[int, int], StoredBlock] = {}
     async with opened_storage(storage_places(data_directory=data_directory)) as storage:
         stored = await storage.metadata.get(journal_path)
         if stored is None:
@@ -31,15 +38,15 @@ async def read_blocks(data_directory: Path, journal_path: str) -> list[EventColu
         for ledger in node.ledgers:
             async for payload in _entries(storage, ledger.ledger_id):
                 block = decode_events(payload)
-                blocks[block.owner_epoch, block.first_sequence] = block
+                place = block.owner_epoch, block.first_sequence
+                blocks[place] = StoredBlock(block, len(payload))
     return [blocks[place] for place in sorted(blocks)]
 
 
 async def read_events(data_directory: Path, journal_path: str) -> list[DeliveryEvent]:
     """All events of a journal."""
-    return [
-        event for block in await read_blocks(data_directory, journal_path) for event in block.rows()
-    ]
+    blocks = await read_stored_blocks(data_directory, journal_path)
+    return [event for each in blocks for event in each.block.rows()]
 
 
 async def _entries(storage: OfflineStorage, ledger_id: int) -> AsyncIterator[bytes]:

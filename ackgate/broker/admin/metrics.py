@@ -21,6 +21,7 @@ from ackgate.persistence.ledgers.client import BookieLedgerClient
 if TYPE_CHECKING:
     from ackgate.broker.admin.call import Call
     from ackgate.broker.admin.exposition import Labelled
+    from ackgate.broker.journal.writer import JournalStatistics
     from ackgate.broker.parts import BrokerParts
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.values import SubscriptionStats, TopicStats
@@ -153,6 +154,7 @@ def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
     backlog = sum(subscription.msg_backlog for subscription in stats.subscriptions.values())
     add("pulsar_msg_backlog", backlog)
     topic_metrics(labelled, stats)
+    _journal(labelled, topic.journaling.statistics())
     for name, subscription in stats.subscriptions.items():
         _subscription(labelled.labelled(subscription=name), subscription)
         if subscription.ack_state.store is not None:
@@ -162,6 +164,19 @@ def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
                 cursor_name=name,
             )
             _cursor(cursor, subscription.ack_state, subscription.ack_state.store)
+
+
+def _journal(labelled: Labelled, journal: JournalStatistics | None) -> None:
+    if journal is None:
+        return
+    add, prefix = labelled.add, "ackgate_delivery_journal"
+    add(f"{prefix}_events_total", journal.events_written)
+    add(f"{prefix}_events_dropped_total", journal.events_dropped)
+    add(f"{prefix}_events_pending", journal.events_pending)
+    add(f"{prefix}_blocks_total", journal.blocks_written)
+    add(f"{prefix}_bytes_total", journal.bytes_written)
+    add(f"{prefix}_failures_total", journal.failures)
+    add(f"{prefix}_stopped", journal.is_stopped)
 
 
 def _subscription(labelled: Labelled, stats: SubscriptionStats) -> None:

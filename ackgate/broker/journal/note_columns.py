@@ -109,6 +109,12 @@ class _Words(Generic[WordT]):
             found = self._known[word] = len(self._known) - 1
         return found
 
+    def codes(self, words: Sequence[WordT | None]) -> Ints:
+        """Codes of words."""
+        for word in sorted(set(words) - self._known.keys()):  # type: ignore[type-var]  # no None
+            self._known[word] = len(self._known) - 1
+        return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
+
     def set(self, rows: Ints, codes: Ints | int) -> None:
         """These rows have these words."""
         self._codes[rows] = codes
@@ -169,10 +175,10 @@ class _Block:
         column = self.text(name)
         column.set(rows.all, rows.spread(map(column.code, words)))
 
-    def texts(self, name: str, rows: Ints, words: Iterable[str | None]) -> None:
+    def texts(self, name: str, rows: Ints, words: Sequence[str | None]) -> None:
         """A text for each row."""
         column = self.text(name)
-        column.set(rows, np.fromiter(map(column.code, words), np.int64, rows.size))
+        column.set(rows, column.codes(words))
 
     def masks(self, rows: Sequence[int], masks: Iterable[int]) -> None:
         """Sets of batch indexes, of some rows. 0 is a set of one byte."""
@@ -234,32 +240,18 @@ def _stored(snapshot: CursorSnapshot, owner_epoch: int, time_us: int) -> bytes:
 def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) -> None:
     at = rows.all
     block.kind(at, EventKind.PUBLISHED)
-    block.number("ledger_id", at, rows.spread(note.ledger_id for note in notes))
-    firsts = rows.spread(note.first_entry_id for note in notes)
+    block.number("ledger_id", at, rows.spread(note.first.ledger_id for note in notes))
+    firsts = rows.spread(note.first.entry_id for note in notes)
     block.number("entry_id", at, firsts + at - rows.spread(rows.starts.tolist()))
-    known = [fact for note in notes for fact in note.facts]
-    if None in known:
-        at = at[np.fromiter((fact is not None for fact in known), np.bool_, at.size)]
-        known = [fact for fact in known if fact is not None]
-    if not known:
-        return
-    facts = cast("list[forms.PublishedFacts]", known)
-    producers, keys, ordering_keys, publish_times, deliver_ats, batch_sizes, sizes = zip(
-        *facts, strict=True
-    )
-    block.texts("producer", at, producers)
-    if ordering_keys.count(None) < len(facts):
-        keys = tuple(
-            key if ordering is None else ordering.hex()
-            for key, ordering in zip(keys, ordering_keys, strict=True)
-        )
-    if keys.count(None) < len(facts):
-        block.texts("key", at, keys)
-    block.number("publish_time_ms", at, _int64s(publish_times))
-    deliver_at = _int64s(deliver_ats)
+    block.texts("producer", at, [name for note in notes for name in note.producers])
+    block.number("batch_size", at, _joined((note.batch_sizes for note in notes), rows))
+    block.number("entry_bytes", at, _joined((note.entry_bytes for note in notes), rows))
+    deliver_at = _joined((note.deliver_at_ms for note in notes), rows)
     block.some_numbers("deliver_at_ms", at, deliver_at, deliver_at > 0)
-    block.number("batch_size", at, np.array(batch_sizes, dtype=np.int64))
-    block.number("entry_bytes", at, np.array(sizes, dtype=np.int64))
+    times = _int64s([ms for note in notes for ms in note.publish_times_ms])
+    block.some_numbers("publish_time_ms", at, times, times >= 0)
+    if any(any(note.keys) for note in notes):
+        block.texts("key", at, [key or None for note in notes for key in note.keys])
 
 
 def _int64s(values: Sequence[int]) -> Ints:
@@ -314,7 +306,9 @@ def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows)
     block.kind(at, EventKind.ACKED)
     block.spread_text("subscription", rows, (note.subscription for note in notes))
     block.spread_text("consumer", rows, (note.consumer for note in notes))
-    block.positions(at, chain.from_iterable(note.positions for note in notes))
+    flat = np.concatenate([np.asarray(note.flat, dtype=np.int64) for note in notes])
+    block.number("ledger_id", at, flat[0::2])
+    block.number("entry_id", at, flat[1::2])
     block.number("version", at, rows.spread(note.version for note in notes))
     block.number("is_cumulative", at, 0)
     _tell_calls(block, rows, [note.at_once for note in notes])

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ackgate.cursor.position import Position
     from ackgate.cursor.unacked_entries import Span
     from ackgate.persistence.delivery_columns import EventKind
@@ -26,19 +29,6 @@ WHOLE_ACKS: Final = 3
 MIXED_ACKS: Final = 4
 NACKED: Final = 5
 DROPPED: Final = 6
-
-
-class PublishedFacts(NamedTuple):
-    """What is remembered of an entry between its coming and its receipt."""
-
-    producer: str
-    key: str | None
-    ordering_key: bytes | None
-    publish_time_ms: int
-    deliver_at_ms: int
-    """0 or less: at once."""
-    batch_size: int
-    entry_bytes: int
 
 
 class RowNote(NamedTuple):
@@ -57,9 +47,16 @@ class PublishedNote(NamedTuple):
     form: int
     events: int
     time_us: int
-    ledger_id: int
-    first_entry_id: int
-    facts: Sequence[PublishedFacts | None]
+    first: Position
+    producers: Sequence[str]
+    batch_sizes: Sequence[int]
+    entry_bytes: Sequence[int]
+    deliver_at_ms: Sequence[int]
+    """0: at once."""
+    publish_times_ms: Sequence[int]
+    """Below 0: not known."""
+    keys: Sequence[str]
+    """Empty: none."""
 
 
 class DispatchedNote(NamedTuple):
@@ -88,7 +85,9 @@ class WholeAcksNote(NamedTuple):
     time_us: int
     subscription: str
     consumer: str | None
-    positions: Sequence[Position]
+    flat: Sequence[int] | NDArray[np.int64]
+    """Ledger and entry ids in turn. No positions: those would outlive the call that brought them,
+    and the garbage collector would look at each of them again and again."""
     version: int
     at_once: bool
 

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
 
 from ackgate.broker.journal import notes as forms
 from ackgate.broker.journal.notes import (
@@ -22,7 +25,6 @@ from ackgate.broker.journal.notes import (
     DroppedNote,
     MixedAcksNote,
     NackedNote,
-    PublishedFacts,
     PublishedNote,
     RowNote,
     WholeAcksNote,
@@ -38,13 +40,37 @@ from ackgate.persistence.delivery_details import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ackgate.broker.entry import Entry
     from ackgate.broker.journal.notes import Note, PartialAck
+    from ackgate.broker.producer import Producer
     from ackgate.cursor.position import Position
     from ackgate.cursor.snapshot import CursorSnapshot
     from ackgate.cursor.unacked_entries import Span
     from ackgate.persistence.delivery_details import Configured, Opened, Reset
     from ackgate.persistence.outcome import PersistOutcome, PersistWhere, RecoveryReport
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
+
+
+UNKNOWN_TIME: Final = -1
+
+ARRAY_MIN: Final = 8
+"""Positions of a note from which on an array costs less than a tuple."""
+
+
+class Published(Protocol):
+    """What is known of an entry between its coming and its receipt."""
+
+    @property
+    def producer(self) -> Producer:
+        """Who sent it."""
+
+    @property
+    def publish_time_ms(self) -> int:
+        """When, by the producer's clock; or `UNKNOWN_TIME`."""
+
+    @property
+    def key(self) -> str:
+        """See `key_of_entry`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +222,22 @@ class TopicJournal:
 
     # ---------------------------------------------------------------- messages
 
-    def note_published(self, first: Position, facts: Sequence[PublishedFacts | None]) -> None:
+    def note_published(self, entries: Sequence[Entry], contexts: Sequence[Published]) -> None:
         """Producers have receipts for these entries, which lie behind each other."""
-        self._append(PublishedNote(forms.PUBLISHED, len(facts), self._clock_us(), *first, facts))
+        self._append(
+            PublishedNote(
+                forms.PUBLISHED,
+                len(entries),
+                self._clock_us(),
+                entries[0].position,
+                [context.producer.name for context in contexts],
+                [entry.message_count for entry in entries],
+                [len(entry.payload) for entry in entries],
+                [entry.deliver_at_ms for entry in entries],
+                [context.publish_time_ms for context in contexts],
+                [context.key for context in contexts],
+            )
+        )
 
     def note_dispatched(
         self,
@@ -237,19 +276,22 @@ class TopicJournal:
         at_once: bool,
     ) -> None:
         """One call has acked whole entries; `at_once` as in `Acked`."""
-        if positions:
-            self._append(
-                WholeAcksNote(
-                    forms.WHOLE_ACKS,
-                    len(positions),
-                    self._clock_us(),
-                    subscription,
-                    consumer,
-                    positions,
-                    version,
-                    at_once,
-                )
+        count = len(positions)
+        if not count:
+            return
+        ids = chain.from_iterable(positions)
+        self._append(
+            WholeAcksNote(
+                forms.WHOLE_ACKS,
+                count,
+                self._clock_us(),
+                subscription,
+                consumer,
+                np.fromiter(ids, np.int64, 2 * count) if count >= ARRAY_MIN else tuple(ids),
+                version,
+                at_once,
             )
+        )
 
     def note_acked_mixed(
         self,
@@ -433,26 +475,11 @@ class TopicJournal:
         self._append(RowNote(forms.ROW, 1, self._clock_us(), kind, columns))
 
 
-def published_facts(
-    producer: str,
-    metadata: MessageMetadata,
-    deliver_at_ms: int,
-    batch_size: int,
-    entry_bytes: int,
-) -> PublishedFacts:
-    """What the journal will say of an entry, out of its metadata, which are decoded already."""
+def key_of_entry(metadata: MessageMetadata) -> str:
+    """The partition key, or the ordering key in hexadecimal; empty: none."""
+    if ordering_key := metadata.ordering_key:
+        return ordering_key.hex()
     try:
-        key = metadata.partition_key
-        is_keyed = bool(key) or metadata.HasField("partition_key")
-    except UnicodeDecodeError:  # a client's bytes; Key_Shared hashes them as they are
-        key, is_keyed = "", False
-    ordering_key = metadata.ordering_key
-    return PublishedFacts(
-        producer,
-        key if is_keyed else None,
-        ordering_key or None,
-        metadata.publish_time,
-        deliver_at_ms,
-        batch_size,
-        entry_bytes,
-    )
+        return metadata.partition_key
+    except UnicodeDecodeError:  # clients may send any bytes
+        return ""

@@ -14,6 +14,7 @@ from ackgate.broker.stats.take import iso_time
 from ackgate.cursor.position import Position
 
 if TYPE_CHECKING:
+    from ackgate.broker.journal.writer import JournalStatistics
     from ackgate.broker.subscription import Subscription
     from ackgate.broker.topic import Topic
 
@@ -33,6 +34,7 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
     """The answer to ``internalStats``."""
     ledger = topic.ledger
     records = ledger.ledger_records
+    journal = topic.journaling.statistics()
     current = records[-1] if records and records[-1].entry_count is None else None
     current_entries = ledger.facts.entry_count(current.ledger_id) if current is not None else 0
     return {
@@ -62,6 +64,20 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         },
         "schemaLedgers": [],
         "compactedLedger": _NOT_COMPACTED,
+        **({} if journal is None else {"deliveryJournal": _journal_stats(journal)}),
+    }
+
+
+def _journal_stats(journal: JournalStatistics) -> dict[str, Any]:
+    return {
+        "eventsWritten": journal.events_written,
+        "eventsDropped": journal.events_dropped,
+        "eventsPending": journal.events_pending,
+        "blocksWritten": journal.blocks_written,
+        "bytesWritten": journal.bytes_written,
+        "failures": journal.failures,
+        "lastFailure": journal.last_failure,
+        "stopped": journal.is_stopped,
     }
 
 
