@@ -34,6 +34,7 @@ BENCHES: Final = (
     "bench_journal",
     "bench_pipeline_read",
     "bench_pipeline_scale",
+    "bench_pipeline_what_if",
 )
 
 

@@ -64,7 +64,14 @@ class Life(NamedTuple):
     start_us: int
 
 
-def outcome_of(written: Written, *, at_ms: int, duration_ms: float) -> PersistOutcome:
+def outcome_of(
+    written: Written,
+    *,
+    at_ms: int,
+    duration_ms: float,
+    is_last: bool = False,
+    cursor_ledger_id: int | None = None,
+) -> PersistOutcome:
     """What the broker would have been told."""
     outcome = written.plan.outcome(
         where=written.where,
@@ -72,4 +79,10 @@ def outcome_of(written: Written, *, at_ms: int, duration_ms: float) -> PersistOu
         at_ms=at_ms,
         duration_ms=duration_ms,
     )
-    return replace(outcome, is_ledger_begun=written.is_ledger_begun, node_bytes=written.node_bytes)
+    return replace(
+        outcome,
+        is_ledger_begun=written.is_ledger_begun,
+        node_bytes=written.node_bytes,
+        is_last=is_last,
+        cursor_ledger_id=cursor_ledger_id,
+    )

@@ -14,8 +14,6 @@ import enum
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from ackgate.errors import NodeTooLargeError
 from ackgate.persistence.outcome import PersistWhere
 from ackgate.persistence.write_pace import WritePace
@@ -104,7 +102,7 @@ class PacedMoments:
 
     def _wake(self, tape: Tape) -> bool:
         """Out of IDLE, if there is anything to write in this tape."""
-        call = int(np.searchsorted(tape.versions, self._durable_version, side="right"))
+        call = int(tape.versions.searchsorted(self._durable_version, side="right"))
         if call < len(tape):
             at_us = int(tape.times_us[call])
             linger_us = self._settings.ack_persist_linger_ms * 1000
@@ -240,7 +238,7 @@ class PacedMoments:
             self._acked = int(tape.acked[calls - 1])
 
     def _calls_by(self, tape: Tape, now_us: int) -> int:
-        return int(np.searchsorted(tape.times_us, now_us, side="right"))
+        return int(tape.times_us.searchsorted(now_us, side="right"))
 
     def _due_us(self, *, is_dirty: bool) -> int:
         return self._start_us + round(self._pace.due_at(is_dirty=is_dirty) * US)

@@ -14,10 +14,7 @@ replaced. What a write held is never taken from the recording, only compared wit
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from ackgate.persistence.outcome import PersistWhere
 from ackgate.pipeline.jobs.what_if.moments import Failing, TapeWrites, Write, outcome_of
@@ -78,9 +75,10 @@ class RecordedMoments:
             self._writes.ledger_id = outcome.cursor_ledger_id
         written = self._again(recorded)
         self._failed.clear()
-        replayed = outcome_of(written, at_ms=outcome.at_ms, duration_ms=outcome.duration_ms)
-        replayed = replace(
-            replayed,
+        replayed = outcome_of(
+            written,
+            at_ms=outcome.at_ms,
+            duration_ms=outcome.duration_ms,
             is_last=outcome.is_last,
             cursor_ledger_id=self._writes.ledger_id if self._writes.has_ledger else None,
         )
@@ -114,7 +112,7 @@ class RecordedMoments:
     def _play_to(self, version: int) -> None:
         while True:
             tape = self._tapes[0]
-            calls = int(np.searchsorted(tape.versions, version, side="right"))
+            calls = int(tape.versions.searchsorted(version, side="right"))
             if calls < len(tape) or len(self._tapes) == 1:
                 break
             self._player.finish()

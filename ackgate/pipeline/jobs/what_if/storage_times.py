@@ -5,9 +5,8 @@ Pure. The last known holds until the next; before the first, that one.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from ackgate.persistence.outcome import PersistWhere
 from ackgate.pipeline.jobs.what_if.tape import Recorded
@@ -73,12 +72,12 @@ class StorageTimes:
         times, values = self._latencies.get(_kind(written), ((), ()))
         if not times:
             return LATENCY_US
-        return values[max(0, int(np.searchsorted(times, now_us, side="right")) - 1)]
+        return values[max(0, bisect_right(times, now_us) - 1)]
 
     def fails(self, store: str, now_us: int) -> bool:
         """Whether an attempt to write there fails now."""
         times, states = self._changes[store]
-        at = int(np.searchsorted(times, now_us, side="right")) - 1
+        at = bisect_right(times, now_us) - 1
         return at >= 0 and states[at]
 
 
