@@ -88,6 +88,16 @@ def needs_spark(job: Job) -> bool:
     return bool(getattr(job, "needs_spark", True))
 
 
+def check_arguments(job: Job, arguments: argparse.Namespace) -> None:
+    """What a job itself can say of its arguments before Spark starts: ``check_arguments``, if it has it.
+
+    Raises `ConfigurationError`.
+    """
+    check = getattr(job, "check_arguments", None)
+    if check is not None:
+        check(arguments)
+
+
 def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
     """Of ``--conf KEY=VALUE``. Raises `ConfigurationError`."""
     settings = {}

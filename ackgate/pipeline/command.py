@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.errors import AckGateError, CallerError, ConfigurationError, OwnershipError
 from ackgate.pipeline import register
-from ackgate.pipeline.arguments import needs_spark, parse_command, spark_settings
+from ackgate.pipeline.arguments import check_arguments, needs_spark, parse_command, spark_settings
 from ackgate.pipeline.data_check import check_data
 from ackgate.pipeline.failures import is_of_spark, not_started, told_by
 from ackgate.pipeline.job import DataAddress, JobRun
@@ -75,6 +75,7 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interruptible())
         is_on_spark = needs_spark(job)
+        check_arguments(job, arguments)
         if is_on_spark and spark is None:
             check_spark_can_run()
             check_master(arguments.master)

@@ -8,6 +8,7 @@ from argparse import Namespace
 import pytest
 
 from ackgate.errors import ConfigurationError
+from ackgate.pipeline.command import run_pipeline
 from ackgate.pipeline.jobs.what_if.job import JOB
 from ackgate.pipeline.jobs.what_if.variants import KEYS, TAKEN_KEYS, Variant, variants_of
 
@@ -109,14 +110,15 @@ def test_a_resume_mark_may_wait_for_the_recorded_limit():
 def test_the_job_refuses_before_it_reads(changes, why):
     arguments = {"set": [], "variants": None, "interval_seconds": 60, "settings_groups": None}
 
-    class Run:
-        """Nothing but arguments: whatever else is asked for is an error."""
-
-        def __init__(self, arguments):
-            self.arguments = arguments
-
     with pytest.raises(ConfigurationError, match=why):
-        JOB.run(Run(Namespace(**(arguments | changes))))
+        JOB.check_arguments(Namespace(**(arguments | changes)))
+
+
+def test_the_command_refuses_before_spark_starts(tmp_path, capsys):
+    words = ["what-if", "--data-dir", str(tmp_path), "--output", str(tmp_path / "out")]
+    assert run_pipeline([*words, "--set", f"{LIMIT}=-1"]) == 2
+    assert f"variant {LIMIT}=-1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_can_change_is_recorded():

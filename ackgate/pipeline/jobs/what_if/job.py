@@ -73,14 +73,18 @@ class WhatIf:
             help=f"tasks that share the settings of a subscription (default: one for {VARIANTS_IN_GROUP})",
         )
 
+    def check_arguments(self, arguments: argparse.Namespace) -> None:
+        """Raises `ConfigurationError` for settings that cannot be, before Spark starts."""
+        _checked(arguments)
+
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `ConfigurationError` for settings that cannot be, before anything is read."""
+        """Raises `ConfigurationError` as `check_arguments`, and for what the recording rules out."""
+        variants, interval_us, groups = _checked(run.arguments)
         from pyspark import StorageLevel  # noqa: PLC0415
 
         from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
         from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS  # noqa: PLC0415
 
-        variants, interval_us, groups = _checked(run.arguments)
         run.progress(f"delivery journal: {len(variants)} variants")
         read = run.read("delivery_journal", columns=",".join(EVENTS_COLUMNS))
         journal = read.persist(StorageLevel.DISK_ONLY)
