@@ -254,7 +254,7 @@ class Topic:
     def send_away(self, service_url: str = "") -> None:
         """Tell clients to go: to this address, or where a lookup will lead them."""
         self.producers.disconnect_all(service_url)
-        for subscription in self.subscriptions.values():
+        for subscription in list(self.subscriptions.values()):  # a reader's goes with its consumer
             subscription.disconnect_consumers(service_url)
 
     def abandon(self, error: OwnershipError) -> None:

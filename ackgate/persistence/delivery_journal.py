@@ -135,6 +135,7 @@ class DeliveryJournal:
         self._doubtful: set[int] = set()
         """Those of which only the next write of the node makes that sure."""
         self._failures = 0
+        self._last_failure = ""
         self._try_at = 0.0
         self._is_closed = False
         self._lock = asyncio.Lock()
@@ -230,7 +231,8 @@ class DeliveryJournal:
             return current
         if now < self._try_at:
             raise StorageError(
-                f"delivery journal {self.path}: waits {self._try_at - now:.1f} s after a failure"
+                f"delivery journal {self.path}: waits {self._try_at - now:.1f} s after a failure: "
+                f"{self._last_failure}"
             )
         try:
             return await self._begin(now)
@@ -292,6 +294,7 @@ class DeliveryJournal:
 
     def _failed(self, error: AckGateError) -> None:
         self._failures += 1
+        self._last_failure = str(error)
         delay = backoff_seconds(
             self._failures,
             first=RETRY_SECONDS_FIRST,

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.delivery_columns import DeliveryEvent
 
+_ENDS: Final = frozenset({EventKind.OPENED, EventKind.DROPPED})
+"""What does not come amid a call, unless the rest of it was lost."""
+
 _BATCH_INDEXES: Final = "acknowledgmentAtBatchIndexLevelEnabled"
 
 
@@ -71,6 +74,8 @@ class TopicReplay:
         self._end_call()
 
     def _feed(self, event: DeliveryEvent) -> None:
+        if event.kind in _ENDS:
+            self._call, self._missing = [], 0
         if self._missing:
             self._call.append(event)
             self._missing -= 1

@@ -13,11 +13,11 @@ from ackgate.persistence.delivery_journal_node import decode_journal_node
 from ackgate.persistence.offline_storage import opened_storage, storage_places
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
     from ackgate.persistence.delivery_columns import DeliveryEvent, EventColumns
-    from ackgate.persistence.offline_storage import OfflineStorage
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 
 class StoredBlock(NamedTuple):
@@ -29,31 +29,42 @@ class StoredBlock(NamedTuple):
 
 async def read_stored_blocks(data_directory: Path, journal_path: str) -> list[StoredBlock]:
     """All blocks of a journal in the order of their events, each once; empty: there is none."""
-    blocks: dict[tuple[int, int], StoredBlock] = {}
     async with opened_storage(storage_places(data_directory=data_directory)) as storage:
-        stored = await storage.metadata.get(journal_path)
-        if stored is None:
-            return []
-        node = decode_journal_node(stored.value, path=journal_path)
-        for ledger in node.ledgers:
-            async for payload in _entries(storage, ledger.ledger_id):
-                block = decode_events(payload)
-                place = block.owner_epoch, block.first_sequence
-                blocks[place] = StoredBlock(block, len(payload))
+        return await blocks_of(
+            storage.client, storage.metadata, journal_path, password=storage.places.password
+        )
+
+
+async def blocks_of(
+    client: LedgerClient, metadata: MetadataStore, journal_path: str, *, password: bytes = b""
+) -> list[StoredBlock]:
+    """As `read_stored_blocks`, of stores that are open."""
+    blocks: dict[tuple[int, int], StoredBlock] = {}
+    stored = await metadata.get(journal_path)
+    if stored is None:
+        return []
+    node = decode_journal_node(stored.value, path=journal_path)
+    for ledger in node.ledgers:
+        async for payload in _entries(client, ledger.ledger_id, password):
+            block = decode_events(payload)
+            place = block.owner_epoch, block.first_sequence
+            blocks[place] = StoredBlock(block, len(payload))
     return [blocks[place] for place in sorted(blocks)]
+
+
+def events_of(blocks: Iterable[StoredBlock]) -> list[DeliveryEvent]:
+    """The events of blocks, one by one."""
+    return [event for each in blocks for event in each.block.rows()]
 
 
 async def read_events(data_directory: Path, journal_path: str) -> list[DeliveryEvent]:
     """All events of a journal."""
-    blocks = await read_stored_blocks(data_directory, journal_path)
-    return [event for each in blocks for event in each.block.rows()]
+    return events_of(await read_stored_blocks(data_directory, journal_path))
 
 
-async def _entries(storage: OfflineStorage, ledger_id: int) -> AsyncIterator[bytes]:
+async def _entries(client: LedgerClient, ledger_id: int, password: bytes) -> AsyncIterator[bytes]:
     try:
-        reader = await storage.client.open_without_recovery(
-            ledger_id, password=storage.places.password
-        )
+        reader = await client.open_without_recovery(ledger_id, password=password)
     except NoSuchLedgerError:
         return
     last_entry_id = await reader.last_entry_found()
