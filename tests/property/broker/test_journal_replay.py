@@ -7,6 +7,7 @@ come from its seed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
@@ -110,7 +111,7 @@ class Work:
     async def move(self) -> None:
         subscription = self.world.subscription(self.random.choice(("s", "t")))
         at = self._some(1)
-        moves = [
+        moves: list[Callable[[], Awaitable[object]]] = [
             lambda: subscription.skip(self.random.randint(0, 10)),
             subscription.clear_backlog,
         ]

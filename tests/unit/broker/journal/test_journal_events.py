@@ -237,6 +237,8 @@ def test_a_journal_that_cannot_be_written_holds_nothing_up_and_counts_what_is_mi
         assert "injected" in (statistics.last_failure or "")
         assert statistics.events_dropped > 300  # the first blocks were given up
         world.plan.rules.clear()
+        await asyncio.sleep(120)
+        await world.publish()
         events = await world.events()
         assert events[0].kind is EventKind.DROPPED
         missing = sum(e.version or 0 for e in of(events, EventKind.DROPPED))
