@@ -20,12 +20,13 @@ from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import IdRange
 from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.storage.file_check import check_files
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.splits import split_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ackgate.persistence.cursor_node import CursorNode
     from ackgate.persistence.ports import LedgerMetadata
@@ -215,6 +216,7 @@ class _Planning:
         lasts = last_entries(
             self._address, [entry.metadata for entry in found], is_cursors=is_cursors
         )
+        self._check_empty([entry.metadata for entry in found], lasts)
         for metadata, password_check, _ in found:
             for first, last in entry_ids:
                 yield from plan_ranges(
@@ -223,6 +225,19 @@ class _Planning:
                     first_entry_id=first,
                     password_check=password_check,
                 )
+
+    def _check_empty(self, ledgers: Iterable[LedgerMetadata], lasts: Mapping[int, int]) -> None:
+        """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
+        open_ones = (about for about in ledgers if about.state is not LedgerState.CLOSED)
+        with OpenBookies(self._bookies) as bookies:
+            for about in open_ones:
+                if lasts[about.ledger_id] < 0:
+                    check_files(
+                        bookies,
+                        self._bookies,
+                        about.ledger_id,
+                        skips_corrupt=self._options.skips_corrupt,
+                    )
 
 
 def merged(wanted: Sequence[IdRange] | None) -> Sequence[IdRange]:
