@@ -25,6 +25,11 @@ _PYTHON_LINE: Final = re.compile(r"^(?P<told>[\w.]+(?:Error|Exception): .+)$", r
 _JAVA_FRAME: Final = re.compile(r"^\s*(?:at .+\(.*\)|\.\.\. \d+ more)\s*$")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
+_THREAD: Final = re.compile(r'^Exception in thread "[^"]*" (?:[\w.$]+: )?')
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "(?P<program>[^"]+)"')
+_VERSIONS: Final = re.compile(
+    r"Python in worker has different version: (?P<there>[\d.]+) than that in driver: (?P<here>[\d.]+)"
+)
 _JAVA_COMPLAINT: Final = re.compile(r"^(?:Error|Exception in thread|Invalid|Unrecognized)\b")
 
 LINE_CHARACTERS_MAX: Final = 1_000
@@ -38,6 +43,17 @@ def told_by(text: str) -> str:
     missing = _NO_MODULE.search(text)
     if missing:
         return _lacking(missing["module"].partition(".")[0])
+    program = _NO_PROGRAM.search(text)
+    if program:
+        return (
+            f"the cluster's workers have no Python at {program['program']}: see --executor-python"
+        )
+    versions = _VERSIONS.search(text)
+    if versions:
+        return (
+            f"the cluster's workers have Python {versions['there']}, and this is {versions['here']}: "
+            "see --executor-python"
+        )
     python = _PYTHON_LINE.findall(text)
     if python:
         return _cut(python[-1])
@@ -58,7 +74,7 @@ def not_started(error: str, java_output: str) -> str:
     lines = [line.strip() for line in java_output.splitlines()]
     for line in lines:
         if _JAVA_COMPLAINT.search(line):
-            return f"Spark did not start: {_cut(line)}"
+            return f"Spark did not start: {_cut(_THREAD.sub('', line))}"
     return f"Spark did not start: {told_by(error)}"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ackgate.pipeline.failures import is_of_spark, told_by
+from ackgate.pipeline.failures import is_of_spark, not_started, told_by
 
 TRACE = """An error occurred while calling o85.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
@@ -44,6 +44,18 @@ Caused by: java.io.IOException: something else
                 "Python, in the same versions"
             ),
         ),
+        (
+            'java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
+            "the cluster's workers have no Python at /opt/python: see --executor-python",
+        ),
+        (
+            (
+                "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python "
+                "in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run "
+                "with different minor versions."
+            ),
+            "the cluster's workers have Python 3.12, and this is 3.11: see --executor-python",
+        ),
         ("", "An error occurred while calling o85.save."),
     ],
 )
@@ -62,3 +74,20 @@ def test_only_sparks_own_errors_are_told_so():
     assert is_of_spark(spark())
     assert is_of_spark(type("Mine", (spark,), {})())
     assert not is_of_spark(ValueError())
+
+
+def test_why_java_did_not_start_is_its_own_first_complaint():
+    java = (
+        "WARNING: Using incubator modules: jdk.incubator.vector\n"
+        "Invalid maximum heap size: -Xmx1x\n"
+        "Error: Could not create the Java Virtual Machine.\n"
+    )
+
+    told = not_started("[JAVA_GATEWAY_EXITED] Java gateway process exited", java)
+    assert told == "Spark did not start: Invalid maximum heap size: -Xmx1x"
+    told = not_started("[JAVA_GATEWAY_EXITED] Java gateway process exited", "WARNING: so what")
+    assert told == "Spark did not start: [JAVA_GATEWAY_EXITED] Java gateway process exited"
+    told = not_started(
+        "x", 'Exception in thread "main" org.apache.spark.SparkException: No memory\n'
+    )
+    assert told == "Spark did not start: No memory"
