@@ -134,15 +134,56 @@ def coverage(rows: DataFrame) -> DataFrame:
     )
 
 
+_COVERED: Final = (
+    *("events", "events_skipped", "events_missing"),
+    *("writes_compared", "gate_changes_compared", "differences"),
+)
+
+
+def totals(rows: DataFrame) -> DataFrame:
+    """One row about all subscriptions: what was replayed, and from when to when."""
+    is_told = f"{GROUP} = 0"
+    return rows.selectExpr(
+        f"count_if({is_told}) AS subscriptions",
+        *(f"coalesce(sum(if({is_told}, coverage.{name}, 0)), 0) AS {name}" for name in _COVERED),
+        "coalesce(max(coverage.cursor_bytes_max), 0) AS cursor_bytes_max",
+        "min(array_min(transform(intervals, each -> each.from_ms))) AS first_ms",
+        "max(array_max(transform(intervals, each -> each.until_ms))) AS last_ms",
+    )
+
+
+_ADDED: Final = (
+    *("paused_seconds", "pauses", "postponed", "writes", "snapshots", "ledgers_begun"),
+    *("node_writes", "failed_attempts", "bytes_written"),
+    *("delayed_entries", "buckets_written", "segments_written", "segments_loaded"),
+    "delayed_bytes_written",
+    # A crash is that of one broker, which has all of them.
+    *("redeliveries_mean", "not_durable_mean", "buckets_max", "delayed_memory_max"),
+)
+_HIGHEST: Final = ("entries_dropped_max", "redeliveries_max", "ranges_max")
+
+
 def by_variant(of_results: DataFrame) -> DataFrame:
     """One row for each variant: all subscriptions together."""
-    adds = ("paused_seconds", "pauses", "postponed", "writes", "snapshots", "bytes_written")
-    means = ("redeliveries_mean", "not_durable_mean")
-    highest = ("entries_dropped_max", "redeliveries_max", "ranges_max")
     return of_results.groupBy("variant", "moments").agg(
         f.count("*").alias("subscriptions"),
-        *(f.sum(name).alias(name) for name in adds),
-        # A crash is that of one broker, which has all of them.
-        *(f.sum(name).alias(name) for name in means),
-        *(f.max(name).alias(name) for name in highest),
+        *(f.sum(name).alias(name) for name in _ADDED),
+        *(f.max(name).alias(name) for name in _HIGHEST),
+    )
+
+
+def by_time(of_timeline: DataFrame, variants: Sequence[str], *, width_ms: int) -> DataFrame:
+    """One row for each of these variants and stretch of time: all subscriptions together."""
+    start = f.col("from_ms") - f.col("from_ms") % width_ms
+    stretches = of_timeline.where(f.col("variant").isin(*variants)).withColumn("from_ms", start)
+    seconds = width_ms / 1000
+    return (
+        stretches.groupBy("variant", "from_ms")
+        .agg(
+            f.sum("paused_seconds").alias("paused_seconds"),
+            (f.sum(f.col("redeliveries_mean") * f.col("recorded_seconds")) / seconds).alias(
+                "redeliveries_mean"
+            ),
+        )
+        .withColumn("until_ms", f.col("from_ms") + width_ms)
     )

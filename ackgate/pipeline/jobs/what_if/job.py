@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import ConfigurationError
 from ackgate.pipeline.job import JobSummary, SummaryTable
+from ackgate.pipeline.jobs.what_if.report import LINES_MAX, ReportData, what_if_page
 from ackgate.pipeline.jobs.what_if.variants import variants_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 VARIANTS_IN_GROUP: Final = 8
 """So many settings share one stream of events, unless it is said otherwise."""
 SUMMARY_ROWS: Final = 40
+REPORT_FILE: Final = "report.html"
+VARIANTS_SHOWN_MAX: Final = 200
+ROWS_SHOWN_MAX: Final = 200
+POINTS_MAX: Final = 200
+"""Stretches of time in a picture."""
 _COLUMNS: Final = (
     ("variant", "variant"),
     ("moments", "moments"),
@@ -96,8 +102,10 @@ class WhatIf:
             run.write("timeline", frames.timeline(rows))
             run.write("differences", frames.differences(rows))
             run.write("coverage", frames.coverage(rows))
-            run.progress("summary")
-            return _summary(frames.by_variant(results), frames.coverage(rows), variants)
+            run.progress("the report")
+            data = _report_data(run, rows, variants, interval_us // 1000)
+            run.output.joinpath(REPORT_FILE).write_text(what_if_page(data), encoding="utf-8")
+            return _summary(data)
         finally:
             rows.unpersist()
             journal.unpersist()
@@ -117,30 +125,54 @@ def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int, i
     return variants, arguments.interval_seconds * 1_000_000, groups
 
 
-def _summary(by_variant: DataFrame, coverage: DataFrame, variants: Sequence[Variant]) -> JobSummary:
+def _report_data(
+    run: JobRun, rows: DataFrame, variants: Sequence[Variant], interval_ms: int
+) -> ReportData:
+    """What the driver needs: bounded by the number of variants, and by what is drawn."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
+
     order = {variant.name: place for place, variant in enumerate(variants)}
-    told = sorted(by_variant.collect(), key=lambda row: order[row["variant"]])
-    covered = coverage.selectExpr(
-        "count(*) AS subscriptions",
-        "coalesce(sum(events), 0) AS events",
-        "coalesce(sum(events_skipped), 0) AS events_skipped",
-        "coalesce(sum(events_missing), 0) AS events_missing",
-        "coalesce(sum(writes_compared), 0) AS writes_compared",
-        "coalesce(sum(gate_changes_compared), 0) AS gate_changes_compared",
-        "coalesce(sum(differences), 0) AS differences",
-        "coalesce(max(cursor_bytes_max), 0) AS cursor_bytes_max",
-    ).collect()[0]
-    figures = {"variants": len(variants), **covered.asDict()}
-    rows = [tuple(row[source] for _, source in _COLUMNS) for row in told[:SUMMARY_ROWS]]
+    results, timeline = frames.results(rows), frames.timeline(rows)
+    told = [row.asDict() for row in frames.by_variant(results).collect()]
+    told.sort(key=lambda row: order[row["variant"]])
+    whole = frames.totals(rows).collect()[0].asDict()
+    first_ms, last_ms = whole.pop("first_ms") or 0, whole.pop("last_ms") or 0
+    figures = {"variants": len(variants), **whole}
+    drawn = [row["variant"] for row in told[:LINES_MAX]]
+    span_ms = last_ms - first_ms
+    width_ms = interval_ms * max(1, -(-span_ms // (interval_ms * POINTS_MAX)))
+    worst = results.orderBy(
+        f.desc("paused_seconds"), f.desc("redeliveries_mean"), "topic", "subscription", "variant"
+    )
+    shown = told[:VARIANTS_SHOWN_MAX]
+    subscriptions = worst.limit(ROWS_SHOWN_MAX).collect()
+    return ReportData(
+        source=f"The delivery journal of {run.data.path}, replayed.",
+        figures=figures,
+        variants=shown,
+        variants_left_out=len(told) - len(shown),
+        times=[
+            row.asDict() for row in frames.by_time(timeline, drawn, width_ms=width_ms).collect()
+        ],
+        subscriptions=[row.asDict() for row in subscriptions],
+        subscriptions_left_out=max(
+            0, figures["subscriptions"] * len(variants) - len(subscriptions)
+        ),
+    )
+
+
+def _summary(data: ReportData) -> JobSummary:
+    rows = [tuple(row[source] for _, source in _COLUMNS) for row in data.variants[:SUMMARY_ROWS]]
+    all_variants = len(data.variants) + data.variants_left_out
     table = SummaryTable(
         "all subscriptions, by variant",
         tuple(title for title, _ in _COLUMNS),
         rows,
-        rows_left_out=max(0, len(told) - SUMMARY_ROWS),
+        rows_left_out=max(0, all_variants - SUMMARY_ROWS),
     )
-    # With events missing it is no wonder; else what was recorded must come out again.
-    is_fine = not figures["differences"]
-    return JobSummary(figures, (table,), is_fine=is_fine)
+    return JobSummary(data.figures, (table,), is_fine=not data.figures["differences"])
 
 
 JOB: Final = WhatIf()
