@@ -30,11 +30,14 @@ from ackgate.persistence.message_entry import (
     metadata_span,
 )
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
+from ackgate.persistence.protobuf_columns import BYTES, VARINT, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
+
+    from ackgate.persistence.protobuf_columns import Step
 
     Ints = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
@@ -48,18 +51,12 @@ _SINGLE: Final = {name: one for name, one in _FIELDS.items() if not one.is_repea
 _ENCRYPTION_KEYS: Final = _FIELDS["encryption_keys"].number
 """Messages that nobody asks for; that they can be parsed is left to the library."""
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_TYPES: Final = {
-    one.number: _BYTES if one.type in (*_TEXT_TYPES, FieldDescriptor.TYPE_MESSAGE) else _VARINT
+    one.number: BYTES if one.type in (*_TEXT_TYPES, FieldDescriptor.TYPE_MESSAGE) else VARINT
     for one in _FIELDS.values()
 }
-_FIELD_MAX: Final = 63
-"""Fields above are left to the library: there is none yet, and garbage has many."""
-
-_PADDING: Final = bytes(16)
+PADDING: Final = bytes(16)
 """Behind the last entry, so that a number that is cut off there is read, and found too long."""
-
-_FAR: Final = 1 << 62
 
 
 class Numbers(NamedTuple):
@@ -123,10 +120,19 @@ def decode_message_columns(entries: Sequence[bytes], names: Collection[str]) -> 
 
     Raises `CallerError` for a name that is neither `PROPERTIES` nor a field that is not repeated.
     """
+    sizes = np.fromiter(map(len, entries), np.int64, len(entries))
+    data = b"".join([*entries, PADDING])
+    return decode_message_spans(data, np.cumsum(sizes) - sizes, sizes, names)
+
+
+def decode_message_spans(
+    data: bytes, starts: Ints, sizes: Ints, names: Collection[str]
+) -> MessageColumns:
+    """As `decode_message_columns`, of entries that are spans of `data`, which ends with `PADDING`."""
     for name in names:
         if name != PROPERTIES and name not in _SINGLE:
             raise CallerError(f"message metadata has no single field {name!r}")
-    reading = _Reading(entries, names)
+    reading = _Reading(data, starts, sizes, names)
     reading.walk()
     return reading.columns()
 
@@ -134,12 +140,11 @@ def decode_message_columns(entries: Sequence[bytes], names: Collection[str]) -> 
 class _Reading:
     """One call's arrays, while they are being filled."""
 
-    def __init__(self, entries: Sequence[bytes], names: Collection[str]) -> None:
-        self._entries = entries
-        count = len(entries)
-        self._sizes = np.fromiter(map(len, entries), np.int64, count)
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self._data = b"".join([*entries, _PADDING])
+    def __init__(self, data: bytes, starts: Ints, sizes: Ints, names: Collection[str]) -> None:
+        count = len(starts)
+        self._sizes = sizes
+        self._starts = starts
+        self._data = data
         self._array = np.frombuffer(self._data, np.uint8)
         self._names = tuple(names)
         self._values = {n: _defaults(n, count) for n in names if n in _SINGLE and not _is_text(n)}
@@ -158,7 +163,7 @@ class _Reading:
         by_number = {_SINGLE[name].number: name for name in self._names if name in _SINGLE}
         properties = _FIELDS[PROPERTIES].number if PROPERTIES in self._names else 0
         everywhere = np.flatnonzero(~self._is_odd)
-        for step in _fields(self._array, everywhere, starts[everywhere], stops[everywhere]):
+        for step in fields_of(self._array, everywhere, starts[everywhere], stops[everywhere]):
             number, rows = step.number, step.rows
             is_odd = number in (0, _ENCRYPTION_KEYS)
             if is_odd or step.wire_type != _WIRE_TYPES.get(number, step.wire_type):
@@ -184,7 +189,7 @@ class _Reading:
         self._is_odd |= stop > starts + sizes
         return begin, stop
 
-    def _keep(self, name: str, step: _Step) -> None:
+    def _keep(self, name: str, step: Step) -> None:
         rows = step.rows
         if name in self._texts:
             spans = self._texts[name]
@@ -211,8 +216,8 @@ class _Reading:
             rows, starts, stops = rows[order], starts[order], stops[order]
         self._pair_rows = rows
         keys, values = _no_spans(len(rows)), _no_spans(len(rows))
-        for step in _fields(self._array, np.arange(len(rows)), starts, stops):
-            if step.number in (1, 2) and step.wire_type == _BYTES:
+        for step in fields_of(self._array, np.arange(len(rows)), starts, stops):
+            if step.number in (1, 2) and step.wire_type == BYTES:
                 spans = keys if step.number == 1 else values
                 spans.starts[step.rows], spans.stops[step.rows] = step.values, step.stops
             else:
@@ -239,8 +244,8 @@ class _Reading:
         last = self._last_of_each_key(rows, keys)
         if last is not None:
             rows, keys, values = rows[last], _taken(keys, last), _taken(values, last)
-        counts = np.bincount(rows, minlength=len(self._entries))
-        offsets = np.zeros(len(self._entries) + 1, np.int64)
+        counts = np.bincount(rows, minlength=len(self._starts))
+        offsets = np.zeros(len(self._starts) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         return Properties(offsets, keys, values)
 
@@ -266,9 +271,10 @@ class _Reading:
     # -------------------------------------------------------------------------------- odd entries
 
     def _ask_library(self, row: int) -> None:
-        entry = self._entries[row]
+        begin = int(self._starts[row])
+        entry = self._data[begin : begin + int(self._sizes[row])]
         start, stop = metadata_span(entry)
-        self._payload_starts[row] = self._starts[row] + min(stop, len(entry))
+        self._payload_starts[row] = begin + min(stop, len(entry))
         parsed = MessageMetadata()
         if stop > len(entry):
             self._damaged[row] = (
@@ -308,94 +314,6 @@ class _Reading:
             properties=properties,
             damaged=self._damaged,
         )
-
-
-class _Step(NamedTuple):
-    """The same field, in some of the entries."""
-
-    number: int
-    """0: something that is out of the ordinary; the entry is given up."""
-    wire_type: int
-    rows: Ints
-    values: Ints
-    """A number's value, or where bytes begin."""
-    stops: Ints
-    """Where bytes end."""
-
-
-def _fields(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> Iterator[_Step]:
-    """All fields of the messages between `starts` and `stops`: first each one's first, and so on.
-
-    `rows` is what the messages are called in the steps.
-    """
-    at = starts
-    while True:
-        left = np.flatnonzero(at < stops)
-        if len(left) == 0:
-            return
-        if len(left) < len(rows):
-            rows, at, stops = rows[left], at[left], stops[left]
-        tags, at = _varints(data, at)
-        tags[(tags < 0) | (tags >> 3 > _FIELD_MAX)] = 0
-        for tag in _different(tags):
-            which = np.flatnonzero(tags == tag)
-            here = at[which]
-            values, ends, step_stops = _one_field(data, tag & 7, here)
-            number = tag >> 3
-            if number == 0:
-                ends = np.full(len(which), _FAR)
-            is_good = ends <= stops[which]
-            if is_good.all():
-                yield _Step(number, tag & 7, rows[which], values, step_stops)
-            else:
-                good, bad = np.flatnonzero(is_good), np.flatnonzero(~is_good)
-                yield _Step(0, 0, rows[which[bad]], values[bad], step_stops[bad])
-                if len(good):
-                    yield _Step(number, tag & 7, rows[which[good]], values[good], step_stops[good])
-            # What ran out ends here: its end lies behind its message.
-            at[which] = ends
-
-
-def _different(tags: Ints) -> list[int]:
-    if (tags == tags[0]).all():
-        return [int(tags[0])]
-    found: list[int] = np.unique(tags).tolist()
-    return found
-
-
-def _one_field(data: Bytes, wire_type: int, at: Ints) -> tuple[Ints, Ints, Ints]:
-    """Values (or starts), where the field ends, and where its bytes end."""
-    if wire_type == _VARINT:
-        values, ends = _varints(data, at)
-        return values, ends, ends
-    if wire_type == _BYTES:
-        lengths, starts = _varints(data, at)
-        ends = np.where((lengths >= 0) & (lengths < _FAR // 2), starts + lengths, _FAR)
-        return starts, ends, ends
-    if wire_type in (_FIXED32, _FIXED64):
-        ends = at + (4 if wire_type == _FIXED32 else 8)
-        return at, ends, ends
-    ends = np.full(len(at), _FAR)
-    return ends, ends, ends
-
-
-def _varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The number at each place, and where it ends; `_FAR` when it does not end in ten bytes."""
-    byte = data[at]
-    values = (byte & 127).astype(np.int64)
-    ends = at + 1
-    going = np.flatnonzero(byte > 127)
-    shift = 7
-    while len(going):
-        if shift > 63:
-            ends[going] = _FAR
-            break
-        byte = data[ends[going]]
-        values[going] |= (byte & 127).astype(np.int64) << shift
-        ends[going] += 1
-        going = going[byte > 127]
-        shift += 7
-    return values, ends
 
 
 def _is_text(name: str) -> bool:

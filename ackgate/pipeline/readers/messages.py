@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.message_columns import PROPERTIES, decode_message_columns
+from ackgate.persistence.message_columns import PROPERTIES, decode_message_spans
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.reading import read_range
 from ackgate.pipeline.tables import arrow_schema
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.message_columns import MessageColumns, Numbers, Spans
     from ackgate.pipeline.storage.bookie_files import OpenBookies
+    from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
-    from ackgate.pipeline.storage.reading import EntryBatch, OnCorrupt
+    from ackgate.pipeline.storage.reading import OnCorrupt
     from ackgate.pipeline.tables import Column
 
     Flags = npt.NDArray[np.bool_]
@@ -96,7 +97,9 @@ def read_messages(
             yield made
 
 
-def _unparsed(entry_range: EntryRange, batch: EntryBatch, decoded: MessageColumns) -> list[Damage]:
+def _unparsed(
+    entry_range: EntryRange, batch: EntryColumns, decoded: MessageColumns
+) -> list[Damage]:
     """All copies are alike, since the digest fits: it is named by ledger and entry."""
     return [
         Damage(
@@ -120,7 +123,7 @@ class _Rows:
         self,
         topic: str,
         ledger_id: int,
-        batch: EntryBatch,
+        batch: EntryColumns,
         columns: Sequence[Column],
         publish_times: PublishTimes,
     ) -> None:
@@ -132,7 +135,8 @@ class _Rows:
         fields = {f for column in columns for f in _FIELDS.get(column.name, ())}
         if not publish_times.is_all:
             fields.add("publish_time")
-        self.decoded = decode_message_columns(batch.payloads, fields)
+        sizes = batch.stops - batch.starts
+        self.decoded = decode_message_spans(batch.data, batch.starts, sizes, fields)
 
     def record_batch(self) -> pa.RecordBatch:
         """Only of those that are wanted and can be parsed."""
@@ -143,7 +147,7 @@ class _Rows:
         ]
         if not arrays:
             made = pa.RecordBatch.from_struct_array(
-                pa.array([{}] * len(self._batch.payloads), pa.struct([]))
+                pa.array([{}] * len(self._batch.entry_ids), pa.struct([]))
             )
         else:
             made = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -154,7 +158,7 @@ class _Rows:
         """None: all."""
         if not self.decoded.damaged and self._times.is_all:
             return None
-        kept = np.ones(len(self._batch.payloads), np.bool_)
+        kept = np.ones(len(self._batch.entry_ids), np.bool_)
         kept[list(self.decoded.damaged)] = False
         if not self._times.is_all:
             published = self.decoded.numbers["publish_time"].values
@@ -165,7 +169,7 @@ class _Rows:
         return kept
 
     def _array(self, name: str, kind: pa.DataType) -> pa.Array:
-        count = len(self._batch.payloads)
+        count = len(self._batch.entry_ids)
         numbers, texts = self.decoded.numbers, self.decoded.texts
         match name:
             case "topic":
@@ -208,10 +212,9 @@ class _Rows:
         return _cut_out(self.decoded.data, spans, absent, kind)
 
     def _payloads(self) -> pa.Array:
-        starts = self.decoded.payload_starts - self.decoded.entry_starts
-        entries = self._batch.payloads
+        data, starts, stops = self._batch.data, self.decoded.payload_starts, self._batch.stops
         return pa.array(
-            [entry[start:] for entry, start in zip(entries, starts.tolist(), strict=True)],
+            [data[i:j] for i, j in zip(starts.tolist(), stops.tolist(), strict=True)],
             pa.binary(),
         )
 

@@ -33,7 +33,7 @@ def split_entry_ids(file: DiskFile, split_bytes: int) -> list[int]:
     found: list[int] = []
     for i in range(1, parts):
         offset = next_block(file, header, i * size // parts)
-        entry_id = None if offset is None else _first_entry_at(file, offset)
+        entry_id = None if offset is None else first_entry_at(file, offset)
         if entry_id is not None and entry_id > (found[-1] if found else 0):
             found.append(entry_id)
     return found
@@ -47,7 +47,7 @@ def offset_before(
     while high - low > near_bytes:
         middle = (low + high) // 2
         offset = next_block(file, header, middle)
-        found = None if offset is None else _first_entry_at(file, offset)
+        found = None if offset is None else first_entry_at(file, offset)
         if offset is None or found is None or found > entry_id or offset >= high:
             high = middle
         else:
@@ -55,7 +55,7 @@ def offset_before(
     return low
 
 
-def _first_entry_at(file: DiskFile, offset: int) -> int | None:
+def first_entry_at(file: DiskFile, offset: int) -> int | None:
     """First entry of the block there; None: there is no block."""
     head = file.read(offset, 4 * LONG_BYTES_MAX)
     try:

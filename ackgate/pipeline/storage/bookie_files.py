@@ -54,12 +54,18 @@ class BookieFiles:
         self._storage.refresh()
 
     def streams(
-        self, ledger_id: int, digest: Digest, *, fragment: int | None = None, first: int = 0
+        self,
+        ledger_id: int,
+        digest: Digest,
+        *,
+        fragment: int | None = None,
+        first: int = 0,
+        last: int | None = None,
     ) -> list[FragmentStream]:
         """The ledger's files as of the last listing, each to be read from its front.
 
-        `fragment`: only those named by a fragment that begins with this entry. `first`: the first
-        entry that matters.
+        `fragment`: only those named by a fragment that begins with this entry. `first`, `last`: the
+        entries that matter.
         """
         streams = []
         for name in self._storage.names(ledger_id):
@@ -71,7 +77,12 @@ class BookieFiles:
                 continue
             streams.append(
                 FragmentStream(
-                    file, bookie=self.bookie_id, ledger_id=ledger_id, digest=digest, first=first
+                    file,
+                    bookie=self.bookie_id,
+                    ledger_id=ledger_id,
+                    digest=digest,
+                    first=first,
+                    last=last,
                 )
             )
         return streams

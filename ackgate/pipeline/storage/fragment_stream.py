@@ -9,94 +9,92 @@ killed has confirmed nothing of it.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from dataclasses import replace
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.ledgers.avro_container import read_header, scan
 from ackgate.persistence.ledgers.entry_codec import CrcDigest, decode_entries
-from ackgate.pipeline.storage.block_search import offset_before
+from ackgate.pipeline.storage.block_search import first_entry_at, offset_before
 from ackgate.pipeline.storage.damage import Damage
+from ackgate.pipeline.storage.entry_columns import PADDING, columns_of, decode_side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ackgate.persistence.ledgers.avro_container import Block
     from ackgate.persistence.ledgers.disk import DiskFile
     from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
+    from ackgate.pipeline.storage.entry_columns import EntryColumns
 
-_entry_id = attrgetter("entry_id")
+_GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Blocks are decoded side by side, in groups of about so many bytes."""
+
+_GROUP_BLOCKS_MIN: Final = 12
+"""Fewer are decoded faster one by one: a step costs the same for two as for a hundred."""
 
 
 class FragmentStream:
     """Verified entries of one file, ascending."""
 
-    __slots__ = (
-        "_blocks",
-        "_bookie",
-        "_digest",
-        "_file",
-        "_first",
-        "_last",
-        "_ledger_id",
-        "_pending",
-        "damages",
-        "torn_tail",
-    )
-
     def __init__(
-        self, file: DiskFile, *, bookie: str, ledger_id: int, digest: Digest, first: int = 0
+        self,
+        file: DiskFile,
+        *,
+        bookie: str,
+        ledger_id: int,
+        digest: Digest,
+        first: int = 0,
+        last: int | None = None,
     ) -> None:
-        """`first`: what is before this entry need not be read."""
+        """`first`, `last`: what is before and behind these entries need not be read."""
         self._first = first
+        self._stop = last
         self._file = file
         self._bookie = bookie
         self._ledger_id = ledger_id
         self._digest = digest
-        self._pending: list[StoredEntry] = []
+        self._pending: EntryColumns | None = None
         self._last = -1
         self.damages: list[Damage] = []
         self.torn_tail: Damage | None = None
-        self._blocks = self._read_blocks()
+        self._groups = self._read_groups()
 
-    def take(self, last: int, *, blocks_max: int | None = None) -> list[StoredEntry]:
-        """The entries up to `last` (included) that were not taken yet.
+    def take(self, last: int, *, groups_max: int | None = None) -> list[EntryColumns]:
+        """The entries up to `last` (included) that were not taken yet; none of the parts is empty.
 
-        `blocks_max`: at most those of so many blocks; empty when nothing is left.
+        `groups_max`: at most those of so many groups of blocks; nothing when nothing is left.
         """
-        taken: list[StoredEntry] = []
-        blocks = 0
+        taken: list[EntryColumns] = []
         while True:
             pending = self._pending
-            if pending and pending[-1].entry_id > last:
-                cut = bisect_right(pending, last, key=_entry_id)
-                taken += pending[:cut]
-                self._pending = pending[cut:]
+            if pending is not None:
+                count = len(pending.entry_ids)
+                cut = int(np.searchsorted(pending.entry_ids, last, side="right"))
+                if cut < count:
+                    self._pending = pending.part(cut, count)
+                    return [*taken, pending.part(0, cut)] if cut else taken
+                taken.append(pending)
+                self._pending = None
+            if len(taken) == groups_max:
                 return taken
-            taken += pending
-            blocks += bool(pending)
-            self._pending = []
-            if blocks == blocks_max:
+            self._pending = next(self._groups, None)
+            if self._pending is None:
                 return taken
-            following = next(self._blocks, None)
-            if following is None:
-                return taken
-            self._pending = following
 
     def skip_to(self, first: int) -> None:
         """Pass over the entries before `first`."""
-        while self.take(first - 1, blocks_max=1):
+        while self.take(first - 1, groups_max=1):
             pass
 
     def close(self) -> None:
         """Give the descriptor back."""
         self._file.close()
 
-    def _read_blocks(self) -> Iterator[list[StoredEntry]]:
+    def _read_groups(self) -> Iterator[EntryColumns]:
         try:
             header = read_header(self._file)
         except CorruptRecordError as error:
@@ -109,22 +107,68 @@ class FragmentStream:
             torn = self._damage(0, self._file.size(), "torn header")
             self.torn_tail = replace(torn, is_tail=True)
             return
-        tail: list[Damage] = []
         start = offset_before(self._file, header, self._first) if self._first else header.size
+        tail: list[Damage] = []
+        group: list[Block] = []
         for block in scan(self._file, header, start):
-            entries, why = self._verified(block)
-            if not block.is_whole:
-                tail.append(self._damage(block.offset, block.end, why))
-            else:
+            if block.is_whole:
                 self.damages += tail
                 tail.clear()
-                if why:
-                    self.damages.append(self._damage(block.offset, block.end, why))
+                if self._is_behind(block):
+                    break
+                group.append(block)
+                if block.end - group[0].offset >= _GROUP_BYTES_MAX:
+                    yield from self._decoded(group)
+                    group.clear()
+                continue
+            yield from self._decoded(group)
+            group.clear()
+            entries, why = self._verified(block)
+            tail.append(self._damage(block.offset, block.end, why))
             if entries:
-                self._last = entries[-1].entry_id
-                yield entries
+                yield self._kept(columns_of(entries))
+        yield from self._decoded(group)
         if tail:
             self.torn_tail = replace(tail[-1], why="torn tail", is_tail=True)
+
+    def _is_behind(self, block: Block) -> bool:
+        if self._stop is None:
+            return False
+        first = first_entry_at(self._file, block.offset)
+        return first is not None and first > self._stop
+
+    def _decoded(self, group: Sequence[Block]) -> Iterator[EntryColumns]:
+        """The good entries of whole blocks that follow one another."""
+        columns = self._side_by_side(group) if len(group) >= _GROUP_BLOCKS_MIN else None
+        if columns is not None:
+            yield self._kept(columns)
+            return
+        for block in group:
+            entries, why = self._verified(block)
+            if why:
+                self.damages.append(self._damage(block.offset, block.end, why))
+            if entries:
+                yield self._kept(columns_of(entries))
+
+    def _side_by_side(self, group: Sequence[Block]) -> EntryColumns | None:
+        """None: they must be looked at one by one."""
+        if not isinstance(self._digest, CrcDigest):
+            return None
+        start, size = group[0].data_offset, group[-1].end - group[0].data_offset
+        data = self._file.read(start, size)
+        if len(data) != size:
+            return None
+        return decode_side_by_side(
+            data + PADDING,
+            [block.data_offset - start for block in group],
+            [block.data_size for block in group],
+            [block.entry_count for block in group],
+            self._ledger_id,
+        )
+
+    def _kept(self, columns: EntryColumns) -> EntryColumns:
+        self._last = int(columns.entry_ids[-1])
+        return columns
 
     def _verified(self, block: Block) -> tuple[list[StoredEntry], str]:
         """The block's good entries, and what is wrong with it ("": nothing)."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -24,14 +23,14 @@ from ackgate.errors import NoSuchEntryError, StorageError, UnknownFormatError
 from ackgate.persistence.ledgers.quorum import holds
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.damage import Damage
+from ackgate.pipeline.storage.entry_columns import columns_of_payloads, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
-
     from ackgate.persistence.ledgers.entry_codec import StoredEntry
     from ackgate.pipeline.storage.bookie_files import BookieFiles
+    from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.fragment_stream import FragmentStream
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
@@ -48,21 +47,13 @@ _NAMED_MAX: Final = 5
 """Damaged places that an error message names."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryBatch:
-    """Entries of one ledger, ascending."""
-
-    entry_ids: npt.NDArray[np.int64]
-    payloads: list[bytes]
-
-
 def read_range(
     bookies: BookiePlaces | OpenBookies,
     entry_range: EntryRange,
     *,
     on_corrupt: OnCorrupt = "fail",
     damages: list[Damage] | None = None,
-) -> Iterator[EntryBatch]:
+) -> Iterator[EntryColumns]:
     """The range's entries. Whoever reads many ranges gives `OpenBookies`.
 
     `damages` gets every damaged place that was met, when the reading is over. Raises
@@ -112,6 +103,7 @@ class _Reading:
                 self._digest,
                 fragment=entry_range.fragment.first_entry_id,
                 first=entry_range.first_entry_id,
+                last=entry_range.last_entry_id,
             )
 
     def _places_to_read(self) -> list[int]:
@@ -126,7 +118,7 @@ class _Reading:
                 open_classes -= held
         return chosen
 
-    def batches(self) -> Iterator[EntryBatch]:
+    def batches(self) -> Iterator[EntryColumns]:
         """The entries, a bounded number at a time."""
         first, stop = self._range.first_entry_id, self._range.last_entry_id + 1
         for stream in self._streams:
@@ -135,28 +127,29 @@ class _Reading:
         while first < stop:
             behind = min(first + count, stop)
             batch = self._batch(first, behind)
-            size = sum(map(len, batch.payloads))
-            if batch.payloads:
+            size = batch.size
+            if len(batch.entry_ids):
                 yield batch
             count = max(1, min(_ENTRIES_MAX, 2 * count, count * _BATCH_BYTES // max(size, 1)))
             first = behind
 
-    def _batch(self, first: int, behind: int) -> EntryBatch:
+    def _batch(self, first: int, behind: int) -> EntryColumns:
         with _collecting_later():
-            taken = [stream.take(behind - 1) for stream in self._streams]
+            taken = [joined(stream.take(behind - 1)) for stream in self._streams]
         entry_ids = np.arange(first, behind, dtype=np.int64)
-        if len(taken) == 1:
-            found_ids = np.array([entry[1] for entry in taken[0]], np.int64)
-            if np.array_equal(found_ids, entry_ids):
-                return EntryBatch(entry_ids, [entry[5] for entry in taken[0]])
-        found = {e.entry_id: e.payload for entries in taken for e in entries}
+        if len(taken) == 1 and np.array_equal(taken[0].entry_ids, entry_ids):
+            return taken[0]
+        found: dict[int, bytes] = {}
+        for columns in taken:
+            found.update(zip(columns.entry_ids.tolist(), columns.payloads, strict=True))
         missing = [entry_id for entry_id in range(first, behind) if entry_id not in found]
         if missing:
             lost = self._look_further(missing, found)
             if lost:
                 self._lose(lost)
                 entry_ids = np.setdiff1d(entry_ids, np.array(lost, np.int64), assume_unique=True)
-        return EntryBatch(entry_ids, [found[entry_id] for entry_id in entry_ids.tolist()])
+        payloads = [found[entry_id] for entry_id in entry_ids.tolist()]
+        return columns_of_payloads(entry_ids, payloads)
 
     # ------------------------------------------------------------------------------- other copies
 
@@ -254,7 +247,7 @@ class _Reading:
         damages = []
         for files in filter(None, self._copies):
             for stream in files.streams(self._ledger_id, self._digest):
-                while stream.take(self._range.last_entry_id, blocks_max=1):
+                while stream.take(self._range.last_entry_id, groups_max=1):
                     pass
                 damages += stream.damages
                 if stream.torn_tail is not None:
