@@ -3,6 +3,8 @@
 Two forms, one after the other unless one is chosen: `single` kills one broker over and over;
 `cluster` has two brokers, three ZooKeeper servers and three bookies, and faults of all kinds.
 
+At the end what the brokers wrote down is audited, and held against what the clients know.
+
 Exit code 0: every promise was kept. 1: one was broken; seed, cycle, positions and the data
 directory are printed. With ``--break-receipts`` the broker confirms acks that are not durable, and
 0 means that this was noticed.
@@ -19,8 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from ackgate.pipeline.session import local_session
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.cluster_schedule import Trouble
+from tests.chaos.journals import KeptRun, audited
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.wire_load import Style
 
@@ -60,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TROUBLE,...",
         help="cluster: of " + ", ".join(trouble.name for trouble in Trouble),
     )
+    parser.add_argument("--no-audit", action="store_true", help="leave out the audit, and Spark")
     parser.add_argument("--steps", action="store_true", help="cluster: tell every step")
     return parser
 
@@ -91,6 +96,13 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
             shutil.rmtree(directory)
             return 0
         return 1
+    if not (arguments.break_receipts or arguments.no_audit):
+        wrong = _audit(run.kept(), directory)
+        if wrong:
+            print(
+                f"seed {seed}: by the journals, in {directory}:", *wrong, sep="\n", file=sys.stderr
+            )
+            return 1
     shutil.rmtree(directory)
     if arguments.break_receipts:
         print("receipts promised nothing, and nobody noticed", file=sys.stderr)
@@ -99,6 +111,16 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
         print(run.figures_text())
     print(f"{arguments.cycles} cycles in {time.monotonic() - began:.0f} s: every promise kept")
     return 0
+
+
+def _audit(run: KeptRun, directory: Path) -> list[str]:
+    scratch = directory / "spark"
+    scratch.mkdir()
+    spark = local_session("local[2]", app_name="chaos", scratch=scratch, driver_memory="2g")
+    try:
+        return audited(spark, [run])
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from tests.chaos.cluster_faults import Faults
 from tests.chaos.cluster_schedule import SESSION_SECONDS, Role, Trouble, plan_cluster_cycle
 from tests.chaos.cluster_side import ClusterSide, agree
 from tests.chaos.facts import ViolationError
+from tests.chaos.journals import FILE, KeptRun, keep_journals
 from tests.chaos.run import ChaosFailedError
 from tests.chaos.side import both_sides, story
 from tests.chaos.wire_load import Style
@@ -94,6 +95,13 @@ class ClusterRun:
             for number in range(cycles):
                 await self._cycle(plan_cluster_cycle(self.seed, number, self._extra, self._only))
             await self._finish(cycles)
+            servers = ",".join(f"127.0.0.1:{server.port}" for server in self._ensemble.servers)
+            await asyncio.to_thread(
+                keep_journals,
+                self._directory / FILE,
+                metadataUrl=f"zk:{servers}{self._cluster.root}",
+                bookies=",".join(map(str, self._cluster.bookie_directories)),
+            )
         except _FAILURES as error:
             raise ChaosFailedError(self._failure(number, error)) from error
         finally:
@@ -105,6 +113,11 @@ class ClusterRun:
         left = left_running(self._directory)
         if left:
             raise ChaosFailedError(f"seed {self.seed}: still running: {left}")
+
+    def kept(self) -> KeptRun:
+        """Its journals and facts, after `run`."""
+        topics = [each.side.topic for each in self._sides]
+        return KeptRun(f"cluster, seed {self.seed}", self._directory / FILE, topics)
 
     # ---------------------------------------------------------------- one cycle
 

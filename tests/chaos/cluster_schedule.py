@@ -26,6 +26,9 @@ _ALWAYS: Final[Mapping[str, Any]] = {
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
     "brokerDeleteInactiveTopicsEnabled": False,
     "activeConsumerFailoverDelayTimeMillis": 10,
+    # What the audit reads (`journals.py`). The pause is what a crash may cost of it.
+    "deliveryJournalEnabled": True,
+    "deliveryJournalLingerMs": 50,
     # A fallback to the metadata store keeps everything: nothing that a receipt covers is dropped.
     "managedLedgerMaxUnackedRangesToPersistInMetadataStore": 100_000,
     "fallbackRateLimit": 50,

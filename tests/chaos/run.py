@@ -22,6 +22,7 @@ from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
 from ackgate.testing.wire_handles import DisconnectedError, RefusedError
 from tests.chaos import inspection
 from tests.chaos.facts import ViolationError
+from tests.chaos.journals import FILE, KeptRun, keep_journals
 from tests.chaos.schedule import Ending, plan_cycle
 from tests.chaos.side import both_sides, story
 from tests.chaos.wire_load import Style
@@ -72,6 +73,9 @@ class ChaosRun:
             for number in range(cycles):
                 await self._cycle(plan_cycle(self.seed, number, self._extra))
             await self._finish(plan_cycle(self.seed, cycles, self._extra))
+            await asyncio.to_thread(
+                keep_journals, self._directory / FILE, path=str(self._directory / "data")
+            )
         except (ViolationError, BrokerFailedError, DisconnectedError, TimeoutError) as error:
             (self._directory / "broker.log").write_text(self._broker.log)
             raise ChaosFailedError(
@@ -84,6 +88,11 @@ class ChaosRun:
                 if side.client is not None:
                     await asyncio.to_thread(side.client.close)
             self._broker.kill()
+
+    def kept(self) -> KeptRun:
+        """Its journals and facts, after `run`."""
+        topics = [side.topic for side in self._sides]
+        return KeptRun(f"single, seed {self.seed}", self._directory / FILE, topics)
 
     # ---------------------------------------------------------------- one life of the broker
 

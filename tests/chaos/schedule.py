@@ -24,6 +24,9 @@ _ALWAYS: Final[Mapping[str, Any]] = {
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
     "brokerDeleteInactiveTopicsEnabled": False,
     "activeConsumerFailoverDelayTimeMillis": 10,
+    # What the audit reads (`journals.py`). The pause is what a crash may cost of it.
+    "deliveryJournalEnabled": True,
+    "deliveryJournalLingerMs": 50,
 }
 
 CHOICES: Final[Mapping[str, tuple[Any, ...]]] = {

@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.cluster_schedule import Role, Trouble, plan_cluster_cycle, plan_storage
+from tests.chaos.journals import FINISHED
 from tests.chaos.run import BROKEN, ChaosFailedError
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -14,8 +15,10 @@ CYCLES = 3
 SEED = 1
 
 
-async def test_promises_hold_whatever_happens_to_the_cluster(tmp_path):
-    await ClusterRun(tmp_path, SEED, report=print).run(CYCLES)
+async def test_promises_hold_whatever_happens_to_the_cluster(tmp_path, pytestconfig):
+    run = ClusterRun(tmp_path, SEED, report=print)
+    await run.run(CYCLES)
+    pytestconfig.stash.setdefault(FINISHED, []).append(run.kept())
 
 
 async def test_receipts_that_promise_nothing_are_noticed(tmp_path):

@@ -1,7 +1,12 @@
-"""When each ack became durable: persisted, pending at the journal's end, or gone with its owner.
+"""When each ack became durable, or that it did not.
 
-    versions    acked 7   acked 8   persisted 8   acked 9  |  another owner
-                pending until it -------^          never_persisted
+    versions    acked 7   acked 8   persisted 8   acked 9   acked 10  |  recovered 9
+                pending until it -------^         persisted_untold    never_persisted
+
+    persisted         by a write that the journal tells of
+    persisted_untold  by one at the end of a killed broker's life: the next owner found it
+    pending           not when the journal ends
+    never_persisted   gone with its owner
 
 Pure: DataFrame to DataFrame. Windows are by thousands of versions, see `cover`.
 """
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
@@ -29,7 +35,7 @@ ACKS_COLUMNS: Final = (
     "durability",
     "is_late",
 )
-DURABILITIES: Final = ("persisted", "pending", "never_persisted")
+DURABILITIES: Final = ("persisted", "persisted_untold", "pending", "never_persisted")
 LATE_US: Final = 1_000_000
 """An ack that became durable so long after it was made is late."""
 
@@ -53,6 +59,7 @@ def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) ->
     is_durable = f.col("first_durable").isNotNull()
     durability = (
         f.when(is_durable, "persisted")
+        .when(f.col("version") <= f.col("recovered_version"), "persisted_untold")
         .when(f.col("owner_epoch") == f.col("last_epoch"), "pending")
         .otherwise("never_persisted")
     )
@@ -61,8 +68,24 @@ def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) ->
     waited_us = f.coalesce("durable_at.time_us", "ends_us") - f.col("at.time_us")
     return (
         covered.join(f.broadcast(of_topics.select("topic", "last_epoch", "ends_us")), "topic")
+        .join(f.broadcast(_found_durable(journal)), list(keys), "left")
         .withColumn("durable_at", durable_at)
         .withColumn("durability", durability)
-        .withColumn("is_late", (f.col("durability") != "never_persisted") & (waited_us > late_us))
+        .withColumn(
+            "is_late", f.col("durability").isin("persisted", "pending") & (waited_us > late_us)
+        )
         .select(*ACKS_COLUMNS)
+    )
+
+
+def _found_durable(journal: DataFrame) -> DataFrame:
+    """By subscription and epoch with acks in it: the version that the next owner recovered."""
+    keys = (*SUBSCRIPTION, "owner_epoch")
+    is_recovered = f.col("event") == "recovered"
+    next_one = Window.partitionBy(*SUBSCRIPTION).orderBy("owner_epoch")
+    return (
+        events_of(journal, "acked", "recovered")
+        .groupBy(*keys)
+        .agg(f.max(f.when(is_recovered, f.col("version"))).alias("version"))
+        .select(*keys, f.lead("version").over(next_one).alias("recovered_version"))
     )

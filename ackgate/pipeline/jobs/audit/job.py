@@ -30,7 +30,13 @@ _COUNTS: Final = (
     "findings",
     "out_of_order",
 )
-_ACKS: Final = ("acks_persisted", "acks_pending", "acks_never_persisted", "acks_late")
+_ACKS: Final = (
+    "acks_persisted",
+    "acks_persisted_untold",
+    "acks_pending",
+    "acks_never_persisted",
+    "acks_late",
+)
 _SHOWN: Final = (
     "topic",
     "subscription",

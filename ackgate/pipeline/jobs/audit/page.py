@@ -46,6 +46,7 @@ _CAUSES: Final = (
     "ack_lost",
     "unexplained",
 )
+_STYLE: Final = "td:nth-child(7) small { white-space: normal; min-width: 12em; }"
 _NOTE: Final = (
     "Times are the broker's. A duplicate's cause is what happened between a delivery and the one before: "
     "asked for (a negative ack or an ack time-out, which are one command on the wire), its consumer gone, "
@@ -82,6 +83,7 @@ def audit_page(data: PageData) -> str:
             _table(data),
             paragraph(_NOTE),
         ),
+        style=_STYLE,
     )
 
 
@@ -124,7 +126,7 @@ def _waits_plot(data: PageData) -> str:
         by_kind[kind].append((step, count))
     last = max(step for _, step, _ in data.waits) + 1
     powers = range(int(_power(last)) + 2)
-    ticks = [(float(power), _wait_text(power)) for power in powers]
+    ticks = [(float(power), _wait_text(power)) for power in powers[:-1]]
     plot = Plot("Shares that waited no longer", "%", XAxis("time", 0, powers[-1], ticks), 100)
     legend = []
     for kind, (css, words) in _WAITS.items():

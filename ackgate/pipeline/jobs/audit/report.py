@@ -133,7 +133,9 @@ def audit(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Of the table ``delivery_journal`` (JOURNAL_COLUMNS)."""
-    events = journal.select(*JOURNAL_COLUMNS).cache()
+    # A block that was not confirmed may have been written twice.
+    once = ["topic", "owner_epoch", "sequence"]
+    events = journal.select(*JOURNAL_COLUMNS).dropDuplicates(once).cache()
     of_topics = _kept(topics(events))
     of_lives = _kept(lives(events, of_topics))
     of_published = published(events)
@@ -148,7 +150,8 @@ def audit(
         )
     )
     progress("results by topic, subscription, consumer and hour")
-    ended, of_acks = settled(unsettled), acks(events, of_topics, late_us=limits.late_us)
+    ended = settled(unsettled)
+    of_acks = _kept(acks(events, of_topics, late_us=limits.late_us))
     results = _kept(_results(ended, sent, of_acks, of_topics))
     return Audit(events, of_topics, sent, ended, of_acks, results)
 

@@ -1,0 +1,125 @@
+"""One more witness: what the brokers of a run wrote down, audited, against what its clients know.
+
+Edge. A run keeps its journals as one file while its storage is still there; any number of runs are
+audited together, by one Spark session::
+
+    run ends -> keep_journals(file) ...            audited(spark, runs) -> what is wrong, in words
+
+The audit knows nothing of the facts, and the facts nothing of the journals. They must agree on which
+messages there are, that each reached each subscription and that all were acked at the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.sql import functions as f
+
+from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS
+from ackgate.pipeline.jobs.audit.report import audit
+from tests.chaos.facts import MessageKey, shown
+from tests.pipeline.small_plans import small_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tests.chaos.facts import TopicFacts
+
+FILE: Final = "journals.parquet"
+
+_BROKEN: Final = (
+    *("lost_acked", "lost_skipped", "ack_lost", "unexplained", "out_of_order"),
+    *("sent_though_acked", "too_early", "key_split"),
+)
+_OF_ENDED_RUN: Final = ("acked", "unknown")
+"""All was acked; of some, its acks are at the end of a killed broker's life, which none tells of."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A run that has ended well."""
+
+    name: str
+    file: Path
+    topics: Sequence[TopicFacts]
+
+
+FINISHED: Final = pytest.StashKey[list[KeptRun]]()
+"""In pytest's configuration: runs of this session that have ended well."""
+
+
+def keep_journals(file: Path, **options: str) -> None:
+    """Write all journals of a storage, which the options of the data source name, into this file."""
+    import pyarrow.parquet as pq
+
+    from ackgate.pipeline.source import AckgateDataSource
+    from ackgate.pipeline.tables import DELIVERY_JOURNAL, arrow_schema
+
+    source = AckgateDataSource(
+        {**options, "table": "delivery_journal", "columns": ",".join(JOURNAL_COLUMNS)}
+    )
+    reader = source.reader(source.schema())
+    with pq.ParquetWriter(file, arrow_schema(DELIVERY_JOURNAL.select(JOURNAL_COLUMNS))) as writer:
+        for partition in reader.partitions():
+            for batch in reader.read(partition):
+                writer.write_batch(batch)
+
+
+def audited(spark: Any, runs: Sequence[KeptRun]) -> list[str]:
+    """What the journals of these runs say that must not be, and where they do not fit the facts."""
+    frames = [
+        spark.read.parquet(str(run.file)).withColumn(
+            "topic", f.concat(f.lit(f"{number}/"), f.col("topic"))
+        )
+        for number, run in enumerate(runs)
+    ]
+    journal = frames[0]
+    for frame in frames[1:]:
+        journal = journal.unionByName(frame)
+    with small_plans(spark), audit(journal) as result:
+        sums = {(row.topic, row.subscription): row for row in result.by_subscription().collect()}
+        entries: dict[tuple[str, str], dict[tuple[int, int], str]] = defaultdict(dict)
+        for row in result.fates.select(
+            "topic", "subscription", "ledger_id", "entry_id", "fate"
+        ).collect():
+            entries[row.topic, row.subscription][row.ledger_id, row.entry_id] = row.fate
+    return [
+        f"{run.name}: {topic.name}, {facts.name}: {what}"
+        for number, run in enumerate(runs)
+        for topic in run.topics
+        for facts in topic.subscriptions
+        for what in _wrong(
+            topic,
+            sums.get((f"{number}/{topic.name}", facts.name)),
+            entries[f"{number}/{topic.name}", facts.name],
+        )
+    ]
+
+
+def _wrong(
+    topic: TopicFacts,
+    sums: Any,
+    fates: Mapping[tuple[int, int], str],
+) -> Iterator[str]:
+    if sums is None:
+        yield "not in the journal"
+        return
+    counts = {name: sums[name] for name in _BROKEN if sums[name]}
+    if sums.verdict == "broken":
+        yield f"broken: {counts}"
+    confirmed = {(key.ledger_id, key.entry_id) for key in topic.contents}
+    strangers = confirmed - fates.keys()
+    if strangers and not sums.events_dropped:
+        yield f"{len(strangers)} messages are not in the journal: {_shown(strangers)}"
+    left = {place for place in confirmed & fates.keys() if fates[place] not in _OF_ENDED_RUN}
+    if left:
+        found = sorted({fates[place] for place in left})
+        yield f"{len(left)} messages are not acked but {', '.join(found)}: {_shown(left)}"
+
+
+def _shown(places: set[tuple[int, int]]) -> str:
+    return shown(MessageKey(*place, 0) for place in places)
