@@ -10,7 +10,9 @@ Pure. ::
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from itertools import chain, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import numpy as np
@@ -54,6 +56,9 @@ WordT = TypeVar("WordT", str, bytes)
 
 _CODES: Final[Mapping[EventKind, int]] = {kind: code for code, kind in enumerate(KINDS)}
 _INT64_MAX: Final = 2**63 - 1
+_HEAD: Final = itemgetter(0, 1, 2)
+"""Form, events and time of a note."""
+_REASONS: Final = ("normal", "redelivery", "delayed")
 _ALL: Final = PersistLimits(_INT64_MAX, _INT64_MAX)
 _PACKING: Final = Packing(Compression.ZSTD)
 
@@ -62,14 +67,14 @@ def columns_of_notes(
     notes: Sequence[Note], *, topic: str, owner_epoch: int, first_sequence: int
 ) -> EventColumns:
     """The block of these notes, of which there is one at least."""
-    counts = np.fromiter((note[1] for note in notes), np.int64, len(notes))
+    all_forms, event_counts, all_times = zip(*map(_HEAD, notes), strict=True)
+    counts = np.array(event_counts, dtype=np.int64)
     ends = np.cumsum(counts)
     block = _Block(int(ends[-1]), owner_epoch)
     by_form: dict[int, list[int]] = defaultdict(list)
-    for place, note in enumerate(notes):
-        by_form[note[0]].append(place)
-    times = np.fromiter((note[2] for note in notes), np.int64, len(notes))
-    block.time_us[:] = np.repeat(times, counts)
+    for place, form in enumerate(all_forms):
+        by_form[form].append(place)
+    block.time_us[:] = np.repeat(np.array(all_times, dtype=np.int64), counts)
     starts = ends - counts
     for form, places in by_form.items():
         chosen = [notes[place] for place in places]
@@ -90,9 +95,19 @@ class _Rows:
         self.all = np.repeat(starts - (ends - counts), counts) + np.arange(self.total)
         """All rows, note by note."""
 
-    def spread(self, values: Iterable[int]) -> Ints:
+    def spread(self, values: Sequence[int] | Ints) -> Ints:
         """A value of each note, for all of its rows."""
-        return np.repeat(np.fromiter(values, np.int64, self.counts.size), self.counts)
+        return np.repeat(np.asarray(values, dtype=np.int64), self.counts)
+
+    def join(self, columns: Sequence[Sequence[int] | None]) -> Ints:
+        """Numbers of each note, one for a row; None: 0 for all of them."""
+        pieces: Iterable[Iterable[int]] = columns  # type: ignore[assignment]  # but for the next line
+        if None in columns:
+            pieces = (
+                repeat(0, count) if column is None else column
+                for column, count in zip(columns, self.counts.tolist(), strict=True)
+            )
+        return np.fromiter(chain.from_iterable(pieces), np.int64, self.total)
 
 
 class _Words(Generic[WordT]):
@@ -110,7 +125,9 @@ class _Words(Generic[WordT]):
         return found
 
     def codes(self, words: Sequence[WordT | None]) -> Ints:
-        """Codes of words."""
+        """Codes of words. Quick where all of them are one."""
+        if words.count(words[0]) == len(words):
+            return np.full(len(words), self.code(words[0]), dtype=np.int64)
         for word in sorted(set(words) - self._known.keys()):  # type: ignore[type-var]  # no None
             self._known[word] = len(self._known) - 1
         return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
@@ -170,10 +187,10 @@ class _Block:
             column = self._blobs[name] = _Words(self.size)
         return column
 
-    def spread_text(self, name: str, rows: _Rows, words: Iterable[str | None]) -> None:
+    def spread_text(self, name: str, rows: _Rows, words: Sequence[str | None]) -> None:
         """A text of each note, for all of its rows."""
         column = self.text(name)
-        column.set(rows.all, rows.spread(map(column.code, words)))
+        column.set(rows.all, rows.spread(column.codes(words)))
 
     def texts(self, name: str, rows: Ints, words: Sequence[str | None]) -> None:
         """A text for each row."""
@@ -238,20 +255,23 @@ def _stored(snapshot: CursorSnapshot, owner_epoch: int, time_us: int) -> bytes:
 
 
 def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) -> None:
+    _, _, _, firsts, producers, batch_sizes, sizes, deliver_ats, times, keys = zip(
+        *notes, strict=True
+    )
     at = rows.all
     block.kind(at, EventKind.PUBLISHED)
-    block.number("ledger_id", at, rows.spread(note.first.ledger_id for note in notes))
-    firsts = rows.spread(note.first.entry_id for note in notes)
-    block.number("entry_id", at, firsts + at - rows.spread(rows.starts.tolist()))
-    block.texts("producer", at, [name for note in notes for name in note.producers])
-    block.number("batch_size", at, _joined((note.batch_sizes for note in notes), rows))
-    block.number("entry_bytes", at, _joined((note.entry_bytes for note in notes), rows))
-    deliver_at = _joined((note.deliver_at_ms for note in notes), rows)
+    ledger_ids, entry_ids = zip(*firsts, strict=True)
+    block.number("ledger_id", at, rows.spread(ledger_ids))
+    block.number("entry_id", at, rows.spread(np.array(entry_ids) - rows.starts) + at)
+    block.texts("producer", at, list(chain.from_iterable(producers)))
+    block.number("batch_size", at, rows.join(batch_sizes))
+    block.number("entry_bytes", at, rows.join(sizes))
+    deliver_at = rows.join(deliver_ats)
     block.some_numbers("deliver_at_ms", at, deliver_at, deliver_at > 0)
-    times = _int64s([ms for note in notes for ms in note.publish_times_ms])
-    block.some_numbers("publish_time_ms", at, times, times >= 0)
-    if any(any(note.keys) for note in notes):
-        block.texts("key", at, [key or None for note in notes for key in note.keys])
+    publish_times = _int64s(list(chain.from_iterable(times)))
+    block.some_numbers("publish_time_ms", at, publish_times, publish_times >= 0)
+    if any(map(any, keys)):
+        block.texts("key", at, [key or None for key in chain.from_iterable(keys)])
 
 
 def _int64s(values: Sequence[int]) -> Ints:
@@ -263,61 +283,71 @@ def _int64s(values: Sequence[int]) -> Ints:
 
 
 def _fill_dispatched(block: _Block, notes: Sequence[DispatchedNote], rows: _Rows) -> None:
+    _, _, _, subscriptions, consumers, positions, batch_sizes, counts, masks, deliver_ats = zip(
+        *notes, strict=True
+    )
     at = rows.all
     block.kind(at, EventKind.DISPATCHED)
-    block.spread_text("subscription", rows, (note.subscription for note in notes))
-    block.spread_text("consumer", rows, (note.consumer for note in notes))
-    block.positions(at, chain.from_iterable(note.positions for note in notes))
-    sizes = chain.from_iterable(note.batch_sizes for note in notes)
-    block.number("batch_size", at, np.fromiter(sizes, np.int64, rows.total))
-    counts = _joined((note.redelivery_counts for note in notes), rows)
-    block.number("redelivery_count", at, counts)
-    reasons = block.text("reason")
-    codes = np.full(rows.total, reasons.code("normal"), dtype=np.int64)
-    is_replay = rows.spread(note.deliver_at_ms is not None for note in notes).astype(np.bool_)
-    if is_replay.any():
-        deliver_at = _joined((note.deliver_at_ms for note in notes), rows)
-        is_delayed = is_replay & (counts == 0) & (deliver_at > 0)
-        codes[is_replay] = reasons.code("redelivery")
-        codes[is_delayed] = reasons.code("delayed")
-    reasons.set(at, codes)
-    for start, note in zip(rows.starts.tolist(), notes, strict=True):
-        if note.unacked_masks is not None:
-            masked = [
-                (start + place, mask)
-                for place, mask in enumerate(note.unacked_masks)
-                if mask is not None
-            ]
-            if masked:
-                block.masks(*zip(*masked, strict=True))
+    block.spread_text("subscription", rows, subscriptions)
+    block.spread_text("consumer", rows, consumers)
+    block.positions(at, chain.from_iterable(positions))
+    block.number("batch_size", at, rows.join(batch_sizes))
+    redeliveries = rows.join(counts)
+    block.number("redelivery_count", at, redeliveries)
+    reasons = np.zeros(rows.total, dtype=np.int64)
+    if any(deliver_at is not None for deliver_at in deliver_ats):
+        is_replay = rows.spread([deliver_at is not None for deliver_at in deliver_ats]) > 0
+        is_delayed = is_replay & (redeliveries == 0) & (rows.join(deliver_ats) > 0)
+        reasons[is_replay], reasons[is_delayed] = 1, 2
+    for code, reason in enumerate(_REASONS):
+        chosen = at[reasons == code]
+        if chosen.size:
+            block.text("reason").set(chosen, block.text("reason").code(reason))
+    if any(mask is not None for mask in masks):
+        _mask_dispatched(block, masks, rows)
 
 
-def _joined(columns: Iterable[Sequence[int] | None], rows: _Rows) -> Ints:
-    """Numbers of all notes; 0 for a note that has none."""
-    pieces: Iterable[Iterable[int]] = (
-        repeat(0, count) if column is None else column
-        for column, count in zip(columns, rows.counts.tolist(), strict=True)
-    )
-    return np.fromiter(chain.from_iterable(pieces), np.int64, rows.total)
+def _mask_dispatched(
+    block: _Block, masks: Sequence[Sequence[int | None] | None], rows: _Rows
+) -> None:
+    masked = [
+        (start + place, mask)
+        for start, of_note in zip(rows.starts.tolist(), masks, strict=True)
+        for place, mask in enumerate(of_note or ())
+        if mask is not None
+    ]
+    if masked:
+        block.masks(*zip(*masked, strict=True))
 
 
 def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows) -> None:
-    at = rows.all
-    block.kind(at, EventKind.ACKED)
-    block.spread_text("subscription", rows, (note.subscription for note in notes))
-    block.spread_text("consumer", rows, (note.consumer for note in notes))
-    flat = np.concatenate([np.asarray(note.flat, dtype=np.int64) for note in notes])
-    block.number("ledger_id", at, flat[0::2])
-    block.number("entry_id", at, flat[1::2])
-    block.number("version", at, rows.spread(note.version for note in notes))
-    block.number("is_cumulative", at, 0)
-    _tell_calls(block, rows, [note.at_once for note in notes])
+    _, _, _, subscriptions, consumers, flats, versions, at_once = zip(*notes, strict=True)
+    flat = np.fromiter(chain.from_iterable(flats), np.int64, 2 * rows.total)
+    block.number("ledger_id", rows.all, flat[0::2])
+    block.number("entry_id", rows.all, flat[1::2])
+    _fill_acks(block, rows, subscriptions, consumers, versions)
+    _tell_calls(block, rows, at_once)
+
+
+def _fill_acks(
+    block: _Block,
+    rows: _Rows,
+    subscriptions: Sequence[str],
+    consumers: Sequence[str | None],
+    versions: Sequence[int],
+) -> None:
+    """What all acks of entries say."""
+    block.kind(rows.all, EventKind.ACKED)
+    block.spread_text("subscription", rows, subscriptions)
+    block.spread_text("consumer", rows, consumers)
+    block.number("version", rows.all, rows.spread(versions))
+    block.number("is_cumulative", rows.all, 0)
 
 
 def _tell_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
     """Where a call acked several entries, its first event says so."""
     several = [
-        (start, encode_detail(Acked(count, applied)))
+        (start, _call_detail(count, at_once=applied))
         for start, count, applied in zip(
             rows.starts.tolist(), rows.counts.tolist(), at_once, strict=True
         )
@@ -328,19 +358,16 @@ def _tell_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
         block.texts("detail", np.array(starts, dtype=np.int64), details)
 
 
+@lru_cache(maxsize=1_000)
+def _call_detail(entries: int, *, at_once: bool) -> str:
+    return encode_detail(Acked(entries, at_once))
+
+
 def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows) -> None:
-    at = rows.all
-    block.kind(at, EventKind.ACKED)
-    block.spread_text("subscription", rows, (note.subscription for note in notes))
-    block.spread_text("consumer", rows, (note.consumer for note in notes))
-    block.positions(
-        at,
-        chain.from_iterable(
-            chain(note.whole, (part.position for part in note.parts)) for note in notes
-        ),
-    )
-    block.number("version", at, rows.spread(note.version for note in notes))
-    block.number("is_cumulative", at, 0)
+    _, _, _, subscriptions, consumers, _, _, versions = zip(*notes, strict=True)
+    positions = (chain(note.whole, (part.position for part in note.parts)) for note in notes)
+    block.positions(rows.all, chain.from_iterable(positions))
+    _fill_acks(block, rows, subscriptions, consumers, versions)
     _tell_calls(block, rows, [False] * len(notes))
     for start, note in zip(rows.starts.tolist(), notes, strict=True):
         masked = [
@@ -380,16 +407,16 @@ def masks_after(parts: Sequence[forms.PartialAck]) -> list[int | None]:
 def _fill_nacked(block: _Block, notes: Sequence[NackedNote], rows: _Rows) -> None:
     at = rows.all
     block.kind(at, EventKind.NACKED)
-    block.spread_text("subscription", rows, (note.subscription for note in notes))
-    block.spread_text("consumer", rows, (note.consumer for note in notes))
-    block.spread_text("reason", rows, (note.reason for note in notes))
+    _, _, _, subscriptions, consumers, reasons, _, _ = zip(*notes, strict=True)
+    block.spread_text("subscription", rows, subscriptions)
+    block.spread_text("consumer", rows, consumers)
+    block.spread_text("reason", rows, reasons)
     spans = [span for note in notes for span in note.spans]
     lengths = np.fromiter((span.stop - span.start for span in spans), np.int64, len(spans))
     of_spans = _Rows(np.cumsum(lengths) - lengths, lengths)
-    block.number("ledger_id", at, of_spans.spread(span.ledger_id for span in spans))
-    behind = of_spans.all - of_spans.spread(of_spans.starts.tolist())
-    entry_ids = behind + of_spans.spread(span.start for span in spans)
-    block.number("entry_id", at, entry_ids)
+    block.number("ledger_id", at, of_spans.spread([span.ledger_id for span in spans]))
+    firsts = np.array([span.start for span in spans], dtype=np.int64) - of_spans.starts
+    block.number("entry_id", at, of_spans.spread(firsts) + of_spans.all)
     for start, count, note in zip(rows.starts.tolist(), rows.counts.tolist(), notes, strict=True):
         if note.unacked_masks:
             _mask_nacked(block, range(start, start + count), note)
@@ -413,7 +440,7 @@ def _mask_nacked(block: _Block, rows: range, note: NackedNote) -> None:
 
 def _fill_dropped(block: _Block, notes: Sequence[DroppedNote], rows: _Rows) -> None:
     block.kind(rows.all, EventKind.DROPPED)
-    block.number("version", rows.all, rows.spread(note.missing[0] for note in notes))
+    block.number("version", rows.all, rows.spread([note.missing[0] for note in notes]))
 
 
 _FILLS: Final[Mapping[int, Callable[[_Block, Any, _Rows], None]]] = {

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ackgate.cursor.position import Position
     from ackgate.cursor.unacked_entries import Span
     from ackgate.persistence.delivery_columns import EventKind
@@ -85,7 +82,7 @@ class WholeAcksNote(NamedTuple):
     time_us: int
     subscription: str
     consumer: str | None
-    flat: Sequence[int] | NDArray[np.int64]
+    flat: tuple[int, ...]
     """Ledger and entry ids in turn. No positions: those would outlive the call that brought them,
     and the garbage collector would look at each of them again and again."""
     version: int

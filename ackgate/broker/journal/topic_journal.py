@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
 from ackgate.broker.journal import notes as forms
 from ackgate.broker.journal.notes import (
     DispatchedNote,
@@ -52,9 +50,6 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_TIME: Final = -1
-
-ARRAY_MIN: Final = 8
-"""Positions of a note from which on an array costs less than a tuple."""
 
 
 class Published(Protocol):
@@ -279,7 +274,6 @@ class TopicJournal:
         count = len(positions)
         if not count:
             return
-        ids = chain.from_iterable(positions)
         self._append(
             WholeAcksNote(
                 forms.WHOLE_ACKS,
@@ -287,7 +281,7 @@ class TopicJournal:
                 self._clock_us(),
                 subscription,
                 consumer,
-                np.fromiter(ids, np.int64, 2 * count) if count >= ARRAY_MIN else tuple(ids),
+                tuple(chain.from_iterable(positions)),
                 version,
                 at_once,
             )
