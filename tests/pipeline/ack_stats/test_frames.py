@@ -296,7 +296,7 @@ def test_the_report_and_the_summary_tell_the_same(run):
 
 
 def test_rows_come_back_as_what_they_were(tables):
-    steps = journal_frames.limit_steps(tables["delivery_journal"])
+    steps = journal_frames.limit_steps(journal_frames.journal_events(tables["delivery_journal"]))
     frame = frames.subscription_stats(tables["cursor_records"], steps, rule=LimitRule(1))
     row = frame.where("subscription = 's'").collect()[0].asDict(recursive=True)
     stats = SubscriptionStats.of_row(row)

@@ -131,26 +131,25 @@ def sufficient_limit(
     """The highest count seen: the gate shuts above a limit, not at it. At least one point.
 
     `limit`: one for all times, or one for each. Where it was reached the count was (or may have been)
-    held down from there on; then it is foretold from what came before, up to the last time.
+    held down from there on; then it is foretold from what came before, up to the last time. Further
+    ahead than half of what came before, where no back test reaches, nothing but the highest count seen
+    bounds it from below.
     """
     seen = int(ranges.max())
     at_limit = np.flatnonzero(ranges >= limit)
     if not len(at_limit):
         return SufficientLimit(seen, seen, seen, is_bound=False)
     first = int(at_limit[0]) + 1
-    before = forecast(
-        times_ms[:first],
-        ranges[:first],
-        limit=seen,
-        horizon_ms=int(times_ms[-1] - times_ms[first - 1]),
-    )
+    ahead_ms = int(times_ms[-1] - times_ms[first - 1])
+    before = forecast(times_ms[:first], ranges[:first], limit=seen, horizon_ms=ahead_ms)
     if before is None:
         return SufficientLimit(seen, seen, seen, is_bound=True)
     low, expected, high = (
         max(seen, math.ceil(float(edge.max()) * (1 - TOLERANCE)))
         for edge in (before.curve.low, before.curve.expected, before.curve.high)
     )
-    return SufficientLimit(low, expected, high, is_bound=False)
+    is_tested = 2 * ahead_ms <= times_ms[first - 1] - times_ms[0]
+    return SufficientLimit(low if is_tested else seen, expected, high, is_bound=False)
 
 
 def back_test(values: NDArray[np.float64]) -> BackTest | None:

@@ -16,7 +16,7 @@ from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionStat
 from ackgate.pipeline.row_types import arrow_columns, spark_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ackgate.pipeline.job import DataFrame
     from ackgate.pipeline.jobs.ack_stats.limits import LimitRule
@@ -127,6 +127,15 @@ def most_urgent(stats: DataFrame, count: int) -> DataFrame:
     share = f.col("ranges_in_memory_max") / f.greatest("range_limit", f.lit(1))
     order = (at_ms.asc_nulls_last(), share.desc(), "topic", "subscription")
     return stats.orderBy(*order).limit(count)
+
+
+def named(stats: DataFrame, chosen: Sequence[SubscriptionStats]) -> DataFrame:
+    """Topic and subscription of a few."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    names = [(one.topic, one.subscription) for one in chosen]
+    chosen_names = stats.sparkSession.createDataFrame(names, "topic string, subscription string")
+    return f.broadcast(chosen_names)
 
 
 def flat_columns() -> list[str]:

@@ -6,6 +6,8 @@ Edge to Spark. A hole is joined with the messages in it (their keys) and with th
     ack_state ---- holes ------- entries in holes ---- consumers, keys
                      |              |          |
     since when: records, journal   messages   journal: last dispatch
+
+What is called `journal` is what `journal_frames.journal_events` makes of the table.
 """
 
 from __future__ import annotations
@@ -193,9 +195,7 @@ def _acks(journal: DataFrame) -> DataFrame:
         .groupBy(*_SUBSCRIPTION)
         .agg(f.expr(f"max({order}) AS rewound"))
     )
-    acks = journal.where(
-        "event = 'acked' AND unacked_indexes IS NULL AND NOT coalesce(is_cumulative, false)"
-    )
+    acks = journal.where("event = 'acked' AND is_one_whole")
     kept = acks.join(rewinds, list(_SUBSCRIPTION), "left").where(
         f"rewound IS NULL OR {order} > rewound"
     )

@@ -64,13 +64,17 @@ class AckStats:
         from ackgate.pipeline.jobs.ack_stats import frames, journal_frames  # noqa: PLC0415
 
         rule, horizon_ms, drawn = _checked(run.arguments)
-        journal = run.read("delivery_journal", columns=",".join(journal_frames.JOURNAL_COLUMNS))
         run.progress("cursor records: their history, subscription by subscription")
         records = run.read("cursor_records", columns=",".join(frames.RECORD_COLUMNS))
-        steps = journal_frames.limit_steps(journal)
-        stats = frames.subscription_stats(records, steps, rule=rule, horizon_ms=horizon_ms)
+        journal = run.read("delivery_journal", columns=",".join(journal_frames.JOURNAL_COLUMNS))
         with ExitStack() as kept:
-            stats = _kept(kept, stats)
+            wanted = run.data.options.get("subscription")
+            journal = _kept(kept, journal_frames.journal_events(journal, wanted))
+            steps = journal_frames.limit_steps(journal)
+            stats = _kept(
+                kept,
+                frames.subscription_stats(records, steps, rule=rule, horizon_ms=horizon_ms),
+            )
             run.write("subscriptions", frames.subscriptions(stats))
             run.write("history", frames.history(stats))
             run.write("hole_map", frames.hole_map(stats))
@@ -167,7 +171,7 @@ def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
 
     figures = frames.totals(results.stats).first().asDict()
     table = _most_urgent(results.stats, drawn)
-    chosen = frames.most_urgent(results.stats, drawn).select("topic", "subscription")
+    chosen = frames.named(results.stats, table[:drawn])
     page = report_page(
         ReportData(
             source=run.data.options.get("path", ""),

@@ -1,7 +1,7 @@
 """What the delivery journal says of limits and gates: functions from DataFrames to DataFrames.
 
 Edge to Spark. Events are in order by their owner's epoch and their number in it; times are the
-brokers' clocks.
+brokers' clocks. What is called `journal` is what `journal_events` makes of the table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,25 @@ STEPS_MAX: Final = 256
 """Changes of the limit of a topic that are looked at: the newest."""
 
 
+def journal_events(delivery_journal: DataFrame, subscription: str | None = None) -> DataFrame:
+    """What this job wants of each event, small enough to be kept: `limit` in place of the details.
+
+    With `subscription` only its events, and those that are about none.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    if subscription is not None:
+        is_of_it = f.col("subscription") == subscription
+        delivery_journal = delivery_journal.where(is_of_it | f.col("subscription").isNull())
+    return delivery_journal.selectExpr(
+        *("topic", "owner_epoch", "sequence", "time_us", "event", "subscription", "reason"),
+        *("consumer", "ledger_id", "entry_id", "redelivery_count"),
+        "unacked_indexes IS NULL AND NOT coalesce(is_cumulative, false) AS is_one_whole",
+        "CASE WHEN event IN ('opened', 'configured') THEN "
+        f"CAST(get_json_object(detail, '$.settings.{LIMIT_KEY}') AS bigint) END AS limit",
+    )
+
+
 def journal_spans(journal: DataFrame) -> DataFrame:
     """One row for each topic that has a journal: from when to when."""
     return journal.groupBy("topic").agg(
@@ -35,14 +54,14 @@ def journal_spans(journal: DataFrame) -> DataFrame:
 
 def limit_steps(journal: DataFrame) -> DataFrame:
     """One row for each topic: the limits of ranges that held, and from when on, by time."""
-    told = journal.where("event IN ('opened', 'configured')").selectExpr(
+    told = journal.where("limit IS NOT NULL").selectExpr(
         "topic",
         "owner_epoch",
         "sequence",
         "time_us DIV 1000 AS from_ms",
-        f"CAST(get_json_object(detail, '$.settings.{LIMIT_KEY}') AS bigint) AS limit",
+        "limit",
     )
-    numbered = told.where("limit IS NOT NULL").selectExpr(
+    numbered = told.selectExpr(
         "*",
         "row_number() OVER (PARTITION BY topic ORDER BY owner_epoch DESC, sequence DESC) AS nth",
     )

@@ -177,8 +177,6 @@ def _section(number: int, one: SubscriptionStats, data: ReportData) -> str:
     gate, left = data.gates.get(key, GateHistory()), data.leavers.get(key, HoleLeavers())
     journal_from_ms = data.journal_from_ms.get(one.topic)
     pictures = [range_plot(one, gate), heat_map(one), hole_plot(one), bytes_plot(one)]
-    if left.holes:
-        pictures.append(age_plot(left.holes))
     if gate.intervals:
         pictures.append(gate_plot(one, gate))
     return section(
@@ -200,14 +198,13 @@ def _leavers(left: HoleLeavers, journal_from_ms: int | None) -> str:
         )
     else:
         whom = f"Consumers are known since {time_text(journal_from_ms)}, by the delivery journal."
+    consumers = _leaver_table("last given to", left.consumers, left.consumer_count)
+    tables = consumers + _leaver_table("key", left.keys, left.key_count)
     return "".join(
         (
             "<h3>Who leaves holes</h3>",
             paragraph(f"Those with the most and those with the oldest holes of today. {whom}"),
-            '<div class="plots">',
-            _leaver_table("last given to", left.consumers, left.consumer_count),
-            _leaver_table("key", left.keys, left.key_count),
-            "</div>",
+            plots((age_plot(left.holes), f"<div>{tables}</div>")),
         )
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 STYLE: Final = """
 h3 { font-size: 13px; margin: 18px 0 0; }
+.plots table { margin-bottom: 14px; }
 .ranges { stroke: var(--blue); } .kept { stroke: var(--green); stroke-dasharray: 5 3; }
 .told { stroke: var(--orange); stroke-dasharray: 3 3; } .band { fill: var(--orange); opacity: .2; }
 .limit { stroke: var(--red); } .now { stroke: var(--grey); stroke-dasharray: 1 3; }

@@ -136,3 +136,12 @@ def test_a_limit_that_was_raised_held_the_count_down_only_until_then():
 
     assert held.expected == pytest.approx(990, abs=1)
     assert free.expected == 300
+
+
+def test_far_ahead_only_the_highest_count_seen_is_certain():
+    ranges = np.minimum(np.arange(300) * 10, 300)
+    far = sufficient_limit(times(300), ranges, limit=300)
+    near = sufficient_limit(times(44), ranges[:44], limit=300)
+
+    assert (far.low, far.expected) == (300, pytest.approx(2990, abs=1))
+    assert near.low == near.expected == pytest.approx(430, abs=1)
