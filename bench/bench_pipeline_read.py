@@ -27,7 +27,7 @@ from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.session import local_session
 
 SEED: Final = 7
-ENTRIES: Final = 2_000_000
+ENTRIES: Final = 4_000_000
 SMOKE_ENTRIES: Final = 20_000
 RUNS: Final = 3
 """The best counts: whoever else uses the machine only makes it slower."""
