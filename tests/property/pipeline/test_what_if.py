@@ -10,6 +10,7 @@ import pytest
 
 from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
 from ackgate.pipeline.jobs.what_if.events import events_of
+from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
 from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from ackgate.testing.faults import Fault
@@ -90,6 +91,31 @@ def test_an_even_feed_gives_the_same_however_events_come(blocks):
     expected = list(replayed(blocks).timelines())
     assert fed(itertools.repeat(10**9)) == expected
     assert fed(iter(lambda: rng.randrange(1, 200), None)) == expected
+
+
+def test_what_no_write_needs_is_not_kept(blocks):
+    """A subscription that acks nothing, on a busy topic."""
+    beginning = [e for e in blocks[0].rows() if e.kind in {EventKind.OPENED, EventKind.SUBSCRIBED}]
+    busy = [
+        DeliveryEvent(EventKind.PUBLISHED, beginning[-1].time_us + i, ledger_id=3, entry_id=i)
+        for i in range(500)
+    ]
+    block = columns_of([*beginning, *busy], topic=TOPIC, owner_epoch=1, first_sequence=0)
+    kept = []
+    original = RecordedMoments.run
+
+    def run(self, tape):
+        found = original(self, tape)
+        kept.append(len(self.tapes))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordedMoments, "run", run)
+        feed = EvenFeed(SubscriptionReplay([Variant("recorded")]), events_max=8)
+        feed.feed(events_of(block, NAME))
+        feed.finished()
+    assert len(kept) > 50
+    assert set(kept) == {0}
 
 
 def totals(blocks, **changes):

@@ -40,7 +40,9 @@ class RecordedMoments:
         self._has_recorded_settings = has_recorded_settings
         self._player = life.player
         self._writes = CursorWrites(life.player.cursor, settings, owner_epoch=life.owner_epoch)
-        self._tapes: deque[Tape] = deque()
+        self.tapes: deque[Tape] = deque()
+        """Those that a write may still need, oldest first."""
+        self._version = life.durable_version
         self._acked = 0
         self._failed: set[str] = set()
         self._since_ms: int | None = None
@@ -51,9 +53,9 @@ class RecordedMoments:
 
     def run(self, tape: Tape) -> TapeWrites:
         """The writes that were durable within it."""
-        self._tapes.append(tape)
-        if len(self._tapes) == 1:
+        if not self.tapes:
             self._player.load(tape)
+        self.tapes.append(tape)
         found = TapeWrites([], [], len(tape.failures))
         told: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
         for each in sorted(told, key=lambda each: each.sequence):
@@ -66,10 +68,15 @@ class RecordedMoments:
             if since_ms != self._since_ms:
                 self._since_ms = since_ms
                 found.failings.append(Failing(each.time_us, each.calls, since_ms))
+        self._play_to(self._version)  # calls that changed nothing since then wait for no write
+        if self._player.calls == len(self.tapes[0]) and len(self.tapes) == 1:
+            self._player.finish()
+            self.tapes.clear()
         return found
 
     def _write(self, recorded: Recorded) -> Write:
         outcome = recorded.outcome
+        self._version = outcome.version
         self._play_to(outcome.version)
         if outcome.cursor_ledger_id is not None:
             self._writes.ledger_id = outcome.cursor_ledger_id
@@ -111,14 +118,14 @@ class RecordedMoments:
 
     def _play_to(self, version: int) -> None:
         while True:
-            tape = self._tapes[0]
+            tape = self.tapes[0]
             calls = int(tape.versions.searchsorted(version, side="right"))
-            if calls < len(tape) or len(self._tapes) == 1:
+            if calls < len(tape) or len(self.tapes) == 1:
                 break
             self._player.finish()
             self._acked = int(tape.acked[-1]) if len(tape) else self._acked
-            self._tapes.popleft()
-            self._player.load(self._tapes[0])
+            self.tapes.popleft()
+            self._player.load(self.tapes[0])
         self._player.play(calls)
         if calls:
             self._acked = int(tape.acked[calls - 1])
