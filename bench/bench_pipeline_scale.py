@@ -28,7 +28,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MESSAGES = (1_000_000, 10_000_000)
 LEDGERS = 100_000
@@ -75,15 +78,14 @@ def run(
         figures: dict[str, Any] = {}
         for job in JOBS:
             start = measured(job, made.of(1_000), "local[2]")
-            begun = start["seconds"]
             figures[job] = of_job = {"start": start}
             for count in messages:
-                of_job[f"{count:,} messages"] = measured(job, made.of(count), "local[2]", begun)
-            of_job["on one core"] = measured(job, made.of(messages[-1]), "local[1]", begun)
+                of_job[f"{count:,} messages"] = measured(job, made.of(count), "local[2]", start)
+            of_job["on one core"] = measured(job, made.of(messages[-1]), "local[1]", start)
             skewed = made.of(messages[-1], "--skew", "0.9")
-            of_job["skewed"] = measured(job, skewed, "local[2]", begun)
+            of_job["skewed"] = measured(job, skewed, "local[2]", start)
             small = made.small_ledgers(LEDGERS)
-            of_job[f"{LEDGERS:,} ledgers"] = measured(job, small, "local[2]", begun)
+            of_job[f"{LEDGERS:,} ledgers"] = measured(job, small, "local[2]", start)
         return figures | {"generated, seconds": made.seconds}
 
 
@@ -125,8 +127,10 @@ class _Data:
         return directory
 
 
-def measured(job: str, data: Path, master: str, start_seconds: float = 0.0) -> dict[str, Any]:
-    """One run of a job on this data."""
+def measured(
+    job: str, data: Path, master: str, start: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One run of a job on this data; `start`: the figures of one on next to nothing."""
     with tempfile.TemporaryDirectory(prefix="ackgate-scale-") as scratch:
         output = Path(scratch) / "output"
         if job == "scan":
@@ -145,13 +149,11 @@ def measured(job: str, data: Path, master: str, start_seconds: float = 0.0) -> d
         if process.returncode != 0:
             raise RuntimeError(f"{job} on {data}: exit code {process.returncode}")
     figures: dict[str, Any] = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1)}
-    if start_seconds:
-        figures["seconds_above_start"] = round(seconds - start_seconds, 1)
+    if start is not None:
+        for name in ("seconds", "cpu_seconds"):
+            figures[f"{name}_above_start"] = round(figures[name] - start[name], 1)
     if job == "scan":
-        topics, entries = json.loads(told)
-        figures |= {"topics": topics, "entries": entries}
-        if start_seconds:
-            figures["entries_per_second"] = round(entries / max(0.1, seconds - start_seconds))
+        figures["topics"], figures["entries"] = json.loads(told)
     else:
         figures["records"] = json.loads(told)["figures"].get("records")
     return figures | {f"{name}_mb": round(size / MB) for name, size in peaks.items()}
