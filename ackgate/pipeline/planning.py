@@ -8,8 +8,8 @@ make as many Spark tasks.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor.position import ENTRY_ID_MAX
@@ -59,6 +59,8 @@ class ReadTask:
     ranges: tuple[EntryRange, ...]
     node: CursorNode | None = None
     """Of a cursor: its node, which holds a state too."""
+    table: str = ""
+    """The table that it would be read for, of those that the table `corrupt` looks through."""
     ledgers: tuple[LedgerMetadata, ...] = ()
     """Of the table `ledgers`: those that it is about; nothing of them is read."""
 
@@ -117,9 +119,17 @@ class _Planning:
             case "ledgers":
                 return self._of_all_ledgers()
             case _:
-                return chain(
-                    self._of_messages(), self._of_cursors(), self._of_buckets(), self._of_journals()
-                )
+                return self._of_everything()
+
+    def _of_everything(self) -> Iterator[ReadTask]:
+        for table, tasks in (
+            ("messages", self._of_messages()),
+            ("cursor_records", self._of_cursors()),
+            ("delayed_index", self._of_buckets()),
+            ("delivery_journal", self._of_journals()),
+        ):
+            for task in tasks:
+                yield replace(task, table=table)
 
     def _of_messages(self) -> Iterator[ReadTask]:
         owners = {

@@ -315,8 +315,8 @@ CORRUPT: Final = Table(
     "One row for each damaged place that reading the other tables would meet.",
     (
         _long("ledger_id", "Ledger; null: not even that is known.", null=True),
-        _text("bookie", "Bookie that holds the damaged copy.", null=True),
-        _text("file", "File or address."),
+        _text("bookie", "Bookie that holds the damaged copy; null: all copies are alike.", null=True),
+        _text("file", "File, by path or address; `ledger N`: what all copies hold cannot be read."),
         _long("offset", "First damaged byte."),
         _long("end_offset", "Behind the last one."),
         _long("entries_lost", "Entries of this place that no copy could give."),

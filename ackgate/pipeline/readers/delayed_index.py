@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ackgate.errors import CorruptRecordError, UnknownFormatError
+from ackgate.errors import CorruptRecordError
 from ackgate.persistence.bucket_codec import decode_entry
 from ackgate.persistence.bucket_records import NumberedSegment, SnapshotChunk
+from ackgate.pipeline.readers.damaged_records import FAILING
 from ackgate.pipeline.tables import arrow_schema
 
 if TYPE_CHECKING:
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.bucket_records import SnapshotMetadata
     from ackgate.persistence.ports import LedgerEntry
+    from ackgate.pipeline.readers.damaged_records import DamagedRecords
     from ackgate.pipeline.tables import Column
 
 
 def stored_segments(
-    snapshot_id: int, entries: Iterable[LedgerEntry], *, is_skipping_corrupt: bool = False
+    snapshot_id: int, entries: Iterable[LedgerEntry], damaged: DamagedRecords = FAILING
 ) -> Iterator[NumberedSegment]:
     """The segments of a snapshot ledger, whose entries ascend.
 
-    Raises `CorruptRecordError` naming ledger and entry, unless such are skipped; always
-    `UnknownFormatError`.
+    Raises `CorruptRecordError` naming ledger and entry, as `damaged` wants it.
     """
     chunks: list[SnapshotChunk] = []
     for entry_id, payload in entries:
@@ -36,10 +37,8 @@ def stored_segments(
             found = _whole(decode_entry(payload, snapshot_id=snapshot_id), chunks, snapshot_id)
         except CorruptRecordError as error:
             chunks.clear()
-            if is_skipping_corrupt and not isinstance(error, UnknownFormatError):
-                continue
-            place = f"snapshot ledger {snapshot_id}, entry {entry_id}"
-            raise type(error)(f"{place}: {error}") from error
+            damaged.meet("snapshot", snapshot_id, entry_id, error)
+            continue
         if isinstance(found, NumberedSegment):
             yield found
 

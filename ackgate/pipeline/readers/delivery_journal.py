@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ackgate.errors import CorruptRecordError, UnknownFormatError
+from ackgate.errors import CorruptRecordError
 from ackgate.persistence.delivery_columns import KINDS
 from ackgate.persistence.delivery_events import decode_events
+from ackgate.pipeline.readers.damaged_records import FAILING
 from ackgate.pipeline.tables import arrow_schema
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.delivery_columns import EventColumns, WordColumn
     from ackgate.persistence.ports import LedgerEntry
+    from ackgate.pipeline.readers.damaged_records import DamagedRecords
     from ackgate.pipeline.tables import Column
 
 _KIND_NAMES: Final = [kind.value for kind in KINDS]
@@ -30,23 +32,19 @@ def event_rows(
     ledger_id: int,
     entries: Iterable[LedgerEntry],
     columns: Sequence[Column],
-    *,
-    is_skipping_corrupt: bool = False,
+    damaged: DamagedRecords = FAILING,
 ) -> Iterator[pa.RecordBatch]:
     """A row for each event, a batch for each block.
 
-    Raises `CorruptRecordError` naming ledger and entry, unless such are skipped; always
-    `UnknownFormatError`.
+    Raises `CorruptRecordError` naming ledger and entry, as `damaged` wants it.
     """
     schema = arrow_schema(columns)
     for entry_id, payload in entries:
         try:
             block = decode_events(payload)
         except CorruptRecordError as error:
-            if is_skipping_corrupt and not isinstance(error, UnknownFormatError):
-                continue
-            place = f"journal ledger {ledger_id}, entry {entry_id}"
-            raise type(error)(f"{place}: {error}") from error
+            damaged.meet("journal", ledger_id, entry_id, error)
+            continue
         arrays = [_array(block, field) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.errors import CorruptRecordError, UnknownFormatError
+from ackgate.errors import CorruptRecordError
 from ackgate.persistence.codec import decode_record
 from ackgate.persistence.records import ChunkRecord, CursorRecord
+from ackgate.pipeline.readers.damaged_records import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackgate.persistence.ports import LedgerEntry
+    from ackgate.pipeline.readers.damaged_records import DamagedRecords
 
 
 class StoredRecord(NamedTuple):
@@ -29,12 +31,11 @@ class StoredRecord(NamedTuple):
 
 
 def stored_records(
-    ledger_id: int, entries: Iterable[LedgerEntry], *, is_skipping_corrupt: bool = False
+    ledger_id: int, entries: Iterable[LedgerEntry], damaged: DamagedRecords = FAILING
 ) -> Iterator[StoredRecord]:
     """The records of these entries, which ascend.
 
-    Raises `CorruptRecordError` naming ledger and entry, unless such are skipped; always
-    `UnknownFormatError`, since to skip what a newer build wrote would be to forget acks.
+    Raises `CorruptRecordError` naming ledger and entry, as `damaged` wants it.
     """
     chunks: list[tuple[int, ChunkRecord, int]] = []
     for entry_id, payload in entries:
@@ -52,16 +53,9 @@ def stored_records(
                 joined = _joined(chunks)
                 chunks.clear()
                 yield joined
-        except UnknownFormatError as error:
-            raise UnknownFormatError(
-                f"cursor ledger {ledger_id}, entry {entry_id}: {error}"
-            ) from error
         except CorruptRecordError as error:
             chunks.clear()
-            if not is_skipping_corrupt:
-                raise CorruptRecordError(
-                    f"cursor ledger {ledger_id}, entry {entry_id}: {error}"
-                ) from error
+            damaged.meet("cursor", ledger_id, entry_id, error)
 
 
 def _continues(chunks: list[tuple[int, ChunkRecord, int]], chunk: ChunkRecord) -> bool:

@@ -5,21 +5,24 @@ Edge: runs on the executors.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.ports import LedgerEntry
 from ackgate.pipeline.readers.ack_state import StateAt, state_of, state_rows
-from ackgate.pipeline.readers.corrupt import read_corrupt
+from ackgate.pipeline.readers.corrupt import damage_rows
 from ackgate.pipeline.readers.cursor_records import record_rows
+from ackgate.pipeline.readers.damaged_records import DamagedRecords
 from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
 from ackgate.pipeline.readers.delivery_journal import event_rows
 from ackgate.pipeline.readers.ledgers import ledger_rows
 from ackgate.pipeline.readers.messages import PublishTimes, read_messages
 from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
 from ackgate.pipeline.storage.bookie_files import OpenBookies
-from ackgate.pipeline.storage.reading import OnCorrupt, read_range
+from ackgate.pipeline.storage.reading import read_range
+from ackgate.pipeline.tables import table_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,15 +41,17 @@ if TYPE_CHECKING:
 
 def read_task(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a task, with the columns of the options. Raises `AckGateError`."""
-    return _READERS[options.table.name](bookies, task, options)
+    damaged = DamagedRecords("skip" if options.skips_corrupt else "fail")
+    return _READERS[options.table.name](bookies, task, options, damaged)
 
 
 def _entries(
-    bookies: Bookies, ranges: Sequence[EntryRange], options: SourceOptions
+    bookies: Bookies, ranges: Sequence[EntryRange], damaged: DamagedRecords
 ) -> Iterator[LedgerEntry]:
-    on_corrupt: OnCorrupt = "skip" if options.skips_corrupt else "fail"
     for entry_range in ranges:
-        for batch in read_range(bookies, entry_range, on_corrupt=on_corrupt):
+        for batch in read_range(
+            bookies, entry_range, on_corrupt=damaged.on_corrupt, damages=damaged.damages
+        ):
             yield from starmap(
                 LedgerEntry, zip(batch.entry_ids.tolist(), batch.payloads, strict=True)
             )
@@ -56,12 +61,12 @@ def _columns(options: SourceOptions) -> tuple[Column, ...]:
     return options.table.default_columns if options.columns is None else options.columns
 
 
-def _records(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[StoredRecord]:
+def _records(bookies: Bookies, task: ReadTask, damaged: DamagedRecords) -> Iterator[StoredRecord]:
     ledger_id = task.node.cursor_ledger_id if task.node is not None else None
     return stored_records(
         -1 if ledger_id is None else ledger_id,
-        _entries(bookies, task.ranges, options),
-        is_skipping_corrupt=options.skips_corrupt,
+        _entries(bookies, task.ranges, damaged),
+        damaged,
     )
 
 
@@ -82,7 +87,7 @@ def _state_of_node(task: ReadTask) -> StoredState | None:
 
 
 def _read_messages(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     times = PublishTimes(options.min_publish_time_ms, options.max_publish_time_ms)
     return chain.from_iterable(
@@ -92,19 +97,20 @@ def _read_messages(
             part,
             _columns(options),
             publish_times=times,
-            on_corrupt="skip" if options.skips_corrupt else "fail",
+            on_corrupt=damaged.on_corrupt,
+            damages=damaged.damages,
         )
         for part in task.ranges
     )
 
 
 def _read_cursor_records(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     assert task.node is not None
     assert task.subscription is not None
     for ledger_id, records in (
-        (task.node.cursor_ledger_id, _records(bookies, task, options)),
+        (task.node.cursor_ledger_id, _records(bookies, task, damaged)),
         (None, _record_of_node(task)),
     ):
         yield from record_rows(
@@ -117,12 +123,12 @@ def _read_cursor_records(
 
 
 def _read_ack_state(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     assert task.node is not None
     assert task.subscription is not None
     at = StateAt(options.version, options.at_ms)
-    records = (stored.record for stored in _records(bookies, task, options))
+    records = (stored.record for stored in _records(bookies, task, damaged))
     state = state_of(records, _state_of_node(task), at)
     if state is not None:
         yield from state_rows(
@@ -136,13 +142,13 @@ def _read_ack_state(
 
 
 def _read_delayed_index(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     snapshot_id = task.ranges[0].ledger_id
     segments = stored_segments(
         snapshot_id,
-        _entries(bookies, task.ranges, options),
-        is_skipping_corrupt=options.skips_corrupt,
+        _entries(bookies, task.ranges, damaged),
+        damaged,
     )
     return segment_rows(
         segments,
@@ -154,36 +160,43 @@ def _read_delayed_index(
 
 
 def _read_delivery_journal(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     return chain.from_iterable(
         event_rows(
             part.ledger_id,
-            _entries(bookies, (part,), options),
+            _entries(bookies, (part,), damaged),
             _columns(options),
-            is_skipping_corrupt=options.skips_corrupt,
+            damaged,
         )
         for part in task.ranges
     )
 
 
 def _read_ledgers(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, _: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     assert isinstance(bookies, OpenBookies)
     return ledger_rows(bookies, task.ledgers, _columns(options))
 
 
 def _read_corrupt(
-    bookies: Bookies, task: ReadTask, options: SourceOptions
+    bookies: Bookies, task: ReadTask, options: SourceOptions, _: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
-    return chain.from_iterable(
-        read_corrupt(bookies, part, _columns(options)) for part in task.ranges
-    )
+    """What reading the task for its own table meets; the rows themselves are let go."""
+    damaged = DamagedRecords("tell")
+    own = replace(options, table=table_named(task.table), columns=())
+    for _rows in _READERS[task.table](bookies, task, own, damaged):
+        pass
+    if damaged.damages:
+        yield damage_rows(damaged.damages, _columns(options))
 
 
 _READERS: Final[
-    dict[str, Callable[[Bookies, ReadTask, SourceOptions], Iterator[pa.RecordBatch]]]
+    dict[
+        str,
+        Callable[[Bookies, ReadTask, SourceOptions, DamagedRecords], Iterator[pa.RecordBatch]],
+    ]
 ] = {
     "messages": _read_messages,
     "cursor_records": _read_cursor_records,

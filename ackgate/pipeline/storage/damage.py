@@ -13,7 +13,8 @@ class Damage:
     """A stretch of a file that is not what was written."""
 
     ledger_id: int
-    bookie: str
+    bookie: str | None
+    """None: all copies are alike."""
     file: str
     offset: int
     end_offset: int

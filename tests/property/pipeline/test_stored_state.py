@@ -16,6 +16,7 @@ from ackgate.persistence.ports import LedgerEntry
 from ackgate.persistence.records import DeltaRecord, SnapshotRecord
 from ackgate.persistence.recovery import TailScan
 from ackgate.pipeline.readers.ack_state import StateAt, state_of
+from ackgate.pipeline.readers.damaged_records import DamagedRecords
 from ackgate.pipeline.readers.stored_records import stored_records
 
 CHUNK_BYTES = 96
@@ -64,13 +65,13 @@ def test_forwards_as_from_the_tail(steps):
     scan = TailScan()
     scan.feed(reversed(entries))
     expected = scan.finish()
-    found = (each.record for each in stored_records(9, entries, is_skipping_corrupt=True))
+    found = (each.record for each in stored_records(9, entries, DamagedRecords("skip")))
     assert state_of(found, None) == expected
 
 
 @given(records, st.integers(0, 12))
 def test_at_a_version_it_is_as_if_nothing_had_come_behind_it(steps, version):
-    found = (e.record for e in stored_records(9, ledger_of(steps), is_skipping_corrupt=True))
-    before = stored_records(9, ledger_of(steps[:version]), is_skipping_corrupt=True)
+    found = (e.record for e in stored_records(9, ledger_of(steps), DamagedRecords("skip")))
+    before = stored_records(9, ledger_of(steps[:version]), DamagedRecords("skip"))
     expected = state_of((each.record for each in before), None)
     assert state_of(found, None, StateAt(version=version)) == expected

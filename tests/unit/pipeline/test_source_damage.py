@@ -134,6 +134,25 @@ def test_foreign_avro_files(data: Path) -> None:
     assert numbers(data, onCorrupt="skip") == []
 
 
+def test_messages_that_nobody_can_parse_are_told(tmp_path: Path) -> None:
+    """Their copies are good: it is what the producer sent."""
+
+    async def make() -> int:
+        async with open_embedded(tmp_path) as storage:
+            entries = [message(0), (5).to_bytes(4, "big") + b"\xff" * 5, b"\0", message(3)]
+            return await put_ledger(storage, "orders", entries)
+
+    ledger_id = asyncio.run(make())
+    with pytest.raises(CorruptRecordError, match=rf"ledger {ledger_id}: entry 1: metadata"):
+        numbers(tmp_path)
+    assert numbers(tmp_path, onCorrupt="skip") == [0, 3]
+    rows = read_table(tmp_path, "corrupt")
+    assert [(row["ledger_id"], row["file"], row["entries_lost"]) for row in rows] == [
+        (ledger_id, f"ledger {ledger_id}", 1)
+    ] * 2
+    assert [row["why"].partition(":")[0] for row in rows] == ["entry 1", "entry 2"]
+
+
 def test_a_ledger_of_which_only_the_header_is_left(data: Path) -> None:
     for file in fragments(data):
         file.write_bytes(container_header(bytes(16)))

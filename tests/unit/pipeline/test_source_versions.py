@@ -16,7 +16,7 @@ from pyroaring import BitMap
 from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
 from ackgate.cursor.position import Position
 from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
-from ackgate.errors import UnknownFormatError
+from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.bucket_registry import bucket_key
 from ackgate.persistence.codec import encode_record
 from ackgate.persistence.cursor_node import CursorNode, encode_cursor_node
@@ -111,6 +111,25 @@ def test_a_later_record_is_named_and_never_skipped(tmp_path: Path, table: str, m
     told = rf"cursor ledger {ledger_id}, entry 1: the record has format {LATER}, this build reads"
     with pytest.raises(UnknownFormatError, match=told):
         read_table(tmp_path, table, onCorrupt=mode)
+
+
+def test_what_cannot_be_decoded_is_told(tmp_path: Path) -> None:
+    """Digests of the ledger fit; the records' own do not, or nobody here knows their format."""
+    torn = snapshot(2, range(20, 40))[:-1]
+    records = [snapshot(1, range(20, 30)), torn, delta(1, 3, range(40, 45)), LATER_RECORD]
+    ledger_id = store_cursor(tmp_path, records[:3])
+    with pytest.raises(CorruptRecordError, match=f"cursor ledger {ledger_id}, entry 1: "):
+        read_table(tmp_path, "cursor_records")
+    left = read_table(tmp_path, "cursor_records", onCorrupt="skip")
+    assert [row["version"] for row in left] == [1, 3]
+    (row,) = read_table(tmp_path, "corrupt")
+    assert (row["ledger_id"], row["bookie"], row["entries_lost"]) == (ledger_id, None, 1)
+    assert row["why"].startswith("entry 1: ")
+
+    ledger_id = store_cursor(tmp_path, records)
+    rows = read_table(tmp_path, "corrupt")
+    assert {row["ledger_id"] for row in rows} == {ledger_id}
+    assert f"format {LATER}" in rows[-1]["why"]
 
 
 @pytest.mark.parametrize("table", ["cursor_records", "ack_state"])

@@ -21,7 +21,7 @@ from ackgate.persistence.ports import (
     LedgerState,
 )
 from ackgate.pipeline.data_addresses import bookies_below
-from ackgate.pipeline.readers.corrupt import read_corrupt
+from ackgate.pipeline.readers.corrupt import damage_rows
 from ackgate.pipeline.storage.block_search import offset_before
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.damage import Damage
@@ -250,11 +250,14 @@ async def test_bookies_are_found_by_what_they_say_of_themselves(
 async def test_the_table_corrupt_names_each_place(ledgers: Ledgers) -> None:
     written = await ledgers.write(PAYLOADS, ALL_THREE, bookies=3)
     (part,) = written.ranges
-    assert list(read_corrupt(written.places, part, CORRUPT.columns)) == []
+    damages: list[Damage] = []
+    assert list(read_range(written.places, part, on_corrupt="tell", damages=damages))
+    assert damages == []
     for bookie in range(3):
         file = written.file(bookie)
         flip(file, file.read_bytes().index(PAYLOADS[123]))
-    (batch,) = read_corrupt(written.places, part, CORRUPT.columns)
+    assert list(read_range(written.places, part, on_corrupt="tell", damages=damages))
+    batch = damage_rows(damages, CORRUPT.columns)
     assert batch.schema == arrow_schema(CORRUPT.columns)
     rows = batch.to_pylist()
     assert {row["file"] for row in rows} == {str(written.file(i)) for i in range(3)}
