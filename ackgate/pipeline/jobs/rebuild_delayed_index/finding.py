@@ -54,13 +54,17 @@ class MarkDeletes(NamedTuple):
         return self.all.get((topic, cursor), NOTHING)
 
 
-def check_settings(settings: DelayedSettings) -> None:
-    """Raises `ConfigurationError` unless these settings have trackers keep buckets."""
+def check_settings(settings: DelayedSettings, subscription: str | None) -> None:
+    """Raises `ConfigurationError` unless by these settings there are buckets, of one subscription."""
     if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
         raise ConfigurationError(
             "a broker of these settings keeps delayed messages in memory and would delete the "
             "buckets: delayedDeliveryTrackerFactoryClassName must be "
             f"{BUCKET_FACTORY} (--config names its broker.conf)"
+        )
+    if settings.delayed_delivery_shared_index_enabled and subscription is not None:
+        raise ConfigurationError(
+            "--subscription: by these settings all subscriptions of a topic share one index"
         )
 
 

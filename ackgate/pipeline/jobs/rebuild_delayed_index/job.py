@@ -5,12 +5,18 @@ Edge. Spark is imported when the job runs.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from ackgate.config.load import load_settings
+from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse
 
     from ackgate.pipeline.job import JobRun, JobSummary
+
+TIME_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
@@ -39,6 +45,18 @@ class RebuildDelayedIndex:
             default="fail",
             help="messages that no copy gives: fail, or leave them to the broker (default: fail)",
         )
+
+    def check_arguments(self, arguments: argparse.Namespace) -> None:
+        """Raises `ConfigurationError` for what no data can mend, before Spark starts."""
+        from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (  # noqa: PLC0415
+            check_settings,
+        )
+
+        config = None if arguments.config is None else Path(arguments.config)
+        check_settings(load_settings(config).settings.delayed, arguments.subscription)
+        now_ms = arguments.now_ms
+        if now_ms is not None and not 0 <= now_ms <= TIME_MAX:
+            raise ConfigurationError(f"--now-ms {now_ms}: wants 0 to {TIME_MAX}")
 
     def run(self, run: JobRun) -> JobSummary:
         """Raises `AckGateError` for what the user can mend."""

@@ -90,11 +90,7 @@ class Rebuild:
     def run(self) -> JobSummary:
         """Raises `AckGateError`, and whatever Spark does."""
         begun = time.perf_counter()
-        check_settings(self._delayed)
-        if self._delayed.delayed_delivery_shared_index_enabled and self._subscription is not None:
-            raise ConfigurationError(
-                "--subscription: by these settings all subscriptions of a topic share one index"
-            )
+        check_settings(self._delayed, self._subscription)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._batches_bounded_in_bytes())
             placing = None if self._is_beside else stack.enter_context(self._placing())
@@ -152,28 +148,29 @@ class Rebuild:
     ) -> tuple[dict[str, Figure], SummaryTable]:
         run = self._run
         run.progress("ack state: what is acked, and what was cancelled")
-        ack_state = self._ack_state(topics)
-        targets = targets_of(topics, _mark_deletes(ack_state), self._delayed)
-        run.progress(f"messages: delayed ones of {len(topics):,} topics")
-        read = Observation()
-        runs = frames.delayed_runs(self._messages(targets, read), self._now_ms)
-        acked = frames.acked_ranges(ack_state)
-        wanted = frames.wanted_runs(runs, acked, targets, self._now_ms)
-        wanted = wanted.persist(StorageLevel.DISK_ONLY)
-        try:
-            sizes = RunSizes.of_table(frames.run_sizes(wanted).toArrow())
-            planned = self._planned(targets, sizes, placing)
-            run.progress(f"{planned.bucket_count:,} buckets of {planned.entry_count:,} entries")
-            if placing is None:
-                self._list(wanted, planned, targets)
-                outcome = Outcome(planned)
-            else:
-                sealed = self._sealed(wanted, planned)
-                outcome = Outcome(planned, sealed, self._placed(targets, sealed, placing))
-                self._write_buckets(targets, sealed)
-        finally:
-            wanted.unpersist()
+        with _kept(self._ack_state(topics)) as ack_state:
+            targets = targets_of(topics, _mark_deletes(ack_state), self._delayed)
+            run.progress(f"messages: delayed ones of {len(topics):,} topics")
+            read = Observation()
+            runs = frames.delayed_runs(self._messages(targets, read), self._now_ms)
+            acked = frames.acked_ranges(ack_state)
+            with _kept(frames.wanted_runs(runs, acked, targets, self._now_ms)) as wanted:
+                sizes = RunSizes.of_table(frames.run_sizes(wanted).toArrow())
+                outcome = self._outcome(targets, sizes, wanted, placing)
         return told(targets, sizes, outcome, read.get["entries"])
+
+    def _outcome(
+        self, targets: Targets, sizes: RunSizes, wanted: DataFrame, placing: Placing | None
+    ) -> Outcome:
+        planned = self._planned(targets, sizes, placing)
+        self._run.progress(f"{planned.bucket_count:,} buckets of {planned.entry_count:,} entries")
+        if placing is None:
+            self._list(wanted, planned, targets)
+            return Outcome(planned)
+        sealed = self._sealed(wanted, planned)
+        placed = self._placed(targets, sealed, placing)
+        self._run.write("buckets", self._run.spark.createDataFrame(_named(sealed, targets)))
+        return Outcome(planned, sealed, placed)
 
     def _ack_state(self, topics: list[DelayedTopic]) -> DataFrame:
         columns = ",".join(frames.ACK_COLUMNS)
@@ -270,10 +267,15 @@ class Rebuild:
         finally:
             shutil.rmtree(self._sealed_directory, ignore_errors=True)
 
-    def _write_buckets(self, targets: Targets, sealed: pa.Table) -> None:
-        spark = self._run.spark
-        named, rows = spark.createDataFrame(_names(targets)), spark.createDataFrame(sealed)
-        self._run.write("buckets", named.join(rows, "target").drop("target").coalesce(1))
+
+@contextlib.contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """On the disks of the executors, as long as it is needed."""
+    frame = frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 def _mark_deletes(ack_state: DataFrame) -> MarkDeletes:
@@ -298,4 +300,13 @@ def _names(targets: Targets) -> pa.Table:
             "topic": pa.array([target.topic for target in targets.all], pa.string()),
             "subscription": pa.array([t.subscription for t in targets.all], pa.string()),
         }
+    )
+
+
+def _named(sealed: pa.Table, targets: Targets) -> pa.Table:
+    """With topic and subscription in place of the target's number."""
+    names = _names(targets).take(sealed.column("target").combine_chunks())
+    columns = {name: names.column(name) for name in ("topic", "subscription")}
+    return pa.table(
+        columns | {name: sealed.column(name) for name in sealed.column_names if name != "target"}
     )
