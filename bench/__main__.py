@@ -33,6 +33,7 @@ BENCHES: Final = (
     "bench_delayed_burst",
     "bench_journal",
     "bench_pipeline_read",
+    "bench_pipeline_rebuild",
     "bench_pipeline_scale",
     "bench_pipeline_what_if",
 )
