@@ -95,9 +95,9 @@ def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
 def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> DataFrame:
     """One row for each entry in a hole of which the message is there.
 
-    `consumer` is whom it was given to last (without the connection's number), and `cause` is given,
-    or why there is none: delayed (not due yet), waiting (nobody got it) or unknown (the journal does
-    not reach back so far, or there is none).
+    `consumer` is whom it was given to last (without the connection's number). `cause` is "given", or
+    why there is none: delayed (not due yet), waiting (the journal knows of no dispatch) or unknown
+    (the journal does not reach back so far, or there is none).
     """
     last_bucket = f"(least(end_entry_id, first_entry_id + {BUCKETS_MAX * BUCKET_ENTRIES}) - 1)"
     in_buckets = aged.selectExpr(

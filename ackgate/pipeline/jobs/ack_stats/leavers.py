@@ -15,7 +15,7 @@ GIVEN: Final = "given"
 
 CAUSE_WORDS: Final = {
     "delayed": "not due yet",
-    "waiting": "given to nobody yet",
+    "waiting": "no dispatch known",
     "unknown": "not known",
 }
 """Why an entry has no consumer."""
