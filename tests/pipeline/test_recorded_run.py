@@ -178,3 +178,25 @@ def test_ack_stats_tells_what_the_clients_left(recorded_run, pipeline, spark, tm
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     rows = spark.read.parquet(str(tmp_path / "out" / "subscriptions")).collect()
     assert {(row.topic, row.subscription) for row in rows} == set(subscriptions(recorded_run))
+
+
+def test_the_journal_lacks_nothing_but_what_the_kill_cut_off(recorded_run, table):
+    assert recorded_run.has_journal
+    journal = table(recorded_run.data_dir, "delivery_journal")
+    found = defaultdict(set)
+    columns = ("event", "topic", "subscription", "owner_epoch", "ledger_id", "entry_id")
+    for row in journal.where("entry_id is not null").select(*columns).distinct().collect():
+        found[row.event, row.topic, row.subscription].add((row.ledger_id, row.entry_id))
+        if row.event == "published" and row.owner_epoch == 1:
+            found["before", row.topic].add((row.ledger_id, row.entry_id))
+
+    for name, (topic, subscription) in subscriptions(recorded_run).items():
+        published = found["published", topic.full_name, None]
+        missing = set(topic.entries) - published
+        assert all(entry > max(found["before", topic.full_name]) for entry in missing)
+        killed_at = max(at[:2] for at in recorded_run.confirmed_when_killed[topic.name])
+        after = {entry for entry in topic.entries if entry > killed_at}
+        assert after
+        assert after <= published
+        given = {at[:2] for at in subscription.deliveries}
+        assert after & given <= found["dispatched", *name]
