@@ -8,8 +8,9 @@ out for ever; other brokers must not take such a ledger for an orphan. So it is 
 order:
 
 1. Which ledgers are there? (before this broker makes any)
-2. Which runs of brokers have a session now? A maker that is not among them can name nothing more:
-   what it still sends belongs to a session that is over, and is refused.
+2. Which runs of brokers (and of tools that write beside them) have a session now? A maker that is not
+   among them can name nothing more: what it still sends belongs to a session that is over, and is
+   refused.
 3. Of those whose maker is gone: which does their owner's node not name? Those are deleted.
 
 A ledger without a maker's mark was made before there were several brokers, by one that is gone.
@@ -27,6 +28,7 @@ from ackgate.errors import NoSuchLedgerError
 from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
 from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.delivery_journal import find_orphan_journals
+from ackgate.persistence.ledgers.makers import MAKER_KEY, announced_makers
 from ackgate.persistence.owner_nodes import BROKERS, decode_broker
 from ackgate.persistence.topic_node import TOPIC_PATH_KEY, decode_topic_node
 
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata
 
 log = logging.getLogger(__name__)
-
-MAKER_KEY: Final = "ackgate/maker"
-"""Custom metadata of every ledger: the run of the broker (`BrokerRecord.run`) that made it."""
 
 READS_AT_ONCE_MAX: Final = 50
 """Ledgers that are looked at at the same time: this is nothing that anybody waits for."""
@@ -74,8 +73,8 @@ async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -
 
 
 async def _living_runs(parts: BrokerParts) -> set[int]:
-    """Runs of brokers whose session lives, as the metadata store has it now."""
-    runs = set()
+    """Runs of brokers and tools whose session lives, as the metadata store has it now."""
+    runs = await announced_makers(parts.metadata)
     for node in await parts.metadata.children(BROKERS):
         path = f"{BROKERS}/{node}"
         found = await parts.metadata.get(path)

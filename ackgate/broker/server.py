@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.dynamic_configuration import DynamicConfiguration
 from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.orphans import MAKER_KEY, delete_orphan_ledgers
+from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.ownership import Ownership
 from ackgate.broker.parts import BrokerParts
 from ackgate.broker.policies import PolicyStore
@@ -34,6 +34,7 @@ from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster
 from ackgate.persistence.ledgers.lost_metadata import RUN_COUNTER_PATH, refuse_known_ledgers
+from ackgate.persistence.ledgers.makers import MAKER_KEY
 from ackgate.persistence.limits import bookie_settings, ledger_client_settings
 from ackgate.persistence.metadata.changes import count_up
 from ackgate.persistence.metadata.session_options import SessionOptions

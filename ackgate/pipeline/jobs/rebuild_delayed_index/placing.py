@@ -8,6 +8,8 @@ Edge: ledgers and metadata store, opened for writing, so that no broker starts o
     register     the node, at the version that it had    nobody names: the next broker deletes them
     delete       the ledgers of the buckets before
 
+Among brokers that share the store, ours are told from orphans as long as our session lives (`makers`).
+
 A registry is put in place by one compare-and-set on its cursor's node: the whole of it, with what was
 there before gone, or nothing. A node that somebody has written meanwhile is left as it is.
 """
@@ -47,6 +49,7 @@ from ackgate.persistence.cursor_node import (
     encode_cursor_node,
 )
 from ackgate.persistence.cursor_store import INTERNAL_SHARE, CursorStore
+from ackgate.persistence.ledgers.makers import MAKER_KEY, announce_maker
 from ackgate.persistence.limits import packing
 from ackgate.persistence.offline_storage import opened_storage
 from ackgate.persistence.owner_nodes import decode_owner, is_in_range, owners_path
@@ -94,6 +97,8 @@ class Placing:
         self._storage = storage
         self._runner = runner
         self._stock: dict[int, _Stock] = {}
+        self._run: int | None = None
+        """Among brokers: what marks our ledgers as somebody's who lives."""
 
     @classmethod
     @contextlib.contextmanager
@@ -117,6 +122,8 @@ class Placing:
         self._runner.run(self._take_stock(targets))
 
     async def _take_stock(self, targets: Sequence[Target]) -> None:
+        if self._storage.places.is_shared and self._run is None:
+            self._run = await announce_maker(self._storage.metadata)
         for topic in dict.fromkeys(target.topic for target in targets):
             await self._check_unowned(topic)
         for target in targets:
@@ -199,6 +206,9 @@ class Placing:
     async def _store(self, target: Target, bucket: BucketToStore) -> None:
         first, last, snapshot_id = bucket.record
         options = snapshot_options(target.path, first, last, self._storage.places.settings)
+        if self._run is not None:
+            marks = {**options.custom_metadata, MAKER_KEY: str(self._run).encode()}
+            options = replace(options, custom_metadata=marks)
         writer = await self._storage.client.create(options, ledger_id=snapshot_id)
         try:
             await append_all(writer, bucket.payloads())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.config.persistence import PersistenceSettings
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
@@ -147,6 +149,29 @@ def test_what_a_kill_leaves_before_the_node_is_written_is_an_orphan(places):
 
     assert asyncio.run(orphans()) == ids
     assert asyncio.run(registered(places)) == before
+
+
+def test_beside_brokers_its_ledgers_are_no_orphans_as_long_as_it_lives(places):
+    """A broker that starts in between deletes what no node names and nobody who lives has made."""
+
+    async def swept(storage: OfflineStorage) -> list[int]:
+        parts = SimpleNamespace(metadata=storage.metadata, ledger_client=storage.client)
+        return await delete_orphan_ledgers(parts, await storage.client.ledger_ids())
+
+    with Placing.opened(places) as placing:
+        shared = places._replace(metadata_url="zk:127.0.0.1:1/none")
+        placing._storage = placing._storage._replace(places=shared)
+        placing.take_stock([target()])
+        (snapshot_id,) = placing.new_ledger_ids(1)
+        placing._runner.run(placing._store(target(), bucket(snapshot_id, 0)))
+        while_it_lives = placing._runner.run(swept(placing._storage))
+
+    async def swept_later() -> list[int]:
+        async with opened_storage(places, is_writing=True) as storage:
+            return await swept(storage)
+
+    assert while_it_lives == []
+    assert asyncio.run(swept_later()) == [snapshot_id]
 
 
 def test_a_node_that_was_written_meanwhile_is_left_alone(places):
