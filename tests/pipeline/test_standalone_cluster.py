@@ -6,6 +6,7 @@ that ackgate depends on, and without ackgate.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -109,3 +110,26 @@ def test_workers_that_lack_the_package_are_told_in_a_line(machines, recorded_run
     assert "Traceback" not in told.stderr
     assert told.stdout == ""
     assert os.listdir(tmp_path) == []
+
+
+def test_nothing_of_the_cluster_is_left(machines):
+    cluster, _ = machines
+    pids = cluster.pids
+    assert set(pids) == {"master", "worker-0", "worker-1"}
+
+    cluster.stop()
+
+    assert cluster.pids == {}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+    executors = [
+        path
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(cluster.directory).encode() in contents(path)
+    ]
+    assert executors == []
+
+
+def contents(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
