@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from ackgate.errors import ConfigurationError
 from ackgate.pipeline.job import DataAddress, JobRun
-from ackgate.pipeline.jobs.ack_stats import JOB, frames, journal_frames
+from ackgate.pipeline.jobs.ack_stats import JOB, collected, frames, hole_frames, journal_frames
 from ackgate.pipeline.jobs.ack_stats.limits import LimitRule
 from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
 from ackgate.pipeline.tables import (
@@ -284,7 +284,7 @@ def test_the_report_and_the_summary_tell_the_same(run):
     assert run.summary.figures["records"] == 25
     assert (TOPIC, "s", 200, 300) in [row[:4] for row in urgent.rows]
     assert {row[2] for row in by_consumer.rows} == {
-        *("a", "b", "not known", "not due yet", "given to nobody yet")
+        *("a", "b", "not known", "not due yet", "no dispatch known")
     }
     assert by_key.rows[0][:5] == (TOPIC, "s", "k", 2, 3)
     assert page.count("<section id=") == 3
@@ -305,6 +305,27 @@ def test_rows_come_back_as_what_they_were(tables):
     assert [point.version for point in stats.history] == list(range(1, 21))
     assert len(stats.places) == len(stats.history[0].hole_entries_by_place)
     assert (stats.limits[0].limit, len(stats.open_holes)) == (300, 20)
+
+
+def test_what_comes_to_the_driver_is_bounded_and_counts_the_rest(result):
+    chosen = result("subscriptions").where("subscription = 's'")
+    keys = hole_frames.top_leavers(result("hole_keys"), chosen, 1).collect()
+    holes = hole_frames.oldest_holes(result("holes"), chosen, 1).collect()
+    intervals = result("gate_intervals").where("NOT is_guessed")
+    gates = collected.gate_histories(intervals.limit(2), chosen)
+    [gate] = journal_frames.newest_intervals(intervals, chosen, 1).collect()
+
+    assert [(row["key"], row["leavers"]) for row in keys] == [("k", 4)], "the most, and the oldest"
+    assert [(row["topic"], row["first_entry_id"]) for row in holes] == [(TOPIC, 3)]
+    assert (gate["from_ms"] - START_MS, gate["intervals"], gate["total_ms"]) == (16_000, 2, 2000)
+    assert gates.keys() == {(TOPIC, "s")}
+
+
+def test_of_another_subscription_no_events_are_taken(tables):
+    journal = journal_frames.journal_events(tables["delivery_journal"], "other")
+    found = {row["event"] for row in journal.select("event").distinct().collect()}
+
+    assert found == {"opened", "published"}
 
 
 @pytest.mark.parametrize(
