@@ -33,7 +33,7 @@ FILE: Final = "journals.parquet"
 
 _BROKEN: Final = (
     *("lost_acked", "lost_skipped", "ack_lost", "unexplained", "out_of_order"),
-    *("sent_though_acked", "too_early", "key_split"),
+    *("sent_though_acked", "too_early", "key_split", "receipts_early"),
 )
 _OF_ENDED_RUN: Final = ("acked", "unknown")
 """All was acked; of some, its acks are at the end of a killed broker's life, which none tells of."""

@@ -86,6 +86,11 @@ class Story:
         version, detail = self.versions[subscription], json.dumps(outcome or {})
         return self.add("persisted", subscription, version=version, detail=detail)
 
+    def receipt(self, subscription: str, **columns: Any) -> Story:
+        """``c#1`` is told that all it acked so far is durable."""
+        known = {"consumer": "c#1", "version": self.versions[subscription]}
+        return self.add("receipt", subscription, **(known | columns))
+
     def nack(self, subscription: str, ledger_id: int, entry_id: int, **columns: Any) -> Story:
         """Give it again: asked for by ``c#1``, unless the columns say else."""
         known = {"consumer": "c#1", "reason": "asked", "ledger_id": ledger_id, "entry_id": entry_id}

@@ -4,7 +4,10 @@ import random
 
 import pytest
 
+from ackgate.errors import ConfigurationError
+from ackgate.pipeline.job import DataAddress
 from ackgate.pipeline.jobs.audit.deliveries import CAUSES as CAUSES_THERE_ARE
+from ackgate.pipeline.jobs.audit.job import chosen
 from ackgate.pipeline.jobs.audit.report import Limits, audit
 from ackgate.pipeline.tables import DELIVERY_JOURNAL, spark_schema
 from tests.pipeline.audit_model import AuditModel
@@ -396,6 +399,37 @@ LATE = (
     .ack("s", 1, 1)
     .persisted("s")
 )
+APPLIED = {"ackReceiptDurability": "applied"}
+RECEIPTS = {
+    # With whether they are early.
+    "durable": (sent("durable").ack("s", 1, 0).persisted("s").receipt("s"), [False]),
+    "not durable": (sent("not durable").ack("s", 1, 0).receipt("s").persisted("s"), [True]),
+    "durable in part": (
+        sent("durable in part").ack("s", 1, 0).persisted("s").ack("s", 1, 1).receipt("s"),
+        [True],
+    ),
+    "promises nothing": (
+        Story("promises nothing")
+        .opened(**APPLIED)
+        .subscribe("s", 1, -1)
+        .ack("s", 1, 0)
+        .receipt("s"),
+        [False],
+    ),
+    "of what was recovered": (
+        sent("of what was recovered")
+        .ack("s", 1, 0)
+        .persisted("s")
+        .restart()
+        .recovered("s")
+        .receipt("s"),
+        [False],
+    ),
+    "of another life": (
+        sent("of another life").ack("s", 1, 0).persisted("s").restart().receipt("s"),
+        [True],
+    ),
+}
 ACTIONS = (*["dispatch"] * 3, *["ack"] * 2, "nack", "close", "persist", "restart")
 
 
@@ -441,7 +475,7 @@ RANDOM = {story.topic: story for story in map(random_story, range(60))}
 def audited(spark):
     stories = [
         *CAUSES.values(),
-        *(story for story, _ in (*FATES.values(), *ORDERS.values(), *FINDINGS.values())),
+        *(story for each in (FATES, ORDERS, FINDINGS, RECEIPTS) for story, _ in each.values()),
         ACKS,
         LATE,
         over_hours(),
@@ -455,6 +489,7 @@ def audited(spark):
             "deliveries": result.deliveries.collect(),
             "fates": result.fates.collect(),
             "acks": result.acks.collect(),
+            "receipts": result.receipts.collect(),
             "subscriptions": {row.topic: row for row in result.by_subscription().collect()},
             "hours": result.by_hour().where("topic = 'hours'").collect(),
             "consumers": result.by_consumer().where("topic = 'key handed over'").collect(),
@@ -584,8 +619,33 @@ def test_when_acks_became_durable(audited):
     assert (subscription.acks_persisted, subscription.acks_never_persisted) == (1, 1)
 
 
+def test_receipts_before_their_time(audited):
+    found = {topic: [] for topic in RECEIPTS}
+    for row in audited["receipts"]:
+        found[row.topic].append(row.is_early)
+    assert found == {topic: early for topic, (_, early) in RECEIPTS.items()}
+    assert audited["subscriptions"]["not durable"].verdict == "broken"
+    assert audited["subscriptions"]["promises nothing"].receipts == 1
+
+
 def test_acks_that_were_durable_late(audited):
     late = {row.entry_id: row.is_late for row in audited["acks"] if row.topic == "late"}
     assert late == {0: True, 1: False}
     assert audited["subscriptions"]["late"].acks_late == 1
     assert audited["subscriptions"]["late"].verdict == "fine"
+
+
+def test_the_subscription_that_is_asked_for(spark):
+    def of(subscription, rows):
+        journal = spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns))
+        options = {"path": "data"} | ({"subscription": subscription} if subscription else {})
+        return [row.subscription for row in chosen(DataAddress(options), journal).collect()]
+
+    rows = told("two").subscribe("other", 1, -1).rows
+    with small_plans(spark):
+        assert of("s", rows) == [None, "s", None, None]
+        assert of(None, rows) == [None, "s", None, None, "other"]
+        with pytest.raises(ConfigurationError, match="tells of a subscription 'nobody'"):
+            of("nobody", rows)
+        with pytest.raises(ConfigurationError, match="data: there is no delivery journal"):
+            of(None, [])

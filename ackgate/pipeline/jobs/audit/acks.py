@@ -19,7 +19,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
-from ackgate.pipeline.jobs.audit.journal import SUBSCRIPTION, events_of
+from ackgate.pipeline.jobs.audit.journal import SUBSCRIPTION, events_of, version_block
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
@@ -39,8 +39,6 @@ DURABILITIES: Final = ("persisted", "persisted_untold", "pending", "never_persis
 LATE_US: Final = 1_000_000
 """An ack that became durable so long after it was made is late."""
 
-_VERSIONS_IN_BLOCK: Final = 65_536
-
 
 def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) -> DataFrame:
     """ACKS_COLUMNS: a row for each acked event.
@@ -48,7 +46,7 @@ def acks(journal: DataFrame, of_topics: DataFrame, *, late_us: int = LATE_US) ->
     Late is one that was durable late, and one that is not yet after as long a time.
     """
     keys = (*SUBSCRIPTION, "owner_epoch")
-    blocked = journal.withColumn("block", f.floor(f.col("version") / _VERSIONS_IN_BLOCK))
+    blocked = journal.withColumn("block", version_block())
     rows = events_of(blocked, "acked").select(
         *keys, "consumer", "ledger_id", "entry_id", "at", "version", "block"
     )

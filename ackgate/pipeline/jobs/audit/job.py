@@ -10,7 +10,7 @@ from ackgate.pipeline.job import JobSummary, SummaryTable
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.pipeline.job import DataFrame, JobRun
+    from ackgate.pipeline.job import DataAddress, DataFrame, JobRun
     from ackgate.pipeline.jobs.audit.report import Audit
 
 REPORT_FILE: Final = "report.html"
@@ -36,6 +36,8 @@ _ACKS: Final = (
     "acks_pending",
     "acks_never_persisted",
     "acks_late",
+    "receipts",
+    "receipts_early",
 )
 _SHOWN: Final = (
     "topic",
@@ -85,12 +87,7 @@ class AuditJob:
             late_us=_microseconds(run.arguments.late_ms, 1_000, "--late-ms"),
         )
         run.progress("the delivery journals")
-        journal = run.read("delivery_journal", columns=",".join(JOURNAL_COLUMNS))
-        if journal.isEmpty():
-            raise ConfigurationError(
-                f"{run.data.path}: there is no delivery journal; deliveryJournalEnabled makes a "
-                "broker write one"
-            )
+        journal = chosen(run.data, run.read("delivery_journal", columns=",".join(JOURNAL_COLUMNS)))
         with audit(journal, limits, run.progress) as result:
             run.progress("the results are written")
             run.write("duplicates", result.duplicates())
@@ -98,12 +95,30 @@ class AuditJob:
             run.write("losses", result.losses())
             run.write("out_of_order", result.out_of_order())
             run.write("late_acks", result.late_acks())
+            run.write("early_receipts", result.early_receipts())
             run.write("topics", result.by_topic())
             run.write("subscriptions", result.by_subscription())
             run.write("consumers", result.by_consumer())
             run.write("hours", result.by_hour())
             run.progress("the report")
             return _reported(run, result)
+
+
+def chosen(data: DataAddress, journal: DataFrame) -> DataFrame:
+    """Of the subscription that was asked for, if one was. Raises `ConfigurationError` for no events."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - Spark
+
+    if journal.isEmpty():
+        raise ConfigurationError(
+            f"{data.path}: there is no delivery journal; deliveryJournalEnabled makes a "
+            "broker write one"
+        )
+    wanted = data.options.get("subscription")
+    if wanted is None:
+        return journal
+    if journal.where(f.col("subscription") == wanted).isEmpty():
+        raise ConfigurationError(f"no delivery journal tells of a subscription {wanted!r}")
+    return journal.where(f.col("subscription").isNull() | (f.col("subscription") == wanted))
 
 
 def _microseconds(value: float, unit_us: int, option: str) -> int:

@@ -41,6 +41,8 @@ SUBSCRIPTION: Final = ("topic", "subscription")
 ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")
 POSITION: Final = ("ledger_id", "entry_id")
 
+_VERSIONS_IN_BLOCK: Final = 65_536
+
 NO: Final = False
 YES: Final = True
 """For `coalesce`, where there is nothing to compare."""
@@ -85,6 +87,11 @@ def is_rewound(since: Expression, until: Expression) -> Expression:
             & f.coalesce(each["behind"] < position(), f.lit(YES))
         ),
     )
+
+
+def version_block() -> Expression:
+    """Versions by thousands: a window each."""
+    return f.floor(f.col("version") / _VERSIONS_IN_BLOCK)
 
 
 def events_of(journal: DataFrame, *kinds: str) -> DataFrame:

@@ -46,6 +46,7 @@ _CAUSES: Final = (
     "ack_lost",
     "unexplained",
 )
+_WRONG: Final = ("out_of_order", "findings", "ack_lost", "unexplained", "receipts_early")
 _STYLE: Final = "td:nth-child(7) small { white-space: normal; min-width: 12em; }"
 _NOTE: Final = (
     "Times are the broker's. A duplicate's cause is what happened between a delivery and the one before: "
@@ -179,7 +180,7 @@ def _table(data: PageData) -> str:
 
 
 def _row(one: Mapping[str, Any]) -> list[str]:
-    wrong = one["out_of_order"] + one["findings"] + one["ack_lost"] + one["unexplained"]
+    wrong = sum(one[name] for name in _WRONG)
     causes = [
         f"{count_text(one[cause])} {cause.replace('_', ' ')}" for cause in _CAUSES if one[cause]
     ]

@@ -28,6 +28,7 @@ from ackgate.pipeline.jobs.audit.fates import (
 )
 from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression
 from ackgate.pipeline.jobs.audit.published import expected, published
+from ackgate.pipeline.jobs.audit.receipts import receipts
 from ackgate.pipeline.jobs.audit.subscriptions import lives, persists, topics
 from ackgate.pipeline.jobs.audit.timelines import timelines
 
@@ -75,6 +76,7 @@ class Audit:
     deliveries: DataFrame
     fates: DataFrame
     acks: DataFrame
+    receipts: DataFrame
     results: DataFrame
     """All levels in one frame; see `by_subscription` and so on."""
 
@@ -105,6 +107,10 @@ class Audit:
     def late_acks(self) -> DataFrame:
         """ACKS_COLUMNS of those that became durable late, or are not yet."""
         return self.acks.where("is_late")
+
+    def early_receipts(self) -> DataFrame:
+        """RECEIPTS_COLUMNS of those that were given before the ack was durable. There must be none."""
+        return self.receipts.where("is_early")
 
     def by_topic(self) -> DataFrame:
         """A row for each topic."""
@@ -152,8 +158,9 @@ def audit(
     progress("results by topic, subscription, consumer and hour")
     ended = settled(unsettled)
     of_acks = _kept(acks(events, of_topics, late_us=limits.late_us))
-    results = _kept(_results(ended, sent, of_acks, of_topics))
-    return Audit(events, of_topics, sent, ended, of_acks, results)
+    of_receipts = _kept(receipts(events, of_topics))
+    results = _kept(_results(ended, sent, of_acks, of_receipts, of_topics))
+    return Audit(events, of_topics, sent, ended, of_acks, of_receipts, results)
 
 
 def _kept(frame: DataFrame) -> DataFrame:
@@ -166,12 +173,17 @@ def _column(latency: str, share: float) -> str:
 
 
 def _results(
-    of_fates: DataFrame, of_deliveries: DataFrame, of_acks: DataFrame, of_topics: DataFrame
+    of_fates: DataFrame,
+    of_deliveries: DataFrame,
+    of_acks: DataFrame,
+    of_receipts: DataFrame,
+    of_topics: DataFrame,
 ) -> DataFrame:
     facts = (
         _of_fates(of_fates)
         .unionByName(_of_deliveries(of_deliveries), allowMissingColumns=True)
         .unionByName(_of_acks(of_acks), allowMissingColumns=True)
+        .unionByName(_of_receipts(of_receipts), allowMissingColumns=True)
     )
     level = f.lit(len(_LEVELS) - 1)
     for number, keys in reversed(list(enumerate(_LEVELS))):
@@ -192,7 +204,8 @@ def _verdict() -> Expression:
     """Of what may seem wrong since an event is missing, nothing is sure where some are."""
     is_broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
     is_unsure = f.col("events_dropped") > 0
-    seems_broken = f.col("unexplained") + f.col("out_of_order") + f.col("findings") > 0
+    doubtful = ("unexplained", "out_of_order", "findings", "receipts_early")
+    seems_broken = sum(map(f.col, doubtful), f.lit(0)) > 0
     return (
         f.when(is_broken | (~is_unsure & seems_broken), "broken")
         .when(is_unsure | (f.col("unknown") > 0), "incomplete")
@@ -232,6 +245,10 @@ def _of_acks(of_acks: DataFrame) -> DataFrame:
     )
 
 
+def _of_receipts(of_receipts: DataFrame) -> DataFrame:
+    return of_receipts.select(*SUBSCRIPTION, "consumer", _hour("at"), "is_early")
+
+
 def _sums() -> Sequence[Expression]:
     def counts(column: str, values: Sequence[str], prefix: str = "") -> list[Expression]:
         return [f.count_if(f.col(column) == each).alias(f"{prefix}{each}") for each in values]
@@ -249,6 +266,8 @@ def _sums() -> Sequence[Expression]:
         *counts("finding", FINDINGS),
         *counts("durability", DURABILITIES, "acks_"),
         f.count_if("is_late").alias("acks_late"),
+        f.count("is_early").alias("receipts"),
+        f.count_if("is_early").alias("receipts_early"),
         *(
             f.percentile_approx(latency, share).alias(_column(latency, share))
             for latency in LATENCIES

@@ -45,6 +45,7 @@ TOPICS_COLUMNS: Final = (
     "events_dropped",
     "is_delayed_on",
     "tick_ms",
+    "is_receipt_durable",
 )
 PERSISTS_COLUMNS: Final = (*SUBSCRIPTION, "owner_epoch", "persisted_version", "persisted_whole")
 
@@ -55,8 +56,8 @@ TICK_MS: Final = 1_000
 def topics(journal: DataFrame) -> DataFrame:
     """TOPICS_COLUMNS: where each topic's journal ends, and how many events are missing in it.
 
-    And what its openings say of delayed delivery: whether it was on all the time, and how early
-    a tracker may be.
+    And what its openings say of its settings: whether delayed delivery was on all the time, how early
+    a tracker may be, and whether receipts promise durability.
     """
     dropped = f.when(f.col("event") == "dropped", f.coalesce("version", f.lit(1))).otherwise(0)
 
@@ -75,6 +76,9 @@ def topics(journal: DataFrame) -> DataFrame:
             "is_delayed_on"
         ),
         f.coalesce(f.max(tick_ms), f.lit(TICK_MS)).alias("tick_ms"),
+        f.coalesce(f.bool_and(setting("ackReceiptDurability") == "persisted"), f.lit(YES)).alias(
+            "is_receipt_durable"
+        ),
     )
 
 

@@ -8,7 +8,7 @@ COUNTS = (
     *("expected", "acked", "outstanding", "unknown", "lost", "deliveries", "duplicates"),
     *("findings", "out_of_order", "acks_late", "acks_pending", "acks_never_persisted"),
     *("nack_or_timeout", "consumer_closed", "restart", "ack_not_persisted", "outcome_dropped"),
-    *("reset", "ack_lost", "unexplained"),
+    *("reset", "ack_lost", "unexplained", "receipts_early"),
 )
 WAITS = ("to_dispatch", "to_ack", "to_durable")
 
