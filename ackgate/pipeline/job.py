@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ackgate.pipeline.data_addresses import shown_address
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +52,9 @@ class DataAddress:
 
     @property
     def path(self) -> str:
-        """The data directory, for people."""
-        return self.options.get("path", self.options.get("metadataUrl", "?"))
+        """The data directory, for people: no user and no password in it."""
+        given = self.options.get("path", self.options.get("metadataUrl", ""))
+        return ",".join(shown_address(each) for each in given.split(",")) or "?"
 
 
 @dataclass(frozen=True, slots=True)

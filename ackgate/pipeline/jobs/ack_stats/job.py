@@ -174,7 +174,7 @@ def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
     chosen = frames.named(results.stats, table[:drawn])
     page = report_page(
         ReportData(
-            source=run.data.options.get("path", ""),
+            source=run.data.path,
             table=table,
             drawn=drawn,
             subscriptions=figures["subscriptions"],
@@ -201,7 +201,7 @@ def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionStats]:
     from ackgate.pipeline.jobs.ack_stats import frames  # noqa: PLC0415
     from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats  # noqa: PLC0415
 
-    whole = frames.most_urgent(stats, drawn).collect()
+    whole = frames.most_urgent(stats.drop("open_holes"), drawn).collect()
     flat = frames.subscriptions(frames.most_urgent(stats, TABLE_ROWS_MAX)).collect()
     return [SubscriptionStats.of_row(row.asDict(recursive=True)) for row in whole + flat[drawn:]]
 
