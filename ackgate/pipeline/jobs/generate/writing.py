@@ -9,9 +9,11 @@ one that is closed keeps nothing but its last state.
 from __future__ import annotations
 
 import random
-from asyncio import Semaphore, TaskGroup
+from asyncio import Semaphore, TaskGroup, gather
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -51,8 +53,8 @@ _ENTRIES_PER_APPEND_MAX: Final = 10_000
 _PERSISTS: Final = 4
 """Writes of a cursor's state, so that it has a history."""
 
-_LEDGERS_ENDING_MAX: Final = 64
-"""That are closed side by side; more wait. Small ledgers spend their time waiting for the disk."""
+_LEDGERS_AT_ONCE_MAX: Final = 64
+"""That are made, or closed, side by side. Small ledgers spend their time waiting for the disk."""
 
 _OWNER_EPOCH: Final = 1
 
@@ -101,13 +103,19 @@ async def write_data(directory: Path, plan: GeneratePlan, tell: Callable[[str], 
 
 
 class _Clock:
-    """Time goes on with the messages."""
+    """Time goes on with the messages; for tasks side by side, with those of each."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
+        self._of_task: ContextVar[int | None] = ContextVar("now_ms", default=None)
+
+    def set_for_task(self, now_ms: int) -> None:
+        """What it is for the task that calls this, and for nobody else."""
+        self._of_task.set(now_ms)
 
     def __call__(self) -> int:
-        return self.now_ms
+        of_task = self._of_task.get()
+        return self.now_ms if of_task is None else of_task
 
 
 class _Writing:
@@ -149,28 +157,38 @@ class _Writing:
         )
 
     async def _ledgers(self, path: str, topic: TopicPlan) -> list[MessageLedgerRecord]:
-        """Begun one after the other, so that they are the same every time; ended side by side."""
-        maker, ends = EntryMaker(topic), Semaphore(_LEDGERS_ENDING_MAX)
+        """Made and ended side by side, filled one after the other: the same every time."""
+        maker, ends = EntryMaker(topic), Semaphore(_LEDGERS_AT_ONCE_MAX)
+        ledgers = topic.ledgers()
+        under_way = []
         async with TaskGroup() as group:
-            under_way = []
-            for first, count in topic.ledgers():
-                await ends.acquire()
-                writer, opened_ms, last = await self._begin(path, maker, first, count)
-                times = opened_ms, self._clock.now_ms
-                ending = group.create_task(_end(writer, last, count, times))
-                ending.add_done_callback(lambda _: ends.release())
-                under_way.append(ending)
+            while some := list(islice(ledgers, _LEDGERS_AT_ONCE_MAX)):
+                writers = await gather(*(self._created(path, first) for first, _ in some))
+                for writer, (first, count) in zip(writers, some, strict=True):
+                    await ends.acquire()
+                    last = await self._filled(writer, maker, first, count)
+                    times = self._time_ms(first), self._time_ms(first + count)
+                    ending = group.create_task(_ended(writer, last, count, times))
+                    ending.add_done_callback(lambda _: ends.release())
+                    under_way.append(ending)
+        self._clock.now_ms = self._time_ms(topic.entries)
         return [ending.result() for ending in under_way]
 
-    async def _begin(
-        self, path: str, maker: EntryMaker, first: int, count: int
-    ) -> tuple[LedgerWriter, int, AppendTicket | None]:
-        """All entries are on their way; the last of them may not have arrived."""
-        opened_ms = self._clock.now_ms
+    def _time_ms(self, entries: int) -> int:
+        """When so many of a topic's entries had been sent."""
+        return self._plan.start_ms + entries * self._plan.batch_size // MESSAGES_PER_MS
+
+    async def _created(self, path: str, first: int) -> LedgerWriter:
+        self._clock.set_for_task(self._time_ms(first))
         options = ledger_options(path, self._settings)
-        writer = await self._client.create(
+        return await self._client.create(
             replace(options, custom_metadata={TOPIC_PATH_KEY: path.encode()})
         )
+
+    async def _filled(
+        self, writer: LedgerWriter, maker: EntryMaker, first: int, count: int
+    ) -> AppendTicket | None:
+        """All entries are on their way; the last of them may not have arrived."""
         step = self._entries_per_append()
         under_way: AppendTicket | None = None
         for at in range(first, first + count, step):
@@ -179,9 +197,7 @@ class _Writing:
             if under_way is not None:
                 await under_way.durable
             under_way = ticket
-        sent = (first + count) * self._plan.batch_size
-        self._clock.now_ms = self._plan.start_ms + sent // MESSAGES_PER_MS
-        return writer, opened_ms, under_way
+        return under_way
 
     def _entries_per_append(self) -> int:
         entry_bytes = self._plan.batch_size * (self._plan.payload_bytes + 32) + 64
@@ -217,7 +233,7 @@ class _Writing:
         )
 
 
-async def _end(
+async def _ended(
     writer: LedgerWriter, last: AppendTicket | None, count: int, times_ms: tuple[int, int]
 ) -> MessageLedgerRecord:
     if last is not None:
