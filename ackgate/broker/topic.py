@@ -26,7 +26,7 @@ from ackgate.broker.errors import (
     server_error,
 )
 from ackgate.broker.journal.journaling import TopicJournaling
-from ackgate.broker.journal.topic_journal import UNKNOWN_TIME, key_of_entry
+from ackgate.broker.journal.topic_journal import UNKNOWN_TIME, key_of_entry, time_of_entry
 from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -352,7 +352,7 @@ class Topic:
                     pass
         publish_time_ms, key = UNKNOWN_TIME, ""
         if self.journal is not None and metadata is not None:
-            publish_time_ms, key = metadata.publish_time, key_of_entry(metadata)
+            publish_time_ms, key = time_of_entry(metadata), key_of_entry(metadata)
         self.ledger.add(
             entry,
             num_messages,

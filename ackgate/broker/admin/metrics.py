@@ -169,14 +169,14 @@ def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
 def _journal(labelled: Labelled, journal: JournalStatistics | None) -> None:
     if journal is None:
         return
-    add, prefix = labelled.add, "ackgate_delivery_journal"
-    add(f"{prefix}_events_total", journal.events_written)
-    add(f"{prefix}_events_dropped_total", journal.events_dropped)
-    add(f"{prefix}_events_pending", journal.events_pending)
-    add(f"{prefix}_blocks_total", journal.blocks_written)
-    add(f"{prefix}_bytes_total", journal.bytes_written)
-    add(f"{prefix}_failures_total", journal.failures)
-    add(f"{prefix}_stopped", journal.is_stopped)
+    add = labelled.add
+    add("ackgate_delivery_journal_events_total", journal.events_written)
+    add("ackgate_delivery_journal_events_dropped_total", journal.events_dropped)
+    add("ackgate_delivery_journal_events_pending", journal.events_pending)
+    add("ackgate_delivery_journal_blocks_total", journal.blocks_written)
+    add("ackgate_delivery_journal_bytes_total", journal.bytes_written)
+    add("ackgate_delivery_journal_failures_total", journal.failures)
+    add("ackgate_delivery_journal_stopped", journal.is_stopped)
 
 
 def _subscription(labelled: Labelled, stats: SubscriptionStats) -> None:

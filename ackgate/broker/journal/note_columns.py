@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ackgate.broker.journal.notes import (
+        Column,
         DispatchedNote,
         DroppedNote,
         MixedAcksNote,
@@ -99,15 +100,18 @@ class _Rows:
         """A value of each note, for all of its rows."""
         return np.repeat(np.asarray(values, dtype=np.int64), self.counts)
 
-    def join(self, columns: Sequence[Sequence[int] | None]) -> Ints:
+    def join(self, columns: Sequence[Column | None]) -> Ints:
         """Numbers of each note, one for a row; None: 0 for all of them."""
-        pieces: Iterable[Iterable[int]] = columns  # type: ignore[assignment]  # but for the next line
         if None in columns:
-            pieces = (
-                repeat(0, count) if column is None else column
+            columns = [
+                bytes(8 * count) if column is None else column  # type: ignore[misc]  # both are bytes
                 for column, count in zip(columns, self.counts.tolist(), strict=True)
-            )
-        return np.fromiter(chain.from_iterable(pieces), np.int64, self.total)
+            ]
+        return _joined(columns)  # type: ignore[arg-type]  # as just seen
+
+
+def _joined(columns: Sequence[Column]) -> Ints:
+    return np.frombuffer(b"".join(columns), dtype=np.int64)
 
 
 class _Words(Generic[WordT]):
@@ -208,7 +212,12 @@ class _Block:
 
     def positions(self, rows: Ints, positions: Iterable[tuple[int, int]]) -> None:
         """A position for each row."""
-        flat = np.fromiter(chain.from_iterable(positions), np.int64, 2 * rows.size)
+        self.flat_positions(
+            rows, np.fromiter(chain.from_iterable(positions), np.int64, 2 * rows.size)
+        )
+
+    def flat_positions(self, rows: Ints, flat: Ints) -> None:
+        """A position for each row, as ledger and entry id in turn."""
         self.number("ledger_id", rows, flat[0::2])
         self.number("entry_id", rows, flat[1::2])
 
@@ -263,34 +272,32 @@ def _fill_published(block: _Block, notes: Sequence[PublishedNote], rows: _Rows) 
     ledger_ids, entry_ids = zip(*firsts, strict=True)
     block.number("ledger_id", at, rows.spread(ledger_ids))
     block.number("entry_id", at, rows.spread(np.array(entry_ids) - rows.starts) + at)
-    block.texts("producer", at, list(chain.from_iterable(producers)))
+    names = (
+        repeat(each[0], count) if len(each) == 1 else each
+        for each, count in zip(producers, rows.counts.tolist(), strict=True)
+    )
+    block.texts("producer", at, list(chain.from_iterable(names)))
     block.number("batch_size", at, rows.join(batch_sizes))
     block.number("entry_bytes", at, rows.join(sizes))
     deliver_at = rows.join(deliver_ats)
     block.some_numbers("deliver_at_ms", at, deliver_at, deliver_at > 0)
-    publish_times = _int64s(list(chain.from_iterable(times)))
+    publish_times = rows.join(times)
     block.some_numbers("publish_time_ms", at, publish_times, publish_times >= 0)
-    if any(map(any, keys)):
-        block.texts("key", at, [key or None for key in chain.from_iterable(keys)])
-
-
-def _int64s(values: Sequence[int]) -> Ints:
-    """As they are; what no 64 bits with a sign hold (clients may say anything) as the largest."""
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array([min(value, _INT64_MAX) for value in values], dtype=np.int64)
+    for start, count, of_note in zip(rows.starts.tolist(), rows.counts.tolist(), keys, strict=True):
+        if of_note is not None:
+            words = [key or None for key in of_note]
+            block.texts("key", np.arange(start, start + count), words)
 
 
 def _fill_dispatched(block: _Block, notes: Sequence[DispatchedNote], rows: _Rows) -> None:
-    _, _, _, subscriptions, consumers, positions, batch_sizes, counts, masks, deliver_ats = zip(
+    _, _, _, subscriptions, consumers, flats, batch_sizes, counts, masks, deliver_ats = zip(
         *notes, strict=True
     )
     at = rows.all
     block.kind(at, EventKind.DISPATCHED)
     block.spread_text("subscription", rows, subscriptions)
     block.spread_text("consumer", rows, consumers)
-    block.positions(at, chain.from_iterable(positions))
+    block.flat_positions(at, _joined(flats))
     block.number("batch_size", at, rows.join(batch_sizes))
     redeliveries = rows.join(counts)
     block.number("redelivery_count", at, redeliveries)
@@ -322,9 +329,7 @@ def _mask_dispatched(
 
 def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows) -> None:
     _, _, _, subscriptions, consumers, flats, versions, at_once = zip(*notes, strict=True)
-    flat = np.fromiter(chain.from_iterable(flats), np.int64, 2 * rows.total)
-    block.number("ledger_id", rows.all, flat[0::2])
-    block.number("entry_id", rows.all, flat[1::2])
+    block.flat_positions(rows.all, _joined(flats))
     _fill_acks(block, rows, subscriptions, consumers, versions)
     _tell_calls(block, rows, at_once)
 

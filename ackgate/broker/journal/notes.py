@@ -13,11 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Mapping, Sequence
 
     from ackgate.cursor.position import Position
     from ackgate.cursor.unacked_entries import Span
     from ackgate.persistence.delivery_columns import EventKind
+
+Column: TypeAlias = "array[int]"
+"""Numbers of a note, by type code ``q``. They are put together while they are at hand anyway, in one
+piece: lists of what the call was about would be met again when they are cold, and by the garbage
+collector again and again."""
 
 ROW: Final = 0
 PUBLISHED: Final = 1
@@ -46,14 +52,15 @@ class PublishedNote(NamedTuple):
     time_us: int
     first: Position
     producers: Sequence[str]
-    batch_sizes: Sequence[int]
-    entry_bytes: Sequence[int]
-    deliver_at_ms: Sequence[int]
+    """One for each entry, or just one that is all of theirs."""
+    batch_sizes: Column
+    entry_bytes: Column
+    deliver_at_ms: Column
     """0: at once."""
-    publish_times_ms: Sequence[int]
+    publish_times_ms: Column
     """Below 0: not known."""
-    keys: Sequence[str]
-    """Empty: none."""
+    keys: Sequence[str] | None
+    """Empty: none. None: none of them has any."""
 
 
 class DispatchedNote(NamedTuple):
@@ -64,13 +71,14 @@ class DispatchedNote(NamedTuple):
     time_us: int
     subscription: str
     consumer: str
-    positions: Sequence[Position]
-    batch_sizes: Sequence[int]
-    redelivery_counts: Sequence[int] | None
+    flat: Column
+    """Ledger and entry ids in turn."""
+    batch_sizes: Column
+    redelivery_counts: Column | None
     """None: all never."""
     unacked_masks: Sequence[int | None] | None
     """None: all whole."""
-    deliver_at_ms: Sequence[int] | None
+    deliver_at_ms: Column | None
     """Of a replay; None: it was a normal read."""
 
 
@@ -82,9 +90,8 @@ class WholeAcksNote(NamedTuple):
     time_us: int
     subscription: str
     consumer: str | None
-    flat: tuple[int, ...]
-    """Ledger and entry ids in turn. No positions: those would outlive the call that brought them,
-    and the garbage collector would look at each of them again and again."""
+    flat: Column
+    """Ledger and entry ids in turn."""
     version: int
     at_once: bool
 

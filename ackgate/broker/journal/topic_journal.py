@@ -12,6 +12,7 @@ sequence numbers.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_TIME: Final = -1
+
+_INT64_MAX: Final = 2**63 - 1
 
 
 class Published(Protocol):
@@ -219,18 +222,20 @@ class TopicJournal:
 
     def note_published(self, entries: Sequence[Entry], contexts: Sequence[Published]) -> None:
         """Producers have receipts for these entries, which lie behind each other."""
+        names = [context.producer.name for context in contexts]
+        keys = [context.key for context in contexts]
         self._append(
             PublishedNote(
                 forms.PUBLISHED,
                 len(entries),
                 self._clock_us(),
                 entries[0].position,
-                [context.producer.name for context in contexts],
-                [entry.message_count for entry in entries],
-                [len(entry.payload) for entry in entries],
-                [entry.deliver_at_ms for entry in entries],
-                [context.publish_time_ms for context in contexts],
-                [context.key for context in contexts],
+                names[:1] if names.count(names[0]) == len(names) else names,
+                array("q", [entry.message_count for entry in entries]),
+                array("q", [len(entry.payload) for entry in entries]),
+                array("q", [entry.deliver_at_ms for entry in entries]),
+                array("q", [context.publish_time_ms for context in contexts]),
+                keys if any(keys) else None,
             )
         )
 
@@ -253,11 +258,11 @@ class TopicJournal:
                 self._clock_us(),
                 subscription,
                 consumer,
-                positions,
-                batch_sizes,
-                redelivery_counts,
+                array("q", chain.from_iterable(positions)),
+                array("q", batch_sizes),
+                None if redelivery_counts is None else array("q", redelivery_counts),
                 unacked_masks,
-                deliver_at_ms,
+                None if deliver_at_ms is None else array("q", deliver_at_ms),
             )
         )
 
@@ -281,7 +286,7 @@ class TopicJournal:
                 self._clock_us(),
                 subscription,
                 consumer,
-                tuple(chain.from_iterable(positions)),
+                array("q", chain.from_iterable(positions)),
                 version,
                 at_once,
             )
@@ -467,6 +472,11 @@ class TopicJournal:
 
     def _row(self, kind: EventKind, **columns: Any) -> None:  # noqa: ANN401 - by column
         self._append(RowNote(forms.ROW, 1, self._clock_us(), kind, columns))
+
+
+def time_of_entry(metadata: MessageMetadata) -> int:
+    """When it was published, by the producer's clock; clients may say anything."""
+    return min(metadata.publish_time, _INT64_MAX)
 
 
 def key_of_entry(metadata: MessageMetadata) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BLOCK_EVENTS_MAX: Final = 8_192
+BLOCK_EVENTS_MAX: Final = 16_384
 """Events of one block, unless one note has more: a few milliseconds of work."""
 
 BLOCK_SECONDS_MAX: Final = 10.0
