@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
 from ackgate.pipeline.jobs.what_if.events import events_of
@@ -15,6 +18,8 @@ from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from ackgate.testing.faults import Fault
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
+
+EXAMPLES = int(os.environ.get("ACKGATE_EXAMPLES", "10"))
 
 BASE = {
     "dispatcherPauseOnAckStatePersistentEnabled": "true",
@@ -60,6 +65,41 @@ def test_recorded_settings_reproduce_what_was_recorded(seed, changes):
     assert replay.differences.writes_compared > 10
     assert replay.coverage.events == sum(map(len, blocks))
     assert replay.coverage.events_skipped == 0
+
+
+ANY_SETTINGS = st.fixed_dictionaries(
+    {
+        "managedLedgerMaxUnackedRangesToPersist": st.sampled_from(["0", "4", "25", "1000"]),
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore": st.sampled_from(["3", "1000"]),
+        "managedLedgerMaxBatchDeletedIndexToPersist": st.sampled_from(["0", "3", "10000"]),
+        "dispatcherPauseOnAckStateStrictEnabled": st.sampled_from(["true", "false"]),
+        "managedLedgerCursorMaxEntriesPerLedger": st.sampled_from(["1", "15", "50000"]),
+        "cursorDeltasPerSnapshotMax": st.sampled_from(["0", "5", "1000"]),
+        "cursorDeltaBytesPerSnapshotMax": st.sampled_from(["0", "500", "1048576"]),
+        "cursorRecoveryScanEntriesMax": st.sampled_from(["3", "10000"]),
+        "managedCursorInfoCompressionType": st.sampled_from(["NONE", "LZ4", "ZSTD", "SNAPPY"]),
+        "managedCursorInfoCompressionThresholdInBytes": st.sampled_from(["0", "256"]),
+        "managedLedgerDefaultMarkDeleteRateLimit": st.sampled_from(["0", "5"]),
+        "ackPersistLingerMs": st.sampled_from(["0", "2", "50"]),
+    }
+)
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a seed does not shrink
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    texts=ANY_SETTINGS,
+    failing=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_any_settings_reproduce_any_traffic(seed, texts, failing):
+    rates = {Fault.FAIL: failing, Fault.LATE_ANSWER: 0.4}
+    blocks = traffic(seed, {**BASE, **texts}, steps=80, rates=rates)
+    assert replayed(blocks, pieces=Random(seed)).differences.rows == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,6 +9,7 @@ crosses one of its marks, and of where the counts stand when a write is durable.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,9 +44,15 @@ class _Told(NamedTuple):
 
     time_us: int
     order: int
+    """Of facts of one time: call 0, budget 1, write 2, failing 3, change of type 4."""
     place: int
     """Index of the call, write, failing, budget or type change."""
     calls: int
+
+    def is_told_with(self, other: _Told) -> bool:
+        """Whether the gate has heard of both before anybody asks what it says now."""
+        is_one_call = (self.time_us, self.calls) == (other.time_us, other.calls)
+        return is_one_call and (self.order, other.order) == (0, 1)
 
 
 class ReplayedGate:
@@ -74,10 +81,12 @@ class ReplayedGate:
         """When it shut and opened within the tape."""
         edges: list[GateEdge] = []
         budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
-        for told in self._facts(tape, written, budgets):
+        facts = self._facts(tape, written, budgets)
+        for told, following in zip_longest(facts, facts[1:]):
             edges += self._advance(told.time_us, told.calls)
             self._tell(told, tape, written, budgets)
-            edges += self._edges(told.time_us, told.calls)
+            if following is None or not told.is_told_with(following):
+                edges += self._edges(told.time_us, told.calls)
         edges += self._advance(tape.end_us, len(tape))
         if len(tape):
             self._counts = (int(tape.ranges[-1]), int(tape.batch_indexes[-1]))
@@ -94,9 +103,9 @@ class ReplayedGate:
             for call in self._crossings(tape).tolist()
         ]
         for order, each in (
-            (1, [(write.durable_us, write.calls) for write in written.writes]),
-            (2, [(failing.time_us, failing.calls) for failing in written.failings]),
-            (3, [(change.time_us, change.calls) for change in budgets]),
+            (2, [(write.durable_us, write.calls) for write in written.writes]),
+            (3, [(failing.time_us, failing.calls) for failing in written.failings]),
+            (1, [(change.time_us, change.calls) for change in budgets]),
             (4, [(change.time_us, change.calls) for change in tape.type_changes]),
         ):
             facts += [_Told(time, order, i, calls) for i, (time, calls) in enumerate(each)]
@@ -129,7 +138,7 @@ class ReplayedGate:
                 int(tape.batch_indexes[told.calls - 1]),
             )
         self._observe(told.time_us)
-        if told.order == 1:
+        if told.order == 2:
             outcome = written.writes[told.place].outcome
             gate.persisted(
                 ranges_persisted=outcome.ranges_persisted,
@@ -139,9 +148,9 @@ class ReplayedGate:
                 ranges_in_memory=outcome.ranges_in_memory,
                 now_ms=now_ms,
             )
-        elif told.order == 2:
-            gate.persist_failing(written.failings[told.place].since_ms, now_ms)
         elif told.order == 3:
+            gate.persist_failing(written.failings[told.place].since_ms, now_ms)
+        elif told.order == 1:
             gate.budget(1 if list(budgets)[told.place].is_left else 0, now_ms)
         elif told.order == 4:
             type_name = tape.type_changes[told.place].type_name

@@ -108,12 +108,12 @@ class RecordedMoments:
         outcome, writes = recorded.outcome, self._writes
         if self._failed and outcome.is_ledger_begun:
             writes.lose_ledger()
-        elif self._failed and not outcome.is_delta:
-            writes.fail_to_roll(now_ms)
         begins = writes.is_ledger_full(began + AGE_SLACK_SECONDS)
-        if self._has_recorded_settings:
-            # One that is full and was written on could not be replaced then.
-            begins = begins and outcome.is_ledger_begun
+        is_kept = begins and not outcome.is_ledger_begun
+        if self._has_recorded_settings and is_kept:
+            begins = False  # it is full, and could not be replaced then
+        if not outcome.is_delta and (self._failed or is_kept):
+            writes.fail_to_roll(now_ms)
         return writes.to_ledger(began, now_ms, begins=begins)
 
     def _play_to(self, version: int) -> None:

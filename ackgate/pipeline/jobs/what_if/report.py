@@ -113,7 +113,7 @@ def _variants_table(data: ReportData, numbers: Mapping[str, str]) -> str:
 def _variant_row(row: Mapping[str, Any], number: str) -> list[str]:
     paced = "writes at moments of its own" if row["moments"] == "paced" else "moments as recorded"
     return [
-        cell(f"{number}  {row['variant']}", paced),
+        cell(f"{number}  {row['variant'].replace(',', ', ')}", paced),
         *_sums(row),
         cell(count_text(row["buckets_written"]), count_text(row["buckets_max"])),
         cell(bytes_text(row["delayed_bytes_written"]), bytes_text(row["delayed_memory_max"])),
@@ -178,12 +178,21 @@ def _over_time(
     plot = Plot(f"{title}, by time", unit, axis, ticks[-1])
     legend = []
     for line, variant in enumerate(shown):
-        steps = sorted(by_variant[variant], key=lambda row: row["from_ms"])
-        points = [(row[end], row[name]) for row in steps for end in ("from_ms", "until_ms")]
+        points = _points(by_variant[variant], name)
         plot.line(f"line{line}", points)
         words = RECORDED if variant == RECORDED else numbers[variant]
         legend.append(("line", f"line{line}", words))
     return plot.drawn([(tick, short_text(tick)) for tick in ticks], legend)
+
+
+def _points(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
+    """A step for each stretch of time; between two that do not touch, nobody owned a topic."""
+    points: list[tuple[float, float]] = []
+    for row in sorted(rows, key=lambda row: row["from_ms"]):
+        if points and points[-1][0] < row["from_ms"]:
+            points += [(points[-1][0], 0), (row["from_ms"], 0)]
+        points += [(row["from_ms"], row[name]), (row["until_ms"], row[name])]
+    return points
 
 
 def _side_by_side(data: ReportData, name: str, title: str, unit: str, css: str) -> str:

@@ -186,7 +186,8 @@ class _Digesting:
         walk.calls_seen += 1
         if walk.calls_seen % BYTES_LOOK_CALLS == 0:
             walk.cursor_bytes = max(walk.cursor_bytes, cursor.byte_estimate)
-        self._look_at_budgets(self._times[at])
+        if not isinstance(special, LedgerOpened | LedgerClosed):  # of which no gate is told
+            self._look_at_budgets(self._times[at])
 
     def _look_at_budgets(self, now_us: int) -> None:
         walk = self._walk
@@ -370,6 +371,8 @@ class _Digesting:
         )
 
     def _gate(self, at: int) -> None:
+        # A broker asks for the budget in each round of dispatch, of which this may be the only trace.
+        self._look_at_budgets(self._times[at])
         reasons = self._events.words["reason"].get(at) or ""
         self._gate_changes.append(
             GateChange(
