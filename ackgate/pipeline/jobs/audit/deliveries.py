@@ -41,7 +41,6 @@ from ackgate.pipeline.jobs.audit.journal import (
     is_rewound,
 )
 from ackgate.pipeline.jobs.audit.keys import with_key_split
-from ackgate.pipeline.jobs.audit.states import state_marks
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
@@ -72,6 +71,7 @@ def deliveries(
     of_timelines: DataFrame,
     of_lives: DataFrame,
     of_persists: DataFrame,
+    of_states: DataFrame,
     of_topics: DataFrame,
 ) -> DataFrame:
     """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
@@ -82,7 +82,7 @@ def deliveries(
         .join(f.broadcast(of_topics.select("topic", "is_delayed_on", "tick_ms")), "topic")
     )
     split = with_key_split(rows)
-    known = split.join(_known_acks(journal, rows), list(_DELIVERY), "left")
+    known = split.join(_known_acks(journal, of_states, rows), list(_DELIVERY), "left")
     # By itself or by a cumulative ack, whichever came first: the version grew with it.
     first = f.least("last_ack", "cumulative")
     is_of_another = first["at"]["owner_epoch"] < f.col("at.owner_epoch")
@@ -109,7 +109,7 @@ def deliveries(
     )
 
 
-def _known_acks(journal: DataFrame, rows: DataFrame) -> DataFrame:
+def _known_acks(journal: DataFrame, of_states: DataFrame, rows: DataFrame) -> DataFrame:
     """By delivery, if there is any: what cumulative acks and recovered states knew of it.
 
     `cumulative` (at, version) is the first such ack since the delivery before, `owner_had_at` when
@@ -132,7 +132,7 @@ def _known_acks(journal: DataFrame, rows: DataFrame) -> DataFrame:
         .withColumn("cumulative", f.struct("at", "version"))
         .select(*keys, "ledger_id", "entry_id", "cumulative")
         .unionByName(
-            state_marks(journal).drop("at").withColumnRenamed("from_entry_id", "range"),
+            of_states.drop("at").withColumnRenamed("from_entry_id", "range"),
             allowMissingColumns=True,
         )
     )

@@ -35,7 +35,6 @@ from ackgate.pipeline.jobs.audit.journal import (
     position,
 )
 from ackgate.pipeline.jobs.audit.order import with_order
-from ackgate.pipeline.jobs.audit.states import state_marks
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
@@ -65,8 +64,8 @@ GRACE_US: Final = 10_000_000
 def unsettled_fates(
     journal: DataFrame,
     of_timelines: DataFrame,
-    of_published: DataFrame,
     of_lives: DataFrame,
+    of_states: DataFrame,
     of_topics: DataFrame,
     *,
     grace_us: int = GRACE_US,
@@ -75,14 +74,10 @@ def unsettled_fates(
 
     The fate may be HELD_OR_LOST still; `settled` needs all rows to say which, so cache these.
     """
-    buckets = (
-        of_published.select("topic", "ledger_id")
-        .distinct()
-        .join(f.broadcast(of_lives.select(*SUBSCRIPTION)), "topic")
-    )
+    buckets = of_timelines.select(*SUBSCRIPTION, "ledger_id").distinct()
     marked = with_cover(
         _entries(of_timelines),
-        _marks(journal, of_lives),
+        _marks(journal, of_lives, of_states),
         buckets,
         keys=SUBSCRIPTION,
         bucket="ledger_id",
@@ -157,7 +152,7 @@ def _entries(of_timelines: DataFrame) -> DataFrame:
     )
 
 
-def _marks(journal: DataFrame, of_lives: DataFrame) -> DataFrame:
+def _marks(journal: DataFrame, of_lives: DataFrame, of_states: DataFrame) -> DataFrame:
     """Cumulative acks, resets, and the ranges of the state that was recovered last."""
     place = (*SUBSCRIPTION, "ledger_id", "entry_id")
     acked = cumulative_marks(journal).select(*place, f.col("at").alias("cumulative"))
@@ -165,8 +160,7 @@ def _marks(journal: DataFrame, of_lives: DataFrame) -> DataFrame:
     moved = resets.select(*SUBSCRIPTION, "mark_delete.*", f.col("at").alias("reset"))
     recovered = of_lives.select(*SUBSCRIPTION, f.col("recovered.at").alias("at"))
     ranges = (
-        state_marks(journal)
-        .where("from_entry_id is not null")
+        of_states.where("from_entry_id is not null")
         .join(f.broadcast(recovered), [*SUBSCRIPTION, "at"])
         .select(*place, f.col("from_entry_id").alias("range"))
     )

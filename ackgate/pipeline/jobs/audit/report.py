@@ -29,6 +29,7 @@ from ackgate.pipeline.jobs.audit.fates import (
 from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression
 from ackgate.pipeline.jobs.audit.published import expected, published
 from ackgate.pipeline.jobs.audit.receipts import receipts
+from ackgate.pipeline.jobs.audit.states import state_marks
 from ackgate.pipeline.jobs.audit.subscriptions import lives, persists, topics
 from ackgate.pipeline.jobs.audit.timelines import timelines
 
@@ -144,16 +145,15 @@ def audit(
     events = journal.select(*JOURNAL_COLUMNS).dropDuplicates(once).cache()
     of_topics = _kept(topics(events))
     of_lives = _kept(lives(events, of_topics))
-    of_published = published(events)
+    of_states = _kept(state_marks(events))
     progress("what happened to each entry")
-    per_entry = _kept(timelines(events, expected(of_published, of_lives)))
+    per_entry = _kept(timelines(events, expected(published(events), of_lives)))
     progress("deliveries and their causes")
-    sent = _kept(deliveries(events, per_entry, of_lives, _kept(persists(events)), of_topics))
+    of_persists = _kept(persists(events))
+    sent = _kept(deliveries(events, per_entry, of_lives, of_persists, of_states, of_topics))
     progress("what became of each entry")
     unsettled = _kept(
-        unsettled_fates(
-            events, per_entry, of_published, of_lives, of_topics, grace_us=limits.grace_us
-        )
+        unsettled_fates(events, per_entry, of_lives, of_states, of_topics, grace_us=limits.grace_us)
     )
     progress("results by topic, subscription, consumer and hour")
     ended = settled(unsettled)
