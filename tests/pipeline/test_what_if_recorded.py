@@ -82,6 +82,7 @@ def test_the_job(spark, recorded_run, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {
         "coverage",
         "differences",
+        "report.html",
         "results",
         "timeline",
     }
