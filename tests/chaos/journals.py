@@ -3,7 +3,7 @@
 Edge. A run keeps its journals as one file while its storage is still there; any number of runs are
 audited together, by one Spark session::
 
-    run ends -> keep_journals(file) ...            audited(spark, runs) -> what is wrong, in words
+    run ends -> keep_journals(file) ...   testimony(spark, runs).contradictions(runs): what is wrong
 
 The audit knows nothing of the facts, and the facts nothing of the journals. They must agree on which
 messages there are, that each reached each subscription and that all were acked at the end.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -69,56 +70,56 @@ def keep_journals(file: Path, **options: str) -> None:
                 writer.write_batch(batch)
 
 
-def audited(spark: Any, runs: Sequence[KeptRun]) -> list[str]:
-    """What the journals of these runs say that must not be, and where they do not fit the facts."""
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """What the journals say, by topic (with the run's number before it) and subscription."""
+
+    sums: Mapping[tuple[str, str], Any]
+    fates: Mapping[tuple[str, str], Mapping[tuple[int, int], str]]
+
+    def contradictions(self, runs: Sequence[KeptRun]) -> list[str]:
+        """What must not be, and where it does not fit the facts of these runs; in words."""
+        return [
+            f"{run.name}: {topic.name}, {facts.name}: {what}"
+            for number, run in enumerate(runs)
+            for topic in run.topics
+            for facts in topic.subscriptions
+            for what in self._wrong(topic, (f"{number}/{topic.name}", facts.name))
+        ]
+
+    def _wrong(self, topic: TopicFacts, subscription: tuple[str, str]) -> Iterator[str]:
+        if subscription not in self.sums:
+            yield "not in the journal"
+            return
+        sums, fates = self.sums[subscription], self.fates[subscription]
+        if sums.verdict == "broken":
+            yield f"broken: { {name: sums[name] for name in _BROKEN if sums[name]} }"
+        confirmed = {(key.ledger_id, key.entry_id) for key in topic.contents}
+        strangers = confirmed - fates.keys()
+        if strangers and not sums.events_dropped:
+            yield f"{len(strangers)} messages are not in the journal: {_shown(strangers)}"
+        left = {place for place in confirmed & fates.keys() if fates[place] not in _OF_ENDED_RUN}
+        if left:
+            found = sorted({fates[place] for place in left})
+            yield f"{len(left)} messages are not acked but {', '.join(found)}: {_shown(left)}"
+
+
+def testimony(spark: Any, runs: Sequence[KeptRun]) -> Testimony:
+    """The journals of these runs, audited."""
     frames = [
         spark.read.parquet(str(run.file)).withColumn(
             "topic", f.concat(f.lit(f"{number}/"), f.col("topic"))
         )
         for number, run in enumerate(runs)
     ]
-    journal = frames[0]
-    for frame in frames[1:]:
-        journal = journal.unionByName(frame)
+    journal = reduce(lambda one, other: one.unionByName(other), frames)
+    fates: dict[tuple[str, str], dict[tuple[int, int], str]] = defaultdict(dict)
     with small_plans(spark), audit(journal) as result:
         sums = {(row.topic, row.subscription): row for row in result.by_subscription().collect()}
-        entries: dict[tuple[str, str], dict[tuple[int, int], str]] = defaultdict(dict)
-        for row in result.fates.select(
-            "topic", "subscription", "ledger_id", "entry_id", "fate"
-        ).collect():
-            entries[row.topic, row.subscription][row.ledger_id, row.entry_id] = row.fate
-    return [
-        f"{run.name}: {topic.name}, {facts.name}: {what}"
-        for number, run in enumerate(runs)
-        for topic in run.topics
-        for facts in topic.subscriptions
-        for what in _wrong(
-            topic,
-            sums.get((f"{number}/{topic.name}", facts.name)),
-            entries[f"{number}/{topic.name}", facts.name],
-        )
-    ]
-
-
-def _wrong(
-    topic: TopicFacts,
-    sums: Any,
-    fates: Mapping[tuple[int, int], str],
-) -> Iterator[str]:
-    if sums is None:
-        yield "not in the journal"
-        return
-    counts = {name: sums[name] for name in _BROKEN if sums[name]}
-    if sums.verdict == "broken":
-        yield f"broken: {counts}"
-    confirmed = {(key.ledger_id, key.entry_id) for key in topic.contents}
-    strangers = confirmed - fates.keys()
-    if strangers and not sums.events_dropped:
-        yield f"{len(strangers)} messages are not in the journal: {_shown(strangers)}"
-    left = {place for place in confirmed & fates.keys() if fates[place] not in _OF_ENDED_RUN}
-    if left:
-        found = sorted({fates[place] for place in left})
-        yield f"{len(left)} messages are not acked but {', '.join(found)}: {_shown(left)}"
+        entries = result.fates.select("topic", "subscription", "ledger_id", "entry_id", "fate")
+        for row in entries.collect():
+            fates[row.topic, row.subscription][row.ledger_id, row.entry_id] = row.fate
+    return Testimony(sums, fates)
 
 
 def _shown(places: set[tuple[int, int]]) -> str:
