@@ -29,6 +29,8 @@ from ackgate.pipeline.planning import plan_read
 from ackgate.pipeline.readers.tasks import read_task
 from ackgate.testing.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.slow
+
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest
 IN_MEMORY = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
