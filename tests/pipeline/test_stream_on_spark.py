@@ -87,7 +87,7 @@ MESSAGES = 150
 
 def _wait_for_batches(scratch: Path, count: int, process: subprocess.Popen[bytes]) -> None:
     """Until so many batches of the stream are committed."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     commits = scratch / "checkpoint" / "commits"
     while not commits.is_dir() or len([n for n in os.listdir(commits) if n.isdigit()]) < count:
         assert process.poll() is None, (scratch / "told.txt").read_text()[-2000:]
