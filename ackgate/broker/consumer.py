@@ -184,12 +184,11 @@ class Consumer:
             if journal is not None:
                 subscription.note_acked(self.label, acks.whole)
             return
-        before = [cursor.unacked_mask(position) for position, _ in acks.parts]
-        cursor.ack_mixed(mixed)
         parts = [
-            PartialAck(position, mask, was, cursor.unacked_mask(position))
-            for (position, mask), was in zip(acks.parts, before, strict=True)
+            PartialAck(position, mask, cursor.unacked_mask(position), cursor.is_acked(position))
+            for position, mask in acks.parts
         ]
+        cursor.ack_mixed(mixed)
         journal.note_acked_mixed(subscription.name, self.label, acks.whole, parts, cursor.version)
 
     def _apply_cumulative(self, command: pb.CommandAck) -> None:

@@ -34,7 +34,7 @@ from ackgate.persistence.limits import PersistLimits
 from ackgate.persistence.planner import plan_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,10 +45,12 @@ if TYPE_CHECKING:
         MixedAcksNote,
         NackedNote,
         Note,
+        PartialAck,
         PublishedNote,
         RowNote,
         WholeAcksNote,
     )
+    from ackgate.cursor.position import Position
     from ackgate.cursor.snapshot import CursorSnapshot
 
     Ints = NDArray[np.int64]
@@ -377,35 +379,26 @@ def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows)
     for start, note in zip(rows.starts.tolist(), notes, strict=True):
         masked = [
             (start + len(note.whole) + place, mask)
-            for place, mask in enumerate(masks_after(note.parts))
+            for place, mask in enumerate(masks_after(note.parts, note.whole))
             if mask is not None
         ]
         if masked:
             block.masks(*zip(*masked, strict=True))
 
 
-def masks_after(parts: Sequence[forms.PartialAck]) -> list[int | None]:
+def masks_after(parts: Sequence[PartialAck], whole: Collection[Position] = ()) -> list[int | None]:
     """What stayed unacked after each of the acks of one call; None: the entry is acked.
 
-    The cursor tells what was before the call and after it; between them a batch may have been met
-    several times.
+    `whole`: entries that the call has acked before them. A batch may be met several times.
     """
-    together: dict[tuple[int, int], int] = {}
-    for part in parts:
-        together[part.position] = together.get(part.position, -1) & part.mask
-    now: dict[tuple[int, int], int | None] = {}
-    for part in parts:
-        if part.position in now:
-            continue
-        # Neither before nor after: it was acked already, or this call has acked the rest of it.
-        was_acked = part.before is None and part.after is None and together[part.position]
-        now[part.position] = None if was_acked else -1 if part.before is None else part.before
+    now: dict[Position, int | None] = dict.fromkeys(whole)
     left: list[int | None] = []
-    for part in parts:
-        before = now[part.position]
-        after = None if before is None else (before & part.mask) or None
-        now[part.position] = after
-        left.append(after)
+    for position, mask, before, was_acked in parts:
+        if position not in now:
+            now[position] = None if was_acked else -1 if before is None else before
+        unacked = now[position]
+        now[position] = None if unacked is None else (unacked & mask) or None
+        left.append(now[position])
     return left
 
 

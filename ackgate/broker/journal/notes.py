@@ -104,8 +104,8 @@ class PartialAck(NamedTuple):
     """As the client has it."""
     before: int | None
     """As the cursor had it before the call; None: it was not partly acked."""
-    after: int | None
-    """As the cursor has it after the call; None: it is not partly acked (any more)."""
+    was_acked: bool
+    """Whether the whole entry was acked before the call."""
 
 
 class MixedAcksNote(NamedTuple):
