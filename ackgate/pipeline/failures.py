@@ -30,6 +30,10 @@ _NO_PROGRAM: Final = re.compile(r'Cannot run program "(?P<program>[^"]+)"')
 _VERSIONS: Final = re.compile(
     r"Python in worker has different version: (?P<there>[\d.]+) than that in driver: (?P<here>[\d.]+)"
 )
+_JAVA_GONE: Final = re.compile(
+    r"Answer from Java side is empty|Error while (?:sending|receiving)|Connection refused"
+    r"|trying to connect to the Java server"
+)
 _JAVA_COMPLAINT: Final = re.compile(r"^(?:Error|Exception in thread|Invalid|Unrecognized)\b")
 
 LINE_CHARACTERS_MAX: Final = 1_000
@@ -57,6 +61,8 @@ def told_by(text: str) -> str:
     python = _PYTHON_LINE.findall(text)
     if python:
         return _cut(python[-1])
+    if _JAVA_GONE.search(text):
+        return "Spark's Java process has ended: killed, or out of memory (--driver-memory)"
     lines = [line.strip() for line in text.splitlines() if not _JAVA_FRAME.match(line)]
     return _cut(next((line for line in lines if line), "Spark failed and did not say why"))
 
@@ -79,9 +85,15 @@ def not_started(error: str, java_output: str) -> str:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether it came out of Spark or of the bridge to it. Imports neither."""
+    """Whether it came out of Spark or of the bridge to it. Imports neither.
+
+    When Java has ended, what is tidied up after that fails with an error of the system's.
+    """
+    at: BaseException | None = error
+    while isinstance(at, ConnectionError):
+        at = at.__cause__ or at.__context__
     return any(
-        kind.__module__.partition(".")[0] in {"pyspark", "py4j"} for kind in type(error).__mro__
+        kind.__module__.partition(".")[0] in {"pyspark", "py4j"} for kind in type(at).__mro__
     )
 
 

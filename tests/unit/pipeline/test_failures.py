@@ -91,3 +91,21 @@ def test_why_java_did_not_start_is_its_own_first_complaint():
         "x", 'Exception in thread "main" org.apache.spark.SparkException: No memory\n'
     )
     assert told == "Spark did not start: No memory"
+
+
+def test_a_java_that_ended_is_told_though_tidying_up_fails_after_it():
+    gone = type("Py4JNetworkError", (Exception,), {"__module__": "py4j.protocol"})
+
+    def fail():
+        try:
+            raise gone("Answer from Java side is empty")
+        finally:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    with pytest.raises(ConnectionRefusedError) as found:
+        fail()
+
+    assert is_of_spark(found.value)
+    assert not is_of_spark(ConnectionRefusedError())
+    for error in (found.value, gone("Answer from Java side is empty")):
+        assert told_by(str(error)).startswith("Spark's Java process has ended")
