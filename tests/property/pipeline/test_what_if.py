@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
+from ackgate.persistence.delivery_details import Configured, TopicPolicies, encode_detail
 from ackgate.pipeline.jobs.what_if.events import events_of
 from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
 from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
@@ -164,6 +165,7 @@ def totals(blocks, **changes):
     return {variant.name: sums for variant, _, sums, _ in found}
 
 
+GATE_KINDS = {EventKind.GATE_SHUT, EventKind.GATE_OPENED}
 LIMIT = "managedLedgerMaxUnackedRangesToPersist"
 
 
@@ -247,6 +249,28 @@ def test_the_pace_of_the_recording_is_about_what_the_model_makes_of_it(blocks):
     sums = totals(blocks, ackPersistLingerMs="3")
     assert sums["other"].writes == pytest.approx(sums["recorded"].writes, rel=0.25)
     assert sums["other"].bytes_written == pytest.approx(sums["recorded"].bytes_written, rel=0.25)
+
+
+def test_settings_that_changed_while_a_topic_was_open_hold_from_there_on(blocks):
+    """The gate is switched off where it first shuts: it opens at once, for good."""
+    rows = blocks[0].rows()
+    place = next(i for i, row in enumerate(rows) if row.kind is EventKind.GATE_SHUT)
+    off = {"dispatcherPauseOnAckStatePersistentEnabled": "false"}
+    detail = encode_detail(Configured(off, TopicPolicies()))
+    configured = DeliveryEvent(EventKind.CONFIGURED, rows[place].time_us + 1, detail=detail)
+    opened = DeliveryEvent(EventKind.GATE_OPENED, rows[place].time_us + 1, NAME)
+    told = [row for row in rows[place + 1 :] if row.kind not in GATE_KINDS]
+    changed = columns_of(
+        [*rows[: place + 1], configured, opened, *told],
+        topic=TOPIC,
+        owner_epoch=1,
+        first_sequence=0,
+    )
+    replay = replayed([changed], [Variant("on", {next(iter(off)): "true"})])
+    sums = {variant.name: each for variant, _, each, _ in replay.totals()}
+    assert replay.differences.rows == []
+    assert (sums["recorded"].pauses, sums["recorded"].paused_us) == (1, 1)
+    assert sums["on"].paused_us > 1
 
 
 def test_what_a_gap_leaves_is_told_and_not_guessed(blocks):

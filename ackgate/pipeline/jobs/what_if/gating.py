@@ -65,12 +65,14 @@ class ReplayedGate:
         self._counts = (ranges, batches)
         self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=start_us // 1000)
         self._is_shut = not self.gate.is_open
+        self._carried: list[GateEdge] = []
+        """Of what happened between two tapes."""
 
-    def configure(self, settings: Settings, now_us: int, calls: int = 0) -> list[GateEdge]:
+    def configure(self, settings: Settings, now_us: int) -> None:
         """Settings have changed, between two tapes."""
         self._settings = settings
         self.gate.configure(self._gate_settings(), now_us // 1000)
-        return list(self._edges(now_us, calls))
+        self._carried += self._edges(now_us, 0)
 
     @property
     def limit(self) -> int:
@@ -79,7 +81,7 @@ class ReplayedGate:
 
     def run(self, tape: Tape, written: TapeWrites) -> list[GateEdge]:
         """When it shut and opened within the tape."""
-        edges: list[GateEdge] = []
+        edges, self._carried = self._carried, []
         budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
         facts = self._facts(tape, written, budgets)
         for told, following in zip_longest(facts, facts[1:]):

@@ -87,13 +87,11 @@ class GateChange(NamedTuple):
 
 
 class TypeChange(NamedTuple):
-    """A first consumer came, with a type of subscription; or settings changed."""
+    """A consumer came, and with it perhaps another type of the subscription."""
 
-    sequence: int
     time_us: int
     calls: int
     type_name: str | None
-    settings: Mapping[str, str]
 
 
 class BudgetChange(NamedTuple):

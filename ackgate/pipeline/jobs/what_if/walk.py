@@ -19,7 +19,6 @@ from ackgate.errors import AckGateError
 from ackgate.persistence.delivery_columns import KINDS, EventKind
 from ackgate.persistence.delivery_details import (
     Acked,
-    Configured,
     PersistFailed,
     decode_detail,
     detail_of,
@@ -140,7 +139,6 @@ class _Digesting:
             EventKind.GATE_SHUT: self._gate,
             EventKind.GATE_OPENED: self._gate,
             EventKind.CONSUMER_ADDED: self._typed,
-            EventKind.CONFIGURED: self._configured,
         }
         by_code = [handlers.get(kind) for kind in KINDS]
         code_of_acks = KINDS.index(EventKind.ACKED)
@@ -386,16 +384,7 @@ class _Digesting:
 
     def _typed(self, at: int) -> None:
         type_name = self._events.words["reason"].get(at)
-        self._change_type(at, type_name, {})
-
-    def _configured(self, at: int) -> None:
-        detail = decode_detail(Configured, self._events.words["detail"].get(at))
-        self._change_type(at, None, detail.settings)
-
-    def _change_type(self, at: int, type_name: str | None, settings: dict[str, str]) -> None:
-        self._type_changes.append(
-            TypeChange(self._sequences[at], self._times[at], len(self._calls), type_name, settings)
-        )
+        self._type_changes.append(TypeChange(self._times[at], len(self._calls), type_name))
 
     def _acked_detail(self, text: str) -> Acked:
         known = self._walk.details
