@@ -315,7 +315,9 @@ CORRUPT: Final = Table(
     "One row for each damaged place that reading the other tables would meet.",
     (
         _long("ledger_id", "Ledger; null: not even that is known.", null=True),
-        _text("bookie", "Bookie that holds the damaged copy; null: all copies are alike.", null=True),
+        _text(
+            "bookie", "Bookie that holds the damaged copy; null: all copies are alike.", null=True
+        ),
         _text("file", "File, by path or address; `ledger N`: what all copies hold cannot be read."),
         _long("offset", "First damaged byte."),
         _long("end_offset", "Behind the last one."),
