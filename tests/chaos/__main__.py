@@ -24,7 +24,7 @@ from pathlib import Path
 from ackgate.pipeline.session import local_session
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.cluster_schedule import Trouble
-from tests.chaos.journals import KeptRun, testimony
+from tests.chaos.journals import KeptRun, witness
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.wire_load import Style
 
@@ -118,7 +118,7 @@ def _audit(run: KeptRun, directory: Path) -> list[str]:
     scratch.mkdir()
     spark = local_session("local[2]", app_name="chaos", scratch=scratch, driver_memory="2g")
     try:
-        return testimony(spark, [run]).contradictions([run])
+        return witness(spark, [run]).contradictions([run])
     finally:
         spark.stop()
 

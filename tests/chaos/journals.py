@@ -3,7 +3,7 @@
 Edge. A run keeps its journals as one file while its storage is still there; any number of runs are
 audited together, by one Spark session::
 
-    run ends -> keep_journals(file) ...   testimony(spark, runs).contradictions(runs): what is wrong
+    run ends -> keep_journals(file) ...   witness(spark, runs).contradictions(runs): what is wrong
 
 The audit knows nothing of the facts, and the facts nothing of the journals. They must agree on which
 messages there are, that each reached each subscription and that all were acked at the end.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.sql import functions as f
 
+from ackgate.persistence.delivery_details import Opened, decode_detail
 from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS
 from ackgate.pipeline.jobs.audit.report import audit
 from tests.chaos.facts import MessageKey, shown
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "journals.parquet"
 
-_BROKEN: Final = (
+BROKEN_COUNTS: Final = (
     *("lost_acked", "lost_skipped", "ack_lost", "unexplained", "out_of_order"),
     *("sent_though_acked", "too_early", "key_split", "receipts_early"),
 )
@@ -71,11 +72,14 @@ def keep_journals(file: Path, **options: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class Witness:
     """What the journals say, by topic (with the run's number before it) and subscription."""
 
     sums: Mapping[tuple[str, str], Any]
     fates: Mapping[tuple[str, str], Mapping[tuple[int, int], str]]
+    before: Mapping[str, Mapping[int, int]]
+    """By topic: how many entries of which ledgers were there when its journal began. The end of a
+    killed broker's journal is missing; the first life was short, so it may be all of it."""
 
     def contradictions(self, runs: Sequence[KeptRun]) -> list[str]:
         """What must not be, and where it does not fit the facts of these runs; in words."""
@@ -93,9 +97,14 @@ class Testimony:
             return
         sums, fates = self.sums[subscription], self.fates[subscription]
         if sums.verdict == "broken":
-            yield f"broken: { {name: sums[name] for name in _BROKEN if sums[name]} }"
+            yield f"broken: { {name: sums[name] for name in BROKEN_COUNTS if sums[name]} }"
         confirmed = {(key.ledger_id, key.entry_id) for key in topic.contents}
-        strangers = confirmed - fates.keys()
+        before = self.before.get(subscription[0], {})
+        strangers = {
+            (ledger_id, entry_id)
+            for ledger_id, entry_id in confirmed - fates.keys()
+            if entry_id >= before.get(ledger_id, 0)
+        }
         if strangers and not sums.events_dropped:
             yield f"{len(strangers)} messages are not in the journal: {_shown(strangers)}"
         left = {place for place in confirmed & fates.keys() if fates[place] not in _OF_ENDED_RUN}
@@ -104,7 +113,7 @@ class Testimony:
             yield f"{len(left)} messages are not acked but {', '.join(found)}: {_shown(left)}"
 
 
-def testimony(spark: Any, runs: Sequence[KeptRun]) -> Testimony:
+def witness(spark: Any, runs: Sequence[KeptRun]) -> Witness:
     """The journals of these runs, audited."""
     frames = [
         spark.read.parquet(str(run.file)).withColumn(
@@ -119,7 +128,13 @@ def testimony(spark: Any, runs: Sequence[KeptRun]) -> Testimony:
         entries = result.fates.select("topic", "subscription", "ledger_id", "entry_id", "fate")
         for row in entries.collect():
             fates[row.topic, row.subscription][row.ledger_id, row.entry_id] = row.fate
-    return Testimony(sums, fates)
+        opened = result.journal.where(f.col("event") == "opened").groupBy("topic")
+        first = opened.agg(f.min_by("detail", "owner_epoch").alias("detail")).collect()
+    return Witness(sums, fates, {row.topic: _ledgers(row.detail) for row in first})
+
+
+def _ledgers(opened: str) -> dict[int, int]:
+    return {ledger.ledger_id: ledger.entries for ledger in decode_detail(Opened, opened).ledgers}
 
 
 def _shown(places: set[tuple[int, int]]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.facts import MessageKey
-from tests.chaos.journals import FINISHED, testimony
+from tests.chaos.journals import FINISHED, witness
 from tests.chaos.run import ChaosRun
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
@@ -26,7 +26,7 @@ def kept_runs(pytestconfig, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told(spark, kept_runs):
-    return testimony(spark, kept_runs)
+    return witness(spark, kept_runs)
 
 
 class Stranger:
