@@ -108,9 +108,7 @@ def test_parts_joined_are_the_whole(
     count = len(whole.entry_ids)
     cuts = [0, *sorted(min(cut, count) for cut in (one, other)), count]
     parts = [
-        whole.part(first, behind)
-        for first, behind in itertools.pairwise(cuts)
-        if first < behind
+        whole.part(first, behind) for first, behind in itertools.pairwise(cuts) if first < behind
     ]
 
     again = joined(parts)
