@@ -77,9 +77,9 @@ class Witness:
 
     sums: Mapping[tuple[str, str], Any]
     fates: Mapping[tuple[str, str], Mapping[tuple[int, int], str]]
-    before: Mapping[str, Mapping[int, int]]
-    """By topic: how many entries of which ledgers were there when its journal began. The end of a
-    killed broker's journal is missing; the first life was short, so it may be all of it."""
+    before: Mapping[tuple[str, str], Mapping[int, int]]
+    """How many entries of which ledgers were there when the subscription was first told of. The end of
+    a killed broker's journal is missing; where the life was short, that may be nearly all of it."""
 
     def contradictions(self, runs: Sequence[KeptRun]) -> list[str]:
         """What must not be, and where it does not fit the facts of these runs; in words."""
@@ -99,7 +99,7 @@ class Witness:
         if sums.verdict == "broken":
             yield f"broken: { {name: sums[name] for name in BROKEN_COUNTS if sums[name]} }"
         confirmed = {(key.ledger_id, key.entry_id) for key in topic.contents}
-        before = self.before.get(subscription[0], {})
+        before = self.before.get(subscription, {})
         strangers = {
             (ledger_id, entry_id)
             for ledger_id, entry_id in confirmed - fates.keys()
@@ -128,9 +128,17 @@ def witness(spark: Any, runs: Sequence[KeptRun]) -> Witness:
         entries = result.fates.select("topic", "subscription", "ledger_id", "entry_id", "fate")
         for row in entries.collect():
             fates[row.topic, row.subscription][row.ledger_id, row.entry_id] = row.fate
-        opened = result.journal.where(f.col("event") == "opened").groupBy("topic")
-        first = opened.agg(f.min_by("detail", "owner_epoch").alias("detail")).collect()
-    return Witness(sums, fates, {row.topic: _ledgers(row.detail) for row in first})
+        first = _openings(result.journal).collect()
+    before = {(row.topic, row.subscription): _ledgers(row.detail) for row in first}
+    return Witness(sums, fates, before)
+
+
+def _openings(journal: Any) -> Any:
+    """Of each subscription the opening in whose life it is first told of."""
+    by = ["topic", "owner_epoch"]
+    told = journal.where("subscription is not null").groupBy("topic", "subscription")
+    opened = journal.where("event = 'opened'").select(*by, "detail")
+    return told.agg(f.min("owner_epoch").alias("owner_epoch")).join(opened, by)
 
 
 def _ledgers(opened: str) -> dict[int, int]:

@@ -15,7 +15,7 @@ def contradictions(fates, *, before=None, verdict="fine", events_dropped=0, **co
     topic.contents = {MessageKey(3, entry_id, 0): b"1" for entry_id in (0, 1)}
     columns = dict.fromkeys(BROKEN_COUNTS, 0) | counts
     sums = FakeRow(verdict=verdict, events_dropped=events_dropped, **columns)
-    told = Witness({("0/t", "s"): sums}, {("0/t", "s"): fates}, {"0/t": before or {}})
+    told = Witness({("0/t", "s"): sums}, {("0/t", "s"): fates}, {("0/t", "s"): before or {}})
     return told.contradictions([KeptRun("run", Path(), [topic])])
 
 
