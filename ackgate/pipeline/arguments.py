@@ -31,7 +31,9 @@ JOBS: Final = {
 FORMATS: Final = ("parquet", "csv", "json", "orc")
 
 _PACKAGE: Final = "ackgate.pipeline.jobs"
-_EPILOG: Final = "Exit codes: 0 fine, 1 failed, or something was found, 2 refused as it was asked for."
+_EPILOG: Final = (
+    "Exit codes: 0 fine, 1 failed, or something was found, 2 refused as it was asked for."
+)
 
 
 def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
