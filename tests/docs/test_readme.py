@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ackgate.broker import cli
+from ackgate.pipeline.arguments import check_arguments, parse_command
 from ackgate.testing.broker_process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,10 @@ def test_commands_are_understood(words: list[str]) -> None:
         assert set(arguments) <= targets()
     else:
         assert program in {"ackgate", ".venv/bin/ackgate"}
-        cli.command_parser().parse_args(arguments)
+        if arguments[0] == "pipeline":
+            check_arguments(*reversed(parse_command(arguments[1:])))
+        else:
+            cli.command_parser().parse_args(arguments)
 
 
 def test_ready_line_is_the_brokers(ackgate_broker: BrokerProcess) -> None:
