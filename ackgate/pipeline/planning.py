@@ -41,7 +41,9 @@ ENTRY_BYTES: Final = 1024
 ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
 TASKS_TOGETHER_MAX: Final = 500
-BYTES_TOGETHER_MAX: Final = 16 * 1024 * 1024
+BYTES_TOGETHER_MAX: Final = 64 * 1024 * 1024
+"""Parts of several ledgers that make one task of Spark. PySpark spends some 0.2 s on each task beside
+what it does (the search paths of modules are read anew, garbage is collected)."""
 
 LEDGERS_TOGETHER_MAX: Final = 5_000
 """Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
