@@ -415,8 +415,9 @@ def shown(value: object) -> str:
 
 def main() -> int:
     """Tell the story; returns the exit code."""
-    # SIGTERM tidies up, too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM tidies up, too; and Ctrl-C, even where a shell had it ignored as it started this.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     terminal = Terminal()
     began = time.monotonic()
     terminal.title(f"ackgate: no ack is forgotten. Broker and pulsar-client {pulsar.__version__}")
