@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.tables import Column, Table
 
 SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Aim for one partition's share of the files."""
+"""Aim for one task's share of the files: large ones are split, small ones put together."""
 
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "Data directories, joined by commas: paths or addresses. Bookies lie below, and the "

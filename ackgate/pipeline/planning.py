@@ -18,7 +18,7 @@ from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
-from ackgate.pipeline.options import IdRange
+from ackgate.pipeline.options import SPLIT_BYTES, IdRange
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.file_check import check_files
 from ackgate.pipeline.storage.places import find_bookies
@@ -40,10 +40,10 @@ ENTRY_BYTES: Final = 1024
 
 ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
-TASKS_TOGETHER_MAX: Final = 500
-BYTES_TOGETHER_MAX: Final = 64 * 1024 * 1024
-"""Parts of several ledgers that make one task of Spark. PySpark spends some 0.2 s on each task beside
-what it does (the search paths of modules are read anew, garbage is collected)."""
+TASKS_TOGETHER_MAX: Final = 1000
+"""Parts of several ledgers that make one task of Spark, at most; or as much as `SPLIT_BYTES`. PySpark
+spends some 0.2 s on each task beside what it does (the search paths of modules are read anew, garbage is
+collected), and a ledger takes a millisecond however small it is."""
 
 LEDGERS_TOGETHER_MAX: Final = 5_000
 """Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
@@ -87,8 +87,8 @@ def plan_read(options: SourceOptions) -> ReadPlan:
     """
     address = storage_address(options)
     bookies = find_bookies(address.bookies, password=address.password)
-    with open_catalogue(options) as catalogue:
-        planning = _Planning(catalogue, options, address, bookies)
+    with open_catalogue(options) as catalogue, OpenBookies(bookies) as opened:
+        planning = _Planning(catalogue, options, address, bookies, opened)
         return ReadPlan(bookies, list(together(planning.tasks())))
 
 
@@ -101,11 +101,13 @@ class _Planning:
         options: SourceOptions,
         address: StorageAddress,
         bookies: BookiePlaces,
+        opened: OpenBookies,
     ) -> None:
         self._catalogue = catalogue
         self._options = options
         self._address = address
         self._bookies = bookies
+        self._opened = opened
 
     def tasks(self) -> Iterator[ReadTask]:
         """Those of the table."""
@@ -203,13 +205,12 @@ class _Planning:
     def _split(self, ranges: Iterable[EntryRange]) -> Iterator[EntryRange]:
         """Large ones in parts. Files that cannot be large are not opened for it."""
         split_bytes = self._options.split_bytes
-        with OpenBookies(self._bookies) as bookies:
-            for part in ranges:
-                about = part.metadata
-                if about.state is LedgerState.CLOSED and about.length_bytes < split_bytes:
-                    yield part
-                else:
-                    yield from split_ranges(bookies, [part], split_bytes=split_bytes)
+        for part in ranges:
+            about = part.metadata
+            if about.state is LedgerState.CLOSED and about.length_bytes < split_bytes:
+                yield part
+            else:
+                yield from split_ranges(self._opened, [part], split_bytes=split_bytes)
 
     def _ranges(
         self,
@@ -231,25 +232,25 @@ class _Planning:
         self._check_empty([entry.metadata for entry in found], lasts)
         for metadata, password_check, _ in found:
             for first, last in entry_ids:
-                yield from plan_ranges(
+                parts = plan_ranges(
                     metadata,
                     min(last, lasts[metadata.ledger_id]),
                     first_entry_id=first,
                     password_check=password_check,
                 )
+                yield from map(self._opened.located, parts)
 
     def _check_empty(self, ledgers: Iterable[LedgerMetadata], lasts: Mapping[int, int]) -> None:
         """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
         open_ones = (about for about in ledgers if about.state is not LedgerState.CLOSED)
-        with OpenBookies(self._bookies) as bookies:
-            for about in open_ones:
-                if lasts[about.ledger_id] < 0:
-                    check_files(
-                        bookies,
-                        self._bookies,
-                        about.ledger_id,
-                        skips_corrupt=self._options.skips_corrupt,
-                    )
+        for about in open_ones:
+            if lasts[about.ledger_id] < 0:
+                check_files(
+                    self._opened,
+                    self._bookies,
+                    about.ledger_id,
+                    skips_corrupt=self._options.skips_corrupt,
+                )
 
 
 def merged(wanted: Sequence[IdRange] | None) -> Sequence[IdRange]:
@@ -278,7 +279,7 @@ def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
     group: list[ReadTask] = []
     size = 0
     for task in tasks:
-        is_full = size + task.bytes > BYTES_TOGETHER_MAX or len(group) >= TASKS_TOGETHER_MAX
+        is_full = size + task.bytes > SPLIT_BYTES or len(group) >= TASKS_TOGETHER_MAX
         if group and is_full:
             yield tuple(group)
             group, size = [], 0

@@ -12,6 +12,7 @@ Spark asks for the end once, and takes what the limit leaves for all that there 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -100,9 +101,9 @@ class AckgateStreamReader(DataSourceStreamReader):
         starts, stops = decode_offset(start), decode_offset(end)
         address = storage_address(self._options)
         bookies = find_bookies(address.bookies, password=address.password)
-        with open_catalogue(self._options) as catalogue:
+        with open_catalogue(self._options) as catalogue, OpenBookies(bookies) as opened:
             tasks = [
-                task
+                replace(task, ranges=tuple(map(opened.located, task.ranges)))
                 for topic, ledgers in _ledger_ends(catalogue, address, self._options).items()
                 if topic in stops
                 for task in self._tasks(

@@ -1,13 +1,15 @@
 """The files of several bookies, opened for looking.
 
 Edge: blocking; takes no lock, changes nothing, so that a broker beside it does not notice. Made once
-per task and used for all its ranges: a directory is listed again only when it has changed, or when an
-entry was not found.
+per plan and once per task. A plan lists directories and tells each range its files; a task lists them
+only for what is not in these, since among a hundred thousand ledgers that takes longer than to read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import ConfigurationError, StorageError
@@ -21,6 +23,7 @@ from ackgate.pipeline.storage.fragment_stream import FragmentStream
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Self
 
@@ -51,28 +54,36 @@ class BookieFiles:
         self._ledgers = directory / LEDGERS_DIRECTORY
         self._storage = FragmentStorage(disk, self._ledgers, _SETTINGS, os.urandom)
         self._journals = JournalView(disk, directory / JOURNAL_DIRECTORY, None)
-        self._storage.refresh()
+        self._is_listed = False
+        disk.names_stamp(self._ledgers)  # raises when the directory is gone
+
+    def names(self, ledger_id: int, *, fragment: int | None = None) -> list[str]:
+        """Of the ledger's files, as of the last listing; `fragment`: see `streams`."""
+        return [
+            str(name)
+            for name in self._listed().names(ledger_id)
+            if fragment is None or name.first_entry_id == fragment
+        ]
 
     def streams(
         self,
         ledger_id: int,
         digest: Digest,
         *,
+        names: Sequence[str] | None = None,
         fragment: int | None = None,
         first: int = 0,
         last: int | None = None,
     ) -> list[FragmentStream]:
         """The ledger's files as of the last listing, each to be read from its front.
 
-        `fragment`: only those named by a fragment that begins with this entry. `first`, `last`: the
-        entries that matter.
+        `names`: these, nothing is listed. `fragment`: only those named by a fragment that begins with
+        this entry. `first`, `last`: the entries that matter.
         """
         streams = []
-        for name in self._storage.names(ledger_id):
-            if fragment is not None and name.first_entry_id != fragment:
-                continue
+        for name in self.names(ledger_id, fragment=fragment) if names is None else names:
             try:
-                file = self._disk.open_read(self._ledgers / str(name))
+                file = self._disk.open_read(self._ledgers / name)
             except FileNotFoundError:
                 continue
             streams.append(
@@ -89,16 +100,16 @@ class BookieFiles:
 
     def fragment_file(self, ledger_id: int, fragment: int) -> DiskFile | None:
         """The file of a fragment, opened; None unless there is exactly one."""
-        names = [n for n in self._storage.names(ledger_id) if n.first_entry_id == fragment]
+        names = self.names(ledger_id, fragment=fragment)
         try:
-            return self._disk.open_read(self._ledgers / str(names[0])) if len(names) == 1 else None
+            return self._disk.open_read(self._ledgers / names[0]) if len(names) == 1 else None
         except FileNotFoundError:
             return None
 
     def found_files(self, ledger_id: int) -> list[FoundFile]:
         """The ledger's files as of the last listing, with their sizes now."""
         found = []
-        for name in self._storage.names(ledger_id):
+        for name in self._listed().names(ledger_id):
             path = self._ledgers / str(name)
             try:
                 file = self._disk.open_read(path)
@@ -110,7 +121,7 @@ class BookieFiles:
 
     def find(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
         """Copies of entries first..last, wherever they are; digests are not verified."""
-        return self._storage.read(ledger_id, first, last, is_wide=True)
+        return self._listed().read(ledger_id, first, last, is_wide=True)
 
     def find_moving(self, ledger_id: int, first: int, last: int) -> list[StoredEntry]:
         """As `find`, in journals too, and in files made since they were listed."""
@@ -118,7 +129,15 @@ class BookieFiles:
         self._journals.refresh()
         found = self._journals.read(ledger_id, first, last)
         self._storage.refresh()
+        self._is_listed = True
         return found + self.find(ledger_id, first, last)
+
+    def _listed(self) -> FragmentStorage:
+        if not self._is_listed:
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.refresh()
+            self._is_listed = True
+        return self._storage
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -155,6 +174,24 @@ class OpenBookies:
             return [file for files in found if files for file in files.found_files(ledger_id)]
         except OSError as error:
             raise StorageError(f"ledger {ledger_id}: {error.filename}: {error.strerror}") from error
+
+    def located(self, entry_range: EntryRange) -> EntryRange:
+        """The same range, and which files hold it as of the last listing. Raises `StorageError`."""
+        fragment = entry_range.fragment
+        found = {}
+        try:
+            for bookie_id in fragment.ensemble:
+                files = self.bookie(bookie_id)
+                names = files and files.names(
+                    entry_range.ledger_id, fragment=fragment.first_entry_id
+                )
+                if names:
+                    found[bookie_id] = tuple(names)
+        except OSError as error:
+            raise StorageError(
+                f"ledger {entry_range.ledger_id}: {error.filename}: {error.strerror}"
+            ) from error
+        return replace(entry_range, files=found)
 
     def digest(self, entry_range: EntryRange) -> Digest:
         """What verifies the range's entries.

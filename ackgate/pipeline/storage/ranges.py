@@ -13,6 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackgate.persistence.ledgers.ledger_password import PasswordCheck
     from ackgate.persistence.ports import Fragment, LedgerMetadata
 
@@ -26,6 +28,8 @@ class EntryRange:
     last_entry_id: int
     password_check: PasswordCheck | None = None
     """What the ledger's metadata node keeps of its password; reading digests of type MAC needs it."""
+    files: Mapping[str, tuple[str, ...]] | None = None
+    """Names of the fragment's files, by bookie. None: nobody has looked yet."""
 
     @property
     def ledger_id(self) -> int:

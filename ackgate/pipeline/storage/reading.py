@@ -101,6 +101,7 @@ class _Reading:
             self._streams += files.streams(
                 self._ledger_id,
                 self._digest,
+                names=self._names(place),
                 fragment=entry_range.fragment.first_entry_id,
                 first=entry_range.first_entry_id,
                 last=entry_range.last_entry_id,
@@ -113,10 +114,15 @@ class _Reading:
         start = self._ledger_id % size
         for place in [*range(start, size), *range(start)]:
             held = {c for c in open_classes if holds(place, c, size, self._quorum)}
-            if held and self._copies[place] is not None:
+            if held and self._copies[place] is not None and self._names(place) != ():
                 chosen.append(place)
                 open_classes -= held
         return chosen
+
+    def _names(self, place: int) -> tuple[str, ...] | None:
+        """Of the files that hold the range there, if somebody has looked."""
+        files = self._range.files
+        return None if files is None else files.get(self._ensemble[place], ())
 
     def batches(self) -> Iterator[EntryColumns]:
         """The entries, a bounded number at a time."""

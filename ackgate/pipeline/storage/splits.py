@@ -5,29 +5,28 @@ Edge: seeks in files; a file is not read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ackgate.pipeline.storage.block_search import split_entry_ids
-from ackgate.pipeline.storage.ranges import EntryRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackgate.pipeline.storage.bookie_files import OpenBookies
-
-SPLIT_BYTES: Final = 64 * 1024 * 1024
+    from ackgate.pipeline.storage.ranges import EntryRange
 
 
 def split_ranges(
-    bookies: OpenBookies, ranges: Iterable[EntryRange], *, split_bytes: int = SPLIT_BYTES
+    bookies: OpenBookies, ranges: Iterable[EntryRange], *, split_bytes: int
 ) -> Iterator[EntryRange]:
     """The same entries in the same order, in parts of about so many bytes of a file."""
     for whole in ranges:
         first, stop = whole.first_entry_id, whole.last_entry_id + 1
         inside = [i for i in _split_entry_ids(bookies, whole, split_bytes) if first < i < stop]
         for start, behind in pairwise([first, *inside, stop]):
-            yield EntryRange(whole.metadata, start, behind - 1, whole.password_check)
+            yield replace(whole, first_entry_id=start, last_entry_id=behind - 1)
 
 
 def _split_entry_ids(bookies: OpenBookies, whole: EntryRange, split_bytes: int) -> list[int]:
