@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from ackgate.errors import CallerError
 from ackgate.pipeline.options import OF_STREAMS, parse_options
 from ackgate.pipeline.planning import plan_read
-from ackgate.pipeline.readers.tasks import read_task
-from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.readers.tasks import read_tasks
 from ackgate.pipeline.tables import spark_schema
 
 if TYPE_CHECKING:
@@ -91,9 +90,7 @@ class AckgateReader(DataSourceReader):
 
     def read(self, partition: AckgatePartition) -> Iterator[Any]:
         """Called on the executors. Arrow batches. Raises `AckGateError`."""
-        with OpenBookies(partition.bookies) as bookies:
-            for task in partition.tasks:
-                yield from read_task(bookies, task, self._options)
+        return read_tasks(partition.bookies, partition.tasks, self._options)
 
 
 def chosen_columns(options: SourceOptions) -> tuple[Column, ...]:

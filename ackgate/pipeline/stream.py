@@ -23,7 +23,7 @@ from ackgate.pipeline.borders import last_confirmed
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import OF_READS
 from ackgate.pipeline.planning import ReadTask, merged, together
-from ackgate.pipeline.readers.tasks import read_task
+from ackgate.pipeline.readers.tasks import read_tasks
 from ackgate.pipeline.source import AckgatePartition
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.places import find_bookies
@@ -115,9 +115,7 @@ class AckgateStreamReader(DataSourceStreamReader):
 
     def read(self, partition: AckgatePartition) -> Iterator[Any]:
         """Called on the executors. Arrow batches. Raises `AckGateError`."""
-        with OpenBookies(partition.bookies) as bookies:
-            for task in partition.tasks:
-                yield from read_task(bookies, task, self._options)
+        return read_tasks(partition.bookies, partition.tasks, self._options)
 
     def _ends(self) -> dict[str, list[LedgerEnd]]:
         with open_catalogue(self._options) as catalogue:

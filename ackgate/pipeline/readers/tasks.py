@@ -1,4 +1,4 @@
-"""A planned task, read: its entries by way of `storage`, and Arrow of them by the table's reader.
+"""Planned tasks, read: their entries by way of `storage`, and Arrow of them by the table's reader.
 
 Edge: runs on the executors.
 """
@@ -19,13 +19,14 @@ from ackgate.pipeline.readers.delayed_index import segment_rows, stored_segments
 from ackgate.pipeline.readers.delivery_journal import event_rows
 from ackgate.pipeline.readers.ledgers import ledger_rows
 from ackgate.pipeline.readers.messages import PublishTimes, read_messages
+from ackgate.pipeline.readers.row_batches import put_together
 from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.reading import read_range
 from ackgate.pipeline.tables import table_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -37,6 +38,18 @@ if TYPE_CHECKING:
     from ackgate.pipeline.tables import Column
 
     Bookies = BookiePlaces | OpenBookies
+
+
+def read_tasks(
+    places: BookiePlaces, tasks: Iterable[ReadTask], options: SourceOptions
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these tasks, one after the other, in batches that are worth sending to Spark.
+
+    Raises `AckGateError`.
+    """
+    with OpenBookies(places) as bookies:
+        parts = (read_task(bookies, task, options) for task in tasks)
+        yield from put_together(chain.from_iterable(parts))
 
 
 def read_task(bookies: Bookies, task: ReadTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
