@@ -424,14 +424,7 @@ class Subscription:
         outcome = store.outcome
         # While writes fail, the last one that succeeded is old news, and no end of the failure.
         if outcome is not None and store.failing_since_ms is None:
-            self.gate.persisted(
-                ranges_persisted=outcome.ranges_persisted,
-                entries_dropped=outcome.entries_dropped,
-                batch_indexes_dropped=outcome.batch_indexes_dropped,
-                size_guard_hit=outcome.size_guard_hit,
-                ranges_in_memory=outcome.ranges_in_memory,
-                now_ms=now_ms,
-            )
+            self.gate.persisted(outcome, now_ms)
         self.gate.persist_failing(store.failing_since_ms, now_ms)
         self.note_gate()
         if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:

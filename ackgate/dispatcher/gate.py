@@ -31,7 +31,7 @@ import enum
 import sys
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.errors import ConfigurationError
 
@@ -50,6 +50,30 @@ class PauseReason(enum.Enum):
     SIZE_GUARD = "size-guard"
     PERSIST_FAILING = "persist-failing"
     BUDGET = "budget"
+
+
+class WrittenCounts(Protocol):
+    """What a durable write holds of the ack state, and what it left out: `PersistOutcome` is one."""
+
+    @property
+    def ranges_in_memory(self) -> int:
+        """Ack ranges of the cursor when it was written."""
+
+    @property
+    def ranges_persisted(self) -> int:
+        """How many of them were written."""
+
+    @property
+    def entries_dropped(self) -> int:
+        """Acked entries that were not written."""
+
+    @property
+    def batch_indexes_dropped(self) -> int:
+        """Partly acked entries that were not written as such."""
+
+    @property
+    def size_guard_hit(self) -> bool:
+        """Whether the metadata store's size limit has cut it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,26 +199,17 @@ class Gate:
             return False
         return self._judge(now_ms)
 
-    def persisted(
-        self,
-        *,
-        ranges_in_memory: int,
-        ranges_persisted: int,
-        entries_dropped: int,
-        batch_indexes_dropped: int,
-        size_guard_hit: bool,
-        now_ms: int,
-    ) -> bool:
-        """A write of the ack state is durable; this is what it holds and what it left out."""
-        self._ranges_at_persist = ranges_in_memory
-        self._ranges_persisted = ranges_persisted
-        self._entries_dropped = entries_dropped
-        self._batch_indexes_dropped = batch_indexes_dropped
-        self._size_guard_hit = size_guard_hit
+    def persisted(self, written: WrittenCounts, now_ms: int) -> bool:
+        """A write of the ack state is durable."""
+        self._ranges_at_persist = written.ranges_in_memory
+        self._ranges_persisted = written.ranges_persisted
+        self._entries_dropped = written.entries_dropped
+        self._batch_indexes_dropped = written.batch_indexes_dropped
+        self._size_guard_hit = written.size_guard_hit
         self._dropped_below_limit = (
-            entries_dropped > 0
-            and not size_guard_hit
-            and ranges_in_memory <= self._settings.ranges_max
+            written.entries_dropped > 0
+            and not written.size_guard_hit
+            and written.ranges_in_memory <= self._settings.ranges_max
         )
         self._failing_since_ms = None
         return self._judge(now_ms)

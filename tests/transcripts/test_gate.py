@@ -8,6 +8,7 @@ import pytest
 
 from ackgate.dispatcher.gate import Gate, GateSettings
 from tests.transcripts.runner import replay
+from tests.written_counts import Written
 
 HERE = Path(__file__).parent / "gate"
 
@@ -43,14 +44,14 @@ class Stage:
 
     def do_persisted(self, given: dict[str, str]) -> bool:
         in_memory = int(given.get("ranges", 0))
-        return self.gate.persisted(
+        written = Written(
             ranges_in_memory=in_memory,
             ranges_persisted=int(given.get("kept", in_memory)),
             entries_dropped=int(given.get("dropped", 0)),
             batch_indexes_dropped=int(given.get("partly-dropped", 0)),
             size_guard_hit=given.get("guard") == "1",
-            now_ms=self.now_ms,
         )
+        return self.gate.persisted(written, self.now_ms)
 
     def do_failing(self, given: dict[str, str]) -> bool:
         return self.gate.persist_failing(number_or_none(given["since"]), self.now_ms)

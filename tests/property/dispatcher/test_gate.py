@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ackgate.dispatcher.gate import Gate, GateSettings, PauseReason
+from tests.written_counts import Written
 
 COUNTS = st.integers(0, 6)
 SETTINGS = st.builds(
@@ -103,16 +104,8 @@ class GateMachine(RuleBasedStateMachine):
         self.odd_drop = dropped > 0 and not guard and ranges <= self.settings.ranges_max
         self.failing_since = None
         self.judge_failing()
-        self.told(
-            self.gate.persisted(
-                ranges_in_memory=ranges,
-                ranges_persisted=ranges,
-                entries_dropped=dropped,
-                batch_indexes_dropped=partly,
-                size_guard_hit=guard,
-                now_ms=self.now_ms,
-            )
-        )
+        written = Written(ranges, ranges, dropped, partly, guard)
+        self.told(self.gate.persisted(written, self.now_ms))
 
     @rule(ago_ms=st.one_of(st.none(), st.integers(0, 30)))
     def persist_failing(self, ago_ms: int | None) -> None:

@@ -146,14 +146,7 @@ class Recorder:
     def on_outcome(self) -> None:
         outcome, now_ms = self.store.outcome, self.now_ms()
         if outcome is not None and self.store.failing_since_ms is None:
-            self.gate.persisted(
-                ranges_persisted=outcome.ranges_persisted,
-                entries_dropped=outcome.entries_dropped,
-                batch_indexes_dropped=outcome.batch_indexes_dropped,
-                size_guard_hit=outcome.size_guard_hit,
-                ranges_in_memory=outcome.ranges_in_memory,
-                now_ms=now_ms,
-            )
+            self.gate.persisted(outcome, now_ms)
         self.gate.persist_failing(self.store.failing_since_ms, now_ms)
         self.note_gate()
 

@@ -141,15 +141,7 @@ class ReplayedGate:
             )
         self._observe(told.time_us)
         if told.order == 2:
-            outcome = written.writes[told.place].outcome
-            gate.persisted(
-                ranges_persisted=outcome.ranges_persisted,
-                entries_dropped=outcome.entries_dropped,
-                batch_indexes_dropped=outcome.batch_indexes_dropped,
-                size_guard_hit=outcome.size_guard_hit,
-                ranges_in_memory=outcome.ranges_in_memory,
-                now_ms=now_ms,
-            )
+            gate.persisted(written.writes[told.place].outcome, now_ms)
         elif told.order == 3:
             gate.persist_failing(written.failings[told.place].since_ms, now_ms)
         elif told.order == 1:
