@@ -34,6 +34,8 @@ from ackgate.persistence.outcome import PersistOutcome, RecoveryReport
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ackgate.cursor.managed_cursor import ManagedCursor
+
 
 @dataclass(frozen=True, slots=True)
 class MessageLedger:
@@ -114,6 +116,12 @@ class Sought:
     unacked_mask: int | None
     """Bits of the batch at `target` that stay unacked; None: no part of it was acked."""
 
+    def move(self, cursor: ManagedCursor) -> None:
+        """Do it again; so in all four."""
+        cursor.reset(self.target)
+        if self.unacked_mask is not None:
+            cursor.ack_mixed([(self.target, self.unacked_mask)])
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -122,6 +130,10 @@ class Skipped:
     mark_delete: Position
     entries: int
     """How many were skipped."""
+
+    def move(self, cursor: ManagedCursor) -> None:
+        """See `Sought.move`."""
+        cursor.skip(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,10 @@ class Cleared:
     entries: int
     """How many were not acked."""
 
+    def move(self, cursor: ManagedCursor) -> None:
+        """See `Sought.move`."""
+        cursor.clear_backlog()
+
 
 @dataclass(frozen=True, slots=True)
 class Expired:
@@ -140,6 +156,10 @@ class Expired:
     mark_delete: Position
     position: Position
     """Up to which everything was acked."""
+
+    def move(self, cursor: ManagedCursor) -> None:
+        """See `Sought.move`."""
+        cursor.ack_cumulative(self.position)
 
 
 @dataclass(frozen=True, slots=True)

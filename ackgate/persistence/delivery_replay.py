@@ -24,11 +24,8 @@ from ackgate.persistence.codec import decode_record
 from ackgate.persistence.delivery_columns import EventKind
 from ackgate.persistence.delivery_details import (
     Acked,
-    Cleared,
-    Expired,
     Opened,
-    Skipped,
-    Sought,
+    Reset,
     Subscribed,
     decode_detail,
     detail_of,
@@ -195,17 +192,9 @@ class TopicReplay:
 
     def _reset(self, event: DeliveryEvent) -> None:
         cursor = self._cursor(event)
-        match detail_of(event.kind, event.reason, event.detail):
-            case Sought(target=target, unacked_mask=mask):
-                cursor.reset(target)
-                if mask is not None:
-                    cursor.ack_mixed([(target, mask)])
-            case Skipped(entries=entries):
-                cursor.skip(entries)
-            case Cleared():
-                cursor.clear_backlog()
-            case Expired(position=position):
-                cursor.ack_cumulative(position)
+        detail = detail_of(event.kind, event.reason, event.detail)
+        assert isinstance(detail, Reset)
+        detail.move(cursor)
         self._compare(event)
 
     def _cursor(self, event: DeliveryEvent) -> ManagedCursor:

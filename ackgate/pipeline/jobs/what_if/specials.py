@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
-from ackgate.persistence.delivery_details import Cleared, Expired, Skipped, Sought
 from ackgate.pipeline.jobs.what_if.tape import grow
 
 if TYPE_CHECKING:
@@ -55,20 +54,7 @@ class Moved:
 
     def __call__(self, on: Played) -> None:
         """Move the cursor."""
-        cursor = on.cursor
-        match self.reset:
-            case Sought(target=target, unacked_mask=mask):
-                cursor.reset(target)
-                if mask is not None:
-                    cursor.ack_mixed([(target, mask)])
-            case Skipped(entries=entries):
-                cursor.skip(entries)
-            case Cleared():
-                cursor.clear_backlog()
-            case Expired(position=position):
-                cursor.ack_cumulative(position)
-            case _:
-                assert_never(self.reset)
+        self.reset.move(on.cursor)
 
 
 @dataclass(frozen=True, slots=True)
