@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ackgate.pipeline.tables import Column, Kind, arrow_schema
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -29,19 +31,13 @@ RUN_ENTRIES_MAX: Final = 65_536
 NUMBER: Final = np.dtype("<i8")
 """What the binary columns hold."""
 
-RUN_SCHEMA: Final = pa.schema(
-    [
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("first_entry_id", pa.int64(), nullable=False),
-        pa.field("entries", pa.int64(), nullable=False),
-        pa.field("entry_ids", pa.binary(), nullable=False),
-        pa.field("times_ms", pa.binary(), nullable=False),
-    ]
+RUN: Final = (
+    Column("ledger_id", Kind.LONG, "Of all its entries."),
+    Column("first_entry_id", Kind.LONG, "The lowest."),
+    Column("entries", Kind.LONG, "How many."),
+    Column("entry_ids", Kind.BINARY, "All of them, as `NUMBER`s."),
+    Column("times_ms", Kind.BINARY, "When each is to be delivered."),
 )
-RUN_COLUMNS: Final = (
-    "ledger_id bigint, first_entry_id bigint, entries bigint, entry_ids binary, times_ms binary"
-)
-"""The same for Spark."""
 
 
 class EntryRun(NamedTuple):
@@ -84,7 +80,7 @@ def _packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
             binary_slices(entry_ids, bounds),
             binary_slices(times_ms, bounds),
         ],
-        schema=RUN_SCHEMA,
+        schema=arrow_schema(RUN),
     )
 
 

@@ -23,13 +23,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
     NUMBER,
-    RUN_COLUMNS,
+    RUN,
     EntryRun,
     numbers_of,
     pack_runs,
 )
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import draft_of, keep, seal
 from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
+from ackgate.pipeline.tables import Column, Kind, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,59 +51,41 @@ ACK_COLUMNS: Final = (
     "end_entry_id",
 )
 
-WANTED_SCHEMA: Final = pa.schema(
-    [
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("first_entry_id", pa.int64(), nullable=False),
-        pa.field("delayed", pa.int64(), nullable=False),
-        pa.field("entries", pa.int64(), nullable=False),
-        pa.field("entry_ids", pa.binary(), nullable=False),
-        pa.field("keys_ms", pa.binary(), nullable=False),
-    ]
-)
-WANTED_COLUMNS: Final = (
-    "target int, ledger_id bigint, first_entry_id bigint, delayed bigint, entries bigint, "
-    "entry_ids binary, keys_ms binary"
+_TARGET: Final = Column("target", Kind.INT, "Number of the subscription (or shared index).")
+_BUCKET: Final = Column("bucket", Kind.INT, "Number of its bucket.")
+
+WANTED: Final = (
+    _TARGET,
+    Column("ledger_id", Kind.LONG, "Of the run."),
+    Column("first_entry_id", Kind.LONG, "Of the run."),
+    Column("delayed", Kind.LONG, "Entries of the run."),
+    Column("entries", Kind.LONG, "Of them, those that the target's tracker would keep."),
+    Column("entry_ids", Kind.BINARY, "These, as `NUMBER`s."),
+    Column("keys_ms", Kind.BINARY, "What the tracker sorts them by."),
 )
 
-SEALED_SCHEMA: Final = pa.schema(
-    [
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("bucket", pa.int32(), nullable=False),
-        *(
-            pa.field(name, pa.int64(), nullable=False)
-            for name in (
-                "snapshot_id",
-                "first_ledger_id",
-                "first_entry_id",
-                "last_ledger_id",
-                "last_entry_id",
-                "entries",
-                "segments",
-                "bytes",
-                "first_key_ms",
-                "last_key_ms",
-            )
-        ),
-    ]
-)
-SEALED_COLUMNS: Final = "target int, bucket int, " + ", ".join(
-    f"{field.name} bigint" for field in list(SEALED_SCHEMA)[2:]
+SEALED: Final = (
+    _TARGET,
+    _BUCKET,
+    Column("snapshot_id", Kind.LONG, "The ledger that it is for."),
+    Column("first_ledger_id", Kind.LONG, "Of its lowest entry."),
+    Column("first_entry_id", Kind.LONG, "Of its lowest entry."),
+    Column("last_ledger_id", Kind.LONG, "Of its highest entry."),
+    Column("last_entry_id", Kind.LONG, "Of its highest entry."),
+    Column("entries", Kind.LONG, "In it."),
+    Column("segments", Kind.LONG, "Of it."),
+    Column("bytes", Kind.LONG, "Of its snapshot."),
+    Column("first_key_ms", Kind.LONG, "The earliest."),
+    Column("last_key_ms", Kind.LONG, "The latest."),
 )
 
-LISTED_SCHEMA: Final = pa.schema(
-    [
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("bucket", pa.int32(), nullable=False),
-        pa.field("segment", pa.int32(), nullable=False),
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("entry_id", pa.int64(), nullable=False),
-        pa.field("key_ms", pa.int64(), nullable=False),
-    ]
-)
-LISTED_COLUMNS: Final = (
-    "target int, bucket int, segment int, ledger_id bigint, entry_id bigint, key_ms bigint"
+LISTED: Final = (
+    _TARGET,
+    _BUCKET,
+    Column("segment", Kind.INT, "Number of the bucket's segment."),
+    Column("ledger_id", Kind.LONG, "Of the entry."),
+    Column("entry_id", Kind.LONG, "The entry."),
+    Column("key_ms", Kind.LONG, "What the tracker sorts it by."),
 )
 
 
@@ -122,7 +105,7 @@ class SealPlan(NamedTuple):
 def delayed_runs(messages: DataFrame, now_ms: int) -> DataFrame:
     """The messages whose time is still to come, a row for each run of a ledger's."""
     delayed = messages.where(F.col("deliver_at_ms") > now_ms).select(*MESSAGE_COLUMNS)
-    return delayed.mapInArrow(pack_runs, RUN_COLUMNS)
+    return delayed.mapInArrow(pack_runs, spark_schema(RUN))
 
 
 def acked_ranges(ack_state: DataFrame) -> DataFrame:
@@ -145,7 +128,7 @@ def mark_deletes(ack_state: DataFrame) -> DataFrame:
 def wanted_runs(runs: DataFrame, acked: DataFrame, targets: Targets, now_ms: int) -> DataFrame:
     """What each target's tracker would keep of each run; rows without an entry tell counts."""
     joined = runs.join(acked, "ledger_id", "left")
-    return joined.mapInArrow(partial(_wanted, targets=targets, now_ms=now_ms), WANTED_COLUMNS)
+    return joined.mapInArrow(partial(_wanted, targets=targets, now_ms=now_ms), spark_schema(WANTED))
 
 
 def _wanted(
@@ -184,10 +167,9 @@ def _wanted_rows(rows: list[tuple[int, EntryRun, EntryRun]]) -> pa.RecordBatch:
         ),
         strict=True,
     )
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, WANTED_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=WANTED_SCHEMA)
+    schema = arrow_schema(WANTED)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _ranges_by_cursor(acked: pa.ListScalar) -> dict[str, AckedRanges]:
@@ -226,7 +208,8 @@ def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataF
 
 def sealed(parts: DataFrame, plan: SealPlan) -> DataFrame:
     """A line for each bucket, whose ledger entries are left in files (`sealing.keep`)."""
-    return parts.groupBy("target", "bucket").applyInArrow(partial(_seal, plan=plan), SEALED_COLUMNS)
+    buckets = parts.groupBy("target", "bucket")
+    return buckets.applyInArrow(partial(_seal, plan=plan), spark_schema(SEALED))
 
 
 def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
@@ -244,17 +227,15 @@ def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
         bucket.first_key_ms,
         bucket.last_key_ms,
     )
-    arrays = [
-        pa.array([value], field.type) for value, field in zip(values, SEALED_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=SEALED_SCHEMA)
+    schema = arrow_schema(SEALED)
+    arrays = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:
     """A row for each entry of each bucket, in the bucket's order."""
-    return parts.groupBy("target", "bucket").applyInArrow(
-        partial(_list, settings=settings), LISTED_COLUMNS
-    )
+    buckets = parts.groupBy("target", "bucket")
+    return buckets.applyInArrow(partial(_list, settings=settings), spark_schema(LISTED))
 
 
 def _list(key: tuple[Any, ...], rows: pa.Table, *, settings: BucketSettings) -> pa.Table:
@@ -271,7 +252,7 @@ def _list(key: tuple[Any, ...], rows: pa.Table, *, settings: BucketSettings) -> 
             pa.array(entry_ids),
             pa.array(keys_ms),
         ],
-        schema=LISTED_SCHEMA,
+        schema=arrow_schema(LISTED),
     )
 
 

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import Piece, RunSize
+from ackgate.pipeline.tables import Column, Kind, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-PIECE_SCHEMA: Final = pa.schema(
-    [
-        pa.field("target", pa.int32(), nullable=False),
-        pa.field("ledger_id", pa.int64(), nullable=False),
-        pa.field("first_entry_id", pa.int64(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("stop", pa.int64(), nullable=False),
-        pa.field("bucket", pa.int32(), nullable=False),
-        pa.field("snapshot_id", pa.int64(), nullable=False),
-    ]
+PIECE: Final = (
+    Column("target", Kind.INT, "Number of the subscription (or shared index)."),
+    Column("ledger_id", Kind.LONG, "Of a run."),
+    Column("first_entry_id", Kind.LONG, "Of a run."),
+    Column("start", Kind.LONG, "Of the run's entries, from this one,"),
+    Column("stop", Kind.LONG, "up to before this one."),
+    Column("bucket", Kind.INT, "Number of the bucket that takes them."),
+    Column("snapshot_id", Kind.LONG, "The ledger that it is for."),
 )
 
 
@@ -99,9 +98,7 @@ class PlannedBuckets(NamedTuple):
             (target, *piece, self.snapshot_ids[target, piece.bucket])
             for target, piece in self.pieces
         ]
-        columns = list(zip(*rows, strict=True)) or [()] * len(PIECE_SCHEMA)
-        arrays = [
-            pa.array(column, field.type)
-            for column, field in zip(columns, PIECE_SCHEMA, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=PIECE_SCHEMA)
+        schema = arrow_schema(PIECE)
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)

@@ -41,6 +41,7 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.placing import BucketToStore, P
 from ackgate.pipeline.jobs.rebuild_delayed_index.planned import PlannedBuckets, RunSizes
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import kept
 from ackgate.pipeline.options import parse_options
+from ackgate.pipeline.tables import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +218,7 @@ class Rebuild:
 
     def _sealed(self, wanted: DataFrame, planned: PlannedBuckets) -> pa.Table:
         if not planned.bucket_count:
-            return frames.SEALED_SCHEMA.empty_table()
+            return arrow_schema(frames.SEALED).empty_table()
         # Tasks need to know of these settings how records are packed, and no more.
         persistence = self._persistence.model_copy(
             update={"managed_ledger_password": SecretStr("")}
@@ -231,7 +232,7 @@ class Rebuild:
         if planned.bucket_count:
             listed = frames.listed(self._parts(wanted, planned), self._buckets)
         else:
-            listed = spark.createDataFrame([], frames.LISTED_COLUMNS)
+            listed = spark.createDataFrame([], spark_schema(frames.LISTED))
         named = F.broadcast(spark.createDataFrame(_names(targets)))
         index = listed.join(named, "target").select(*LISTED_COLUMNS)
         self._run.write("delayed_index", index)
@@ -288,7 +289,7 @@ def _mark_deletes(ack_state: DataFrame) -> MarkDeletes:
 
 
 def _in_order(sealed: pa.Table) -> pa.Table:
-    return sealed.cast(frames.SEALED_SCHEMA).sort_by(
+    return sealed.cast(arrow_schema(frames.SEALED)).sort_by(
         [("target", "ascending"), ("bucket", "ascending")]
     )
 
