@@ -95,12 +95,7 @@ def _cards(figures: Mapping[str, Any]) -> str:
 def _variants_table(data: ReportData, numbers: Mapping[str, str]) -> str:
     heads = (
         ("settings", ""),
-        ("paused", "pauses"),
-        ("written", "writes"),
-        ("snapshots", ""),
-        ("would come again", "at most"),
-        ("of it acked", "not durable"),
-        ("left out", "entries of a record"),
+        *_SUM_HEADS,
         ("delayed buckets", "at once"),
         ("their bytes", "memory"),
     )
@@ -118,6 +113,16 @@ def _variant_row(row: Mapping[str, Any], number: str) -> list[str]:
         cell(count_text(row["buckets_written"]), count_text(row["buckets_max"])),
         cell(bytes_text(row["delayed_bytes_written"]), bytes_text(row["delayed_memory_max"])),
     ]
+
+
+_SUM_HEADS: Final = (
+    ("paused", "pauses"),
+    ("written", "writes"),
+    ("snapshots", ""),
+    ("would come again", "at most"),
+    ("of it acked", "not durable"),
+    ("left out", "entries of a record"),
+)
 
 
 def _sums(row: Mapping[str, Any]) -> list[str]:
@@ -142,12 +147,7 @@ def _subscriptions_table(data: ReportData, numbers: Mapping[str, str]) -> str:
     heads = (
         ("subscription", "topic"),
         ("settings", ""),
-        ("paused", "pauses"),
-        ("written", "writes"),
-        ("snapshots", ""),
-        ("would come again", "at most"),
-        ("of it acked", "not durable"),
-        ("left out", "entries of a record"),
+        *_SUM_HEADS,
     )
     rows = [
         [cell(row["subscription"], row["topic"]), cell(numbers[row["variant"]]), *_sums(row)]
