@@ -11,6 +11,7 @@ seconds are of all of them; unlike the others they say the same on a machine tha
 
 scan       the table `messages` without payload, counted and added up by topic
 ack-stats  history, holes and forecast of every subscription, from the cursors' ledgers
+audit      the journal of a real broker, through which a client sent, received and acked that many
 size       N messages, 1,000 holes on each of two subscriptions for each 100,000 of them
 cores      the largest N on one core and on two
 skew       the largest N again, one topic with 90 % of them
@@ -30,10 +31,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.bench_broker import load
+from bench.brokers import Ackgate, running
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MESSAGES = (1_000_000, 10_000_000)
+RECORDED = (100_000, 1_000_000)
 LEDGERS = 100_000
 ENTRIES_OF_SMALL_LEDGER = 10
 MESSAGES_PER_TOPIC = 100_000
@@ -86,6 +91,12 @@ def run(
             of_job["skewed"] = measured(job, skewed, "local[2]", start)
             small = made.small_ledgers(LEDGERS)
             of_job[f"{LEDGERS:,} ledgers"] = measured(job, small, "local[2]", start)
+        start = measured("audit", made.recorded(1_000), "local[2]")
+        figures["audit"] = of_job = {"start": start}
+        for count in RECORDED:
+            of_job[f"{count:,} messages"] = measured(
+                "audit", made.recorded(count), "local[2]", start
+            )
         return figures | {"generated, seconds": made.seconds}
 
 
@@ -108,6 +119,20 @@ class _Data:
         entries = ENTRIES_OF_SMALL_LEDGER
         words = ("--topics", str(topics), "--ledger-entries", str(entries))
         return self._made(ledgers * entries, *words)
+
+    def recorded(self, messages: int) -> Path:
+        """Of a broker with the delivery journal, and a client that acks one by one."""
+        directory = self._root / f"recorded-{messages}"
+        if not directory.exists():
+            broker = Ackgate(self._root / "broker", {"deliveryJournalEnabled": "true"})
+            with running(broker):
+                url = broker.service_url
+                load("publish", url=url, topic="t", count=messages, batched=False)
+                load("consume", url=url, topic="t", count=messages)
+                broker.process.terminate()  # and not killed: the journal is whole then
+                broker.process.wait(timeout=60)
+                (broker.work / "data").rename(directory)
+        return directory
 
     def _made(self, messages: int, *words: str) -> Path:
         name = "-".join([str(messages), *(word.lstrip("-") for word in words)])
@@ -155,7 +180,8 @@ def measured(
     if job == "scan":
         figures["topics"], figures["entries"] = json.loads(told)
     else:
-        figures["records"] = json.loads(told)["figures"].get("records")
+        told_of = "deliveries" if job == "audit" else "records"
+        figures[told_of] = json.loads(told)["figures"][told_of]
     return figures | {f"{name}_mb": round(size / MB) for name, size in peaks.items()}
 
 
