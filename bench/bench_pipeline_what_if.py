@@ -24,8 +24,9 @@ from ackgate.persistence.paths import delivery_journal_path
 from ackgate.pipeline import register
 from ackgate.pipeline.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.what_if import JOB
+from ackgate.pipeline.jobs.what_if.even_feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.events import events_of
-from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant, variants_of
 from ackgate.pipeline.session import local_session
 from ackgate.testing.delivery_journals import read_stored_blocks

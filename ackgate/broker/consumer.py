@@ -159,7 +159,7 @@ class Consumer:
         else:
             cursor.ack_individual(acks.whole)
         if subscription.journal is not None and not acks.parts:
-            subscription.note_acked(self.label, acks.whole)
+            subscription.notes.acked(self.label, acks.whole)
         subscription.held.discard(acks.whole)
         self.messages_acked += len(acks.whole) + len(acks.parts)
         subscription.messages_acked += len(acks.whole) + len(acks.parts)
@@ -182,7 +182,7 @@ class Consumer:
         if journal is None or not subscription.acks_batch_indexes:
             cursor.ack_mixed(mixed)
             if journal is not None:
-                subscription.note_acked(self.label, acks.whole)
+                subscription.notes.acked(self.label, acks.whole)
             return
         parts = [
             PartialAck(position, mask, cursor.unacked_mask(position), cursor.is_acked(position))
@@ -260,11 +260,11 @@ class Consumer:
 
     async def seek(self, position: Position, unacked_mask: int | None) -> None:
         """Move the subscription so that `position` is read next."""
-        await self.subscription.reset(position, unacked_mask)
+        await self.subscription.moves.reset(position, unacked_mask)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Move the subscription to the first entry published at or after this time."""
-        await self.subscription.reset_to_time(publish_time_ms)
+        await self.subscription.moves.reset_to_time(publish_time_ms)
 
     async def last_message_id(self) -> LastMessageId:
         """The end of the topic and the mark-delete position of this subscription."""

@@ -140,7 +140,7 @@ class DispatchLoop:
                 entries_enough=subscription.topic.parts.settings.dispatcher.dispatcher_max_read_batch_size,
             )
             subscription.gate.budget(budget, subscription.topic.parts.clock_ms())
-            subscription.note_gate()
+            subscription.notes.gate()
         if subscription.gate.is_open:
             return dispatcher.next_read(has_unread=has_unread, gate_open=True, entry_budget=budget)
         last_acked = cursor.last_acked_position()
@@ -359,7 +359,7 @@ class DispatchLoop:
         self._waiting = None
         now_ms = subscription.topic.parts.clock_ms()
         subscription.gate.advance(now_ms)
-        subscription.note_gate()
+        subscription.notes.gate()
         if subscription.dispatcher is not None:
             subscription.carry_out(subscription.dispatcher.advance(now_ms))
         subscription.ask_round()

@@ -17,10 +17,10 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ackgate.broker.consumer import Consumer
+from ackgate.broker.cursor_moves import CursorMoves
 from ackgate.broker.delayed.held import HeldEntries
 from ackgate.broker.delayed.lost_entries import LostEntries
 from ackgate.broker.delayed.nacks import HeldNacks
@@ -35,19 +35,13 @@ from ackgate.broker.dispatchers import (
     gate_settings,
     make_dispatcher,
 )
-from ackgate.broker.errors import (
-    NotAllowedError,
-    PersistenceFailedError,
-    ServiceNotReadyError,
-)
-from ackgate.broker.journal.given_back import note_given_back
+from ackgate.broker.errors import NotAllowedError, ServiceNotReadyError
 from ackgate.broker.journal.store_witness import StoreWitness
-from ackgate.broker.subscription_start import resolve
-from ackgate.cursor.managed_cursor import ARRAY_PATH_POSITIONS_MIN, ManagedCursor
+from ackgate.broker.journal.subscription_notes import SubscriptionNotes
+from ackgate.cursor.managed_cursor import ManagedCursor
 from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ReadFrom, Rewind
 from ackgate.dispatcher.gate import Gate
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
-from ackgate.persistence.delivery_details import Cleared, Expired, Skipped, Sought
 from ackgate.persistence.outcome import RecoverySource
 from ackgate.persistence.paths import cursor_path
 
@@ -60,7 +54,6 @@ if TYPE_CHECKING:
     from ackgate.cursor.position import Position
     from ackgate.dispatcher.dispatcher import Dispatcher, Effect
     from ackgate.persistence.cursor_store import CursorStore
-    from ackgate.persistence.delivery_details import Reset
 
 log = logging.getLogger(__name__)
 
@@ -98,21 +91,19 @@ class Subscription:
         self.messages_out = 0
         self.bytes_out = 0
         self.messages_acked = 0
-        self.entries_expired = 0
         self.last_flow_ms = 0
         self.last_sent_ms = 0
         self.last_acked_ms = 0
         self.last_mark_delete_ms = 0
-        self.last_expired_ms = 0
         self.gate_opened_at_ms: int | None = None
+        self.moves = CursorMoves(self)
+        self.notes = SubscriptionNotes(self)
         self._dispatch_loop = DispatchLoop(self)
         self._next_key = 0
         self._messages_redelivered = 0  # for consumers that have left
         self._mark_delete_seen = cursor.mark_delete
         self._is_busy = False
         self._is_closed = False
-        self._was_gate_open = True
-        self._gate_reasons: list[str] = []
         if store is not None:
             store.on_outcome(self._on_outcome)
             if self.journal is not None:
@@ -139,43 +130,13 @@ class Subscription:
     def _begin(self, cursor: ManagedCursor, store: CursorStore | None) -> None:
         """Ack what is cancelled, and tell the journal where this begins."""
         is_new = store is None or store.report.source is RecoverySource.NEW
-        if self.journal is not None and is_new:
-            self.journal.note_subscribed(
-                self.name, cursor.mark_delete, is_durable=store is not None
-            )
-        tell = self._tell_cancelled if is_new else None
+        if is_new:
+            self.notes.new()
+        tell = self.notes.tell_cancelled if is_new else None
         if self.topic.cancelled.ack_in(cursor, tell) and store is not None:
             store.notify()
-        if self.journal is not None and store is not None and not is_new:
-            self.journal.note_recovered(self.name, store.report, cursor.snapshot())
-
-    @property
-    def _tell_cancelled(self) -> Callable[[Sequence[Position]], None] | None:
-        return None if self.journal is None else partial(self.note_acked, None, at_once=True)
-
-    def note_acked(
-        self, consumer: str | None, positions: Sequence[Position], *, at_once: bool | None = None
-    ) -> None:
-        """Tell the journal that one call has acked these whole entries."""
-        if self.journal is not None:
-            if at_once is None:
-                at_once = len(positions) >= ARRAY_PATH_POSITIONS_MIN
-            self.journal.note_acked(
-                self.name, consumer, positions, self.cursor.version, at_once=at_once
-            )
-
-    def _note_reset(self, reset: Reset) -> None:
-        if self.journal is not None:
-            self.journal.note_reset(self.name, reset, self.cursor.version)
-
-    def note_gate(self) -> None:
-        """Tell the journal if the gate has shut or opened since it was asked last."""
-        gate = self.gate
-        if self.journal is not None and gate.is_open is not self._was_gate_open:
-            self._was_gate_open = gate.is_open
-            if not gate.is_open:
-                self._gate_reasons = [reason.value for reason in gate.reasons]
-            self.journal.note_gate(self.name, self._gate_reasons, is_open=gate.is_open)
+        if not is_new:
+            self.notes.recovered()
 
     @property
     def acks_batch_indexes(self) -> bool:
@@ -240,10 +201,7 @@ class Subscription:
         consumer = Consumer(self, session, request, key)
         effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
         self.consumers[key] = consumer
-        if self.journal is not None:
-            kind = request.subscription_type.name.title()  # as Pulsar spells it: Key_Shared
-            self.journal.note_consumer_added(self.name, consumer.label, kind)
-            self.note_gate()
+        self.notes.consumer_added(consumer, request.subscription_type)
         self.carry_out(effects)
         self.ask_round()
         return consumer
@@ -252,7 +210,7 @@ class Subscription:
         """A consumer left; what it did not ack goes to the others."""
         if self.consumers.pop(consumer.key, None) is None or self.dispatcher is None:
             return
-        self._note_left(consumer)
+        self.notes.consumer_left(consumer)
         self._messages_redelivered += consumer.messages_redelivered
         self.carry_out(self.dispatcher.remove_consumer(consumer.key, self.topic.parts.clock_ms()))
         if not self.consumers and not self.is_durable:
@@ -260,11 +218,6 @@ class Subscription:
             self.topic.remove_subscription(self)
             return
         self.ask_round()
-
-    def _note_left(self, consumer: Consumer) -> None:
-        if self.journal is not None:
-            note_given_back(self, consumer, "consumer_closed")
-            self.journal.note_consumer_removed(self.name, consumer.label)
 
     def disconnect_consumers(self, service_url: str = "") -> None:
         """Send all consumers away; clients subscribe again, at this address or by a lookup."""
@@ -305,7 +258,7 @@ class Subscription:
         Returns how many were unacked. Raises `PositionError`.
         """
         acked = self.cursor.ack_individual(positions)
-        self.note_acked(None, positions)
+        self.notes.acked(None, positions)
         self.held.discard(positions)
         if self.dispatcher is not None:
             self.dispatcher.acked_many(None, positions)
@@ -329,8 +282,7 @@ class Subscription:
         """A consumer wants these again (None: all that it has not acked)."""
         if self.dispatcher is None or consumer.is_closed:
             return
-        if self.journal is not None:
-            note_given_back(self, consumer, "asked", positions)
+        self.notes.asked_again(consumer, positions)
         if self.nacks is not None and self.nacks.is_active and self.holds:
             self._hold_back(self.dispatcher, self.nacks, consumer.key, positions)
         else:
@@ -410,8 +362,7 @@ class Subscription:
         if self.gate.settings.is_strict and self.pauses:
             budget = cursor.entry_budget(self.gate.settings.ranges_max, entries_enough=1)
             self.gate.budget(budget, now_ms)
-        if self.journal is not None:
-            self.note_gate()
+        self.notes.gate()
         if self.gate.is_open and not was_open:
             self.gate_opened_at_ms = now_ms
             self.topic.parts.waits.came(self.gate)
@@ -426,7 +377,7 @@ class Subscription:
         if outcome is not None and store.failing_since_ms is None:
             self.gate.persisted(outcome, now_ms)
         self.gate.persist_failing(store.failing_since_ms, now_ms)
-        self.note_gate()
+        self.notes.gate()
         if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:
             self.topic.on_fenced(store.why_stopped)
             return
@@ -445,37 +396,6 @@ class Subscription:
         """False while the cursor is being moved, and after closing."""
         return not self._is_busy and not self._is_closed
 
-    # ---------------------------------------------------------------- moving the cursor
-
-    async def reset(self, position: Position, unacked_mask: int | None = None) -> None:
-        """Seek: read from `position` next. Returns when the new state is durable.
-
-        Consumers are sent away first, as Pulsar does; they come back by themselves.
-        """
-        async with self.paused():
-            await self.topic.until_trimmed()
-            target = resolve(self.topic.ledger, position)
-            self.cursor.reset(target)
-            mask = unacked_mask if unacked_mask and target == position else None
-            if mask is not None:
-                self.cursor.ack_mixed([(position, mask)])
-            self._note_reset(Sought(self.cursor.mark_delete, target, mask))
-            self.topic.cancelled.ack_in(self.cursor, self._tell_cancelled)
-            if self.dispatcher is not None:
-                self.dispatcher.reset()
-            self.held.rewound()
-            await self._moved()
-
-    async def clear_delayed(self) -> None:
-        """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
-
-        Consumers are sent away first, and come back by themselves. No entry is lost by this. Raises
-        `PersistenceFailedError`: not all of what is stored could be deleted yet.
-        """
-        async with self.paused():
-            self.drop_delayed()
-        await self.tracking.until_cleared()
-
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """No consumer, and nothing under way; after it they may come back."""
@@ -488,69 +408,6 @@ class Subscription:
         finally:
             self._is_busy = False
             self.ask_round()
-
-    def drop_delayed(self) -> None:
-        """Hold no delayed entry any more, and read from the first unacked one. While `paused`."""
-        self.held.clear_delayed()
-        if self.dispatcher is not None:
-            self.dispatcher.reset()
-        self.cursor.rewind()
-        self.held.rewound()
-
-    async def reset_to_time(self, publish_time_ms: int) -> None:
-        """Seek to the first entry published at or after this time."""
-        await self.reset(await self.topic.ledger.reads.first_published_at(publish_time_ms))
-
-    async def skip(self, entries: int) -> int:
-        """Ack the next `entries` unacked entries. Returns how many there were."""
-        skipped = self.cursor.skip(entries)
-        self._note_reset(Skipped(self.cursor.mark_delete, skipped))
-        await self._skipped()
-        return skipped
-
-    async def clear_backlog(self) -> int:
-        """Ack everything that the topic holds. Returns how many entries were not."""
-        cleared = self.cursor.clear_backlog()
-        self._note_reset(Cleared(self.cursor.mark_delete, cleared))
-        await self._skipped()
-        return cleared
-
-    async def expire_older_than(self, seconds: int) -> int:
-        """Ack everything published longer ago. Returns how many entries were not acked."""
-        cutoff_ms = self.topic.parts.clock_ms() - seconds * 1000
-        ledger = self.topic.ledger
-        return await self.expire_through(
-            ledger.facts.previous(await ledger.reads.first_published_at(cutoff_ms))
-        )
-
-    async def expire_through(self, position: Position) -> int:
-        """Ack everything up to this entry. Returns how many entries were not acked."""
-        self.last_expired_ms = self.topic.parts.clock_ms()
-        position = min(position, self.topic.ledger.facts.last_confirmed)
-        if position <= self.cursor.mark_delete:
-            return 0
-        before = self.cursor.backlog_entries
-        self.cursor.ack_cumulative(position)
-        self._note_reset(Expired(self.cursor.mark_delete, position))
-        expired = before - self.cursor.backlog_entries
-        self.entries_expired += expired
-        await self._skipped()
-        return expired
-
-    async def _skipped(self) -> None:
-        if self.dispatcher is not None:
-            self.dispatcher.acked_through(self.cursor.mark_delete)
-        await self._moved()
-
-    async def _moved(self) -> None:
-        self.on_acked()
-        if self.store is not None:
-            await self.store.flush()
-            if self.store.failing_since_ms is not None:
-                raise PersistenceFailedError(
-                    f"subscription {self.name} has moved, but this is not durable yet: "
-                    f"{self.store.last_failure}"
-                )
 
     # ---------------------------------------------------------------- ending
 
@@ -592,7 +449,7 @@ class Subscription:
         if len(self.consumers) > 1 and not force:
             raise ConsumerBusyError(f"subscription {self.name} has other consumers")
         if self.consumers.pop(consumer.key, None) is not None:
-            self._note_left(consumer)
+            self.notes.consumer_left(consumer)
         if not self.is_durable:
             raise NotAllowedError(f"subscription {self.name} is that of a reader")
         await self.delete()

@@ -17,11 +17,9 @@ from ackgate.broker.deduplication import Verdict
 from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
 from ackgate.broker.delayed.shared import SharedDelays
 from ackgate.broker.errors import (
-    NotAllowedError,
     ProducerBusyError,
     ServerError,
     ServiceNotReadyError,
-    SubscriptionNotFoundError,
     TopicTerminatedError,
     server_error,
 )
@@ -31,13 +29,11 @@ from ackgate.broker.ledger_rules import RolloverLimits
 from ackgate.broker.managed_ledger import ManagedLedger
 from ackgate.broker.policies import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
 from ackgate.broker.producer import Producer
-from ackgate.broker.subscription import Subscription
-from ackgate.broker.subscription_start import first_read_position
+from ackgate.broker.subscription_opening import SubscriptionOpening
 from ackgate.broker.topic_deduplication import TopicDeduplication
 from ackgate.broker.topic_producers import TopicProducers
-from ackgate.broker.wire_types import InitialPosition, SubscriptionType
-from ackgate.cursor.position import LATEST, Position
-from ackgate.errors import AckGateError, CallerError, ConsumerBusyError, OwnershipError
+from ackgate.broker.wire_types import InitialPosition
+from ackgate.errors import AckGateError, CallerError, OwnershipError
 from ackgate.persistence.cursor_store import CursorStore
 from ackgate.persistence.hidden_cursors import (
     CANCELLED_CURSOR,
@@ -48,7 +44,7 @@ from ackgate.persistence.hidden_cursors import (
 from ackgate.persistence.paths import cursor_path, name_of_node, topic_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ackgate.broker.consumer import Consumer
     from ackgate.broker.entry import Entry
@@ -57,26 +53,17 @@ if TYPE_CHECKING:
     from ackgate.broker.parts import BrokerParts
     from ackgate.broker.ports import SessionPort
     from ackgate.broker.proto import pulsar_pb2 as pb
+    from ackgate.broker.subscription import Subscription
     from ackgate.broker.wire_types import ProducerRequest, SubscribeRequest
     from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor.position import Position
 
 log = logging.getLogger(__name__)
 
 NO_POSITION: Final = 2**64 - 1
 """Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
 
-OPENS_AT_ONCE_MAX: Final = 100
-"""Subscriptions of one topic that are opened at the same time."""
-
 TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
-
-_TYPE_NAMES: Final = {
-    SubscriptionType.EXCLUSIVE: "Exclusive",
-    SubscriptionType.SHARED: "Shared",
-    SubscriptionType.FAILOVER: "Failover",
-    SubscriptionType.KEY_SHARED: "Key_Shared",
-}
-"""Pulsar's spelling, as `subscriptionTypesEnabled` lists them."""
 
 
 class _Publish(NamedTuple):
@@ -126,7 +113,7 @@ class Topic:
         self.is_closing = False
         self.is_settling = False
         self._is_settled = asyncio.Event()
-        self._subscribing: dict[str, asyncio.Future[Subscription]] = {}
+        self._opening = SubscriptionOpening(self)
         self._dedup: TopicDeduplication | None = None
         self._trim: asyncio.Task[None] | None = None
 
@@ -147,24 +134,9 @@ class Topic:
             await self.cancelled.load()
         await self.shared_delays.load(exists=DELAYED_INDEX_CURSOR in found)
         names = [name for name in found if name not in HIDDEN_CURSORS]
-        for start in range(0, len(names), OPENS_AT_ONCE_MAX):
-            await self._open_stored(names[start : start + OPENS_AT_ONCE_MAX])
+        await self._opening.stored(names)
         if self.parts.settings.broker.broker_deduplication_enabled:
             await self._open_dedup()
-
-    async def _open_stored(self, names: list[str]) -> None:
-        """Open subscriptions at the same time; where one fails, the others are let go of."""
-        opened = await asyncio.gather(
-            *(self._open_store(name, create_at=None) for name in names), return_exceptions=True
-        )
-        failure: BaseException | None = None
-        for name, store in zip(names, opened, strict=True):
-            if isinstance(store, BaseException):
-                failure = failure or store
-            else:
-                self.subscriptions[name] = Subscription(self, name, store.cursor, store)
-        if failure is not None:
-            raise failure
 
     def configure(self) -> None:
         """Settings or policies have changed."""
@@ -300,12 +272,12 @@ class Topic:
 
         Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`.
         """
-        self._check_open()
+        self.check_open()
         if self.ledger.is_terminated:
             raise TopicTerminatedError(f"topic {self.name} was terminated")
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
-            self._check_open()
+            self.check_open()
         most = self.parts.settings.broker.max_producers_per_topic
         if most and len(self.producers) >= most:
             raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
@@ -427,7 +399,7 @@ class Topic:
         )
 
     async def _open_dedup(self) -> None:
-        store = await self._open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
+        store = await self.open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
         dedup = TopicDeduplication(self.ledger, store, self.parts.settings.broker)
         await dedup.load()
         self._dedup = dedup
@@ -436,8 +408,8 @@ class Topic:
 
     async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
         """Attach a consumer, creating its subscription if need be. Raises `BrokerError`."""
-        self._check_open()
-        self._check_consumer_limits(request)
+        self.check_open()
+        self._opening.check_consumer_limits(request)
         self.last_used = time.monotonic()
         if request.is_durable:
             subscription = await self.subscription(
@@ -446,113 +418,45 @@ class Topic:
                 properties=request.subscription_properties,
             )
         else:
-            subscription = await self._reader_subscription(request)
-        self._check_open()
+            subscription = await self._opening.of_reader(request)
+        self.check_open()
         consumer = await subscription.add_consumer(session, request)
         subscription.tell_end_if_reached()
         return consumer
-
-    def _check_consumer_limits(self, request: SubscribeRequest) -> None:
-        broker = self.parts.settings.broker
-        wanted = _TYPE_NAMES[request.subscription_type]
-        if wanted not in broker.subscription_types_enabled:
-            raise NotAllowedError(f"subscriptions of type {wanted} are not enabled")
-        consumers = sum(len(s.consumers) for s in self.subscriptions.values())
-        if broker.max_consumers_per_topic and consumers >= broker.max_consumers_per_topic:
-            raise ConsumerBusyError(
-                f"topic {self.name} has {consumers} consumers, the most allowed"
-            )
-        present = self.subscriptions.get(request.subscription)
-        most = broker.max_consumers_per_subscription
-        if present is not None and most and len(present.consumers) >= most:
-            raise ConsumerBusyError(
-                f"subscription {present.name} has {most} consumers, the most allowed"
-            )
 
     async def subscription(
         self,
         name: str,
         initial: InitialPosition | Position,
         *,
-        properties: dict[str, str] | Any = None,  # noqa: ANN401
+        properties: Mapping[str, str] | None = None,
         by_client: bool = True,
     ) -> Subscription:
-        """The durable subscription of this name, created if it does not exist.
-
-        `by_client` False: an administrator asked, whom `allowAutoSubscriptionCreation` does not
-        bind.
-        """
-        present = self.subscriptions.get(name)
-        if present is not None:
-            if not present.is_durable:
-                raise ConsumerBusyError(f"subscription {name} is that of a reader")
-            return present
-        opening = self._subscribing.get(name)
-        if opening is not None:
-            return await asyncio.shield(opening)
-        if name in HIDDEN_CURSORS:
-            raise NotAllowedError(f"subscription name {name} is reserved")
-        most = self.parts.settings.broker.max_subscriptions_per_topic
-        if most and len(self.subscriptions) >= most:
-            raise NotAllowedError(f"topic {self.name} has {most} subscriptions, the most allowed")
-        if by_client and not self.parts.settings.broker.allow_auto_subscription_creation:
-            raise SubscriptionNotFoundError(
-                f"subscription {name} does not exist on {self.name} and may not be created"
-            )
-        self._subscribing[name] = opening = asyncio.ensure_future(
-            self._open_subscription(
-                name, create_at=self._initial_mark_delete(initial), properties=properties
-            )
+        """See `SubscriptionOpening.durable`."""
+        return await self._opening.durable(
+            name, initial, properties=properties, by_client=by_client
         )
-        try:
-            return await asyncio.shield(opening)
-        finally:
-            if opening.done():
-                self._subscribing.pop(name, None)
-            else:
-                opening.add_done_callback(lambda _: self._subscribing.pop(name, None))
-
-    def _initial_mark_delete(self, initial: InitialPosition | Position) -> Position:
-        facts = self.ledger.facts
-        if initial is InitialPosition.LATEST or initial == LATEST:
-            return facts.last_confirmed
-        if initial is InitialPosition.EARLIEST:
-            return facts.first_position
-        if not isinstance(initial, Position):
-            raise CallerError(f"not an initial position: {initial!r}")
-        return max(facts.first_position, min(facts.previous(initial), facts.last_confirmed))
-
-    async def _open_subscription(
-        self,
-        name: str,
-        *,
-        create_at: Position | None,
-        properties: dict[str, str] | None = None,
-    ) -> Subscription:
-        store = await self._open_store(name, create_at=create_at, properties=properties)
-        if self.is_closing:  # whoever closed the topic did not know of this one
-            store.abandon(OwnershipError(f"topic {self.name} was closed meanwhile"))
-            self._check_open()
-        subscription = Subscription(self, name, store.cursor, store)
-        self.subscriptions[name] = subscription
-        return subscription
 
     async def _open_cancelled(self, create_at: Position | None) -> CursorStore:
         settings = settings_of_cancelled(self.parts.settings.persistence)
-        return await self._open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
+        return await self.open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
 
     async def _open_delayed_index(self, create_at: Position | None) -> CursorStore:
-        return await self._open_store(DELAYED_INDEX_CURSOR, create_at=create_at)
+        return await self.open_store(DELAYED_INDEX_CURSOR, create_at=create_at)
 
-    async def _open_store(
+    async def open_store(
         self,
         name: str,
         *,
         create_at: Position | None,
-        properties: dict[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
         settings: PersistenceSettings | None = None,
     ) -> CursorStore:
-        """`settings`: others than the broker's."""
+        """The store of a cursor, hidden or not.
+
+        `create_at`: the mark-delete of a new one, None: it must be there. `settings`: others than the
+        broker's.
+        """
         return await CursorStore.open(
             path=cursor_path(self.path, name),
             ledgers=self.ledger.facts,
@@ -567,20 +471,6 @@ class Topic:
             receipts=self.parts.waits.receipts,
         )
 
-    async def _reader_subscription(self, request: SubscribeRequest) -> Subscription:
-        name = request.subscription
-        present = self.subscriptions.get(name)
-        if present is not None:
-            if present.is_durable:
-                raise ConsumerBusyError(f"subscription {name} is durable")
-            return present
-        first_read = await first_read_position(self.ledger, request)
-        if (raced := self.subscriptions.get(name)) is not None:
-            return raced
-        subscription = Subscription.for_reader(self, name, first_read)
-        self.subscriptions[name] = subscription
-        return subscription
-
     def remove_subscription(self, subscription: Subscription) -> None:
         """A subscription is gone (unsubscribed, or a reader's last consumer left)."""
         if self.subscriptions.get(subscription.name) is subscription:
@@ -589,7 +479,8 @@ class Topic:
                 self.journal.note_unsubscribed(subscription.name)
         self.trim_soon()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises `ServiceNotReadyError` while the topic is on its way out."""
         if self.is_closing:
             raise ServiceNotReadyError(f"topic {self.name} is being closed")
 
@@ -658,7 +549,7 @@ class Topic:
         )
         if ttl_seconds > 0:
             for subscription in list(self.subscriptions.values()):
-                await subscription.expire_older_than(ttl_seconds)
+                await subscription.moves.expire_older_than(ttl_seconds)
 
     async def keep_ledgers(self) -> None:
         """Roll the current ledger over if its time has come; delete those that need not stay."""

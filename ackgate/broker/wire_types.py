@@ -26,6 +26,11 @@ class SubscriptionType(enum.IntEnum):
     FAILOVER = 2
     KEY_SHARED = 3
 
+    @property
+    def spelling(self) -> str:
+        """As Pulsar spells it in settings and statistics: Key_Shared."""
+        return self.name.title()
+
 
 class InitialPosition(enum.IntEnum):
     """Where a new subscription begins."""

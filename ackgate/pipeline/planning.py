@@ -20,7 +20,7 @@ from ackgate.pipeline.borders import last_entries
 from ackgate.pipeline.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.options import SPLIT_BYTES, IdRange
 from ackgate.pipeline.storage.bookie_files import OpenBookies
-from ackgate.pipeline.storage.file_check import check_files
+from ackgate.pipeline.storage.file_check import check_files, unreadable_files
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.splits import split_ranges
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.catalogue import Catalogue, Cursor, StorageAddress, Topic
     from ackgate.pipeline.options import SourceOptions
+    from ackgate.pipeline.storage.damage import Damage
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
 
@@ -65,6 +66,8 @@ class ReadTask:
     """The table that it would be read for, of those that the table `corrupt` looks through."""
     ledgers: tuple[LedgerMetadata, ...] = ()
     """Of the table `ledgers`: those that it is about; nothing of them is read."""
+    damages: tuple[Damage, ...] = ()
+    """Of the table `corrupt`: what was found already; nothing is read."""
 
     @property
     def bytes(self) -> int:
@@ -108,6 +111,8 @@ class _Planning:
         self._address = address
         self._bookies = bookies
         self._opened = opened
+        self._damages: list[Damage] = []
+        """Of the table `corrupt`: files that no task will come to."""
 
     def tasks(self) -> Iterator[ReadTask]:
         """Those of the table."""
@@ -134,6 +139,8 @@ class _Planning:
         ):
             for task in tasks:
                 yield replace(task, table=table)
+        if self._damages:
+            yield ReadTask("", None, (), damages=tuple(self._damages))
 
     def _of_messages(self) -> Iterator[ReadTask]:
         owners = {
@@ -244,7 +251,12 @@ class _Planning:
         """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
         open_ones = (about for about in ledgers if about.state is not LedgerState.CLOSED)
         for about in open_ones:
-            if lasts[about.ledger_id] < 0:
+            if lasts[about.ledger_id] >= 0:
+                continue
+            if self._options.table.name == "corrupt":
+                found = unreadable_files(self._opened, self._bookies, about.ledger_id)
+                self._damages += found
+            else:
                 check_files(
                     self._opened,
                     self._bookies,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,11 +21,19 @@ from pyarrow import parquet
 
 import ackgate
 from ackgate.testing.spark_cluster import SparkCluster
+from tests.pipeline.recorded import SETTINGS
 
 pytestmark = pytest.mark.slow
 
 PYTHON = "python-of-this-machine"
-RESULTS = ("subscriptions", "history", "hole_map", "forecasts", "holes")
+RESULTS = {
+    ("ack-stats", "--limit", "40"): ("subscriptions", "history", "hole_map", "forecasts", "holes"),
+    ("audit",): ("subscriptions", "consumers", "hours", "duplicates", "losses", "findings"),
+    ("what-if", "--set", "managedLedgerMaxUnackedRangesToPersist=5,1000"): ("results", "timeline", "differences"),
+}
+DELAYED = "persistent://public/default/delayed"
+NOW_MS = 1_000_000_000_000
+"""Long before anything was sent: whatever is delayed is still to come."""
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +78,10 @@ def submitted(machines, *words):
     cluster, environment = machines
     return subprocess.run(
         [
-            *(sys.executable, "-m", "ackgate", "pipeline", "ack-stats"),
+            *(sys.executable, "-m", "ackgate", "pipeline", *map(str, words)),
             *("--master", cluster.master_url, "--executor-python", PYTHON),
             *("--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=2"),
-            *("--conf", "spark.task.maxFailures=1", "--limit", "40", *map(str, words)),
+            *("--conf", "spark.task.maxFailures=1"),
         ],
         env=environment, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
@@ -82,24 +91,51 @@ def rows(directory: Path) -> list[str]:
     return sorted(map(str, parquet.read_table(directory).to_pylist()))
 
 
+@pytest.mark.parametrize("job", RESULTS, ids=lambda job: job[0])
 def test_a_cluster_gives_the_same_results(
-    machines, wheel, recorded_run, pipeline, tmp_path, capsys
+    machines, wheel, recorded_run, pipeline, tmp_path, capsys, job
 ):
-    words = ("--data-dir", recorded_run.killed_data_dir, "--json", "--output")
+    words = (*job, "--data-dir", recorded_run.killed_data_dir, "--json", "--output")
 
     told = submitted(machines, *words, tmp_path / "there", "--py-files", wheel)
 
     assert told.returncode == 0, told.stderr
-    assert pipeline("ack-stats", *words, tmp_path / "here", "--limit", 40) == 0
+    assert pipeline(*words, tmp_path / "here") == 0
     assert json.loads(told.stdout) == json.loads(capsys.readouterr().out)
-    for name in RESULTS:
+    for name in RESULTS[job]:
         assert rows(tmp_path / "there" / name) == rows(tmp_path / "here" / name), name
-    [application] = machines[0].state()["completedapps"]
+    [application, *_] = machines[0].state()["completedapps"]
     assert application["cores"] == 2, "both workers had a part in it"
 
 
+def test_a_cluster_puts_the_same_delayed_index_in_place(
+    machines, wheel, recorded_run, pipeline, spark, tmp_path, capsys
+):
+    config = tmp_path / "broker.conf"
+    config.write_text("".join(f"{key}={str(value).lower()}\n" for key, value in SETTINGS.items()))
+    words = ("--config", config, "--now-ms", NOW_MS, "--topic", DELAYED, "--json")
+    indexes = {}
+    for name, run in (
+        ("there", lambda *words: submitted(machines, *words, "--py-files", wheel)),
+        ("here", pipeline),
+    ):
+        data = shutil.copytree(recorded_run.killed_data_dir, tmp_path / name)
+        done = run(
+            *("rebuild-delayed-index", "--data-dir", data, "--output", tmp_path / f"out-{name}"),
+            *words,
+        )
+        assert done == 0 or done.returncode == 0, done.stderr
+        table = spark.read.format("ackgate").options(path=str(data), table="delayed_index").load()
+        indexes[name] = sorted(map(str, table.drop("snapshot_id").collect()))
+
+    assert indexes["there"] == indexes["here"]
+    assert len(indexes["here"]) >= 20
+
+
 def test_workers_that_lack_the_package_are_told_in_a_line(machines, recorded_run, tmp_path):
-    told = submitted(machines, "--data-dir", recorded_run.data_dir, "--output", tmp_path / "out")
+    told = submitted(
+        machines, "ack-stats", "--data-dir", recorded_run.data_dir, "--output", tmp_path / "out"
+    )
 
     assert told.returncode == 1
     assert told.stderr.splitlines()[-1] == (

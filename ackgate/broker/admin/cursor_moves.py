@@ -27,7 +27,7 @@ async def skip_messages(call: Call) -> Reply:
     entries = call.integer("entries")
     if await call.partitions():
         raise RefusedError(405, "Skip messages on a partitioned topic is not allowed")
-    await (await call.subscription()).skip(entries)
+    await (await call.subscription()).moves.skip(entries)
     return DONE
 
 
@@ -36,7 +36,7 @@ async def skip_all(call: Call) -> Reply:
     if partitions := await call.partitions():
         await on_each(call, partitions, skip_all)
         return DONE
-    await (await call.subscription()).clear_backlog()
+    await (await call.subscription()).moves.clear_backlog()
     return DONE
 
 
@@ -46,7 +46,7 @@ async def reset_to_time(call: Call) -> Reply:
     if partitions := await call.partitions():
         await on_each(call, partitions, reset_to_time)
         return DONE
-    await (await call.subscription()).reset_to_time(publish_time_ms)
+    await (await call.subscription()).moves.reset_to_time(publish_time_ms)
     return DONE
 
 
@@ -78,7 +78,7 @@ async def expire_to_position(call: Call) -> Reply:
     position = target.position
     if target.is_excluded and position not in {EARLIEST, LATEST}:
         position = subscription.topic.ledger.facts.previous(position)
-    await subscription.expire_through(position)
+    await subscription.moves.expire_through(position)
     return DONE
 
 
@@ -109,28 +109,28 @@ async def _expire(subscription: Subscription, seconds: int) -> None:
             "subscription almost catch  up. If it's performed on a partitioned topic operation "
             "might succeeded on other partitions, please check stats of individual partition.",
         )
-    await subscription.expire_older_than(seconds)
+    await subscription.moves.expire_older_than(seconds)
 
 
 async def _reset(subscription: Subscription, target: CursorTarget) -> None:
     position, index = target.position, target.batch_index
     ledger = subscription.topic.ledger
     if position in {EARLIEST, LATEST} or not ledger.facts.exists(position):
-        await subscription.reset(position)
+        await subscription.moves.reset(position)
         return
     if index < 0:
         following = ledger.facts.next_valid(position)
-        await subscription.reset(following if target.is_excluded else position)
+        await subscription.moves.reset(following if target.is_excluded else position)
         return
     index = min(index, BATCH_MESSAGES_MAX) + target.is_excluded
     if index == 0:
-        await subscription.reset(position)
+        await subscription.moves.reset(position)
         return
     messages = (await ledger.reads.read_one(position)).metadata.num_messages_in_batch
     if index >= messages:
-        await subscription.reset(ledger.facts.next_valid(position))
+        await subscription.moves.reset(ledger.facts.next_valid(position))
     else:
-        await subscription.reset(position, (1 << messages) - (1 << index))
+        await subscription.moves.reset(position, (1 << messages) - (1 << index))
 
 
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

@@ -92,7 +92,7 @@ async def cancel_many(call: Call) -> Reply:
 async def clear_index(call: Call) -> Reply:
     """Drop a subscription's index of delayed messages with its snapshots; reading rebuilds it."""
     await _refuse_partitioned(call)
-    await (await call.subscription()).clear_delayed()
+    await (await call.subscription()).moves.clear_delayed()
     return DONE
 
 

@@ -35,13 +35,6 @@ log = logging.getLogger(__name__)
 _ONE_BY_ONE = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
 """Subscription types whose consumers ask for single entries again; others always mean all."""
 
-_TYPE_NAMES = {
-    SubscriptionType.EXCLUSIVE: "Exclusive",
-    SubscriptionType.SHARED: "Shared",
-    SubscriptionType.FAILOVER: "Failover",
-    SubscriptionType.KEY_SHARED: "Key_Shared",
-}
-
 
 class _Consumer(NamedTuple):
     """An attached consumer."""
@@ -189,7 +182,7 @@ class Consumers:
         if consumer is None:
             raise ConsumerNotFoundError(f"Consumer {command.consumer_id} not found")
         stats = consumer.port.stats()
-        type_name = _TYPE_NAMES[stats.subscription_type]
+        type_name = stats.subscription_type.spelling
         self._session.send(
             replies.consumer_stats(command.request_id, stats, type_name, self._session.peer)
         )

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 async def clear_delayed(topic: Topic) -> None:
-    """See `Subscription.clear_delayed`. Raises the same."""
+    """See `CursorMoves.clear_delayed`. Raises the same."""
     subscriptions = [each for each in topic.subscriptions.values() if each.is_durable]
     async with AsyncExitStack() as pauses:
         for subscription in subscriptions:
             await pauses.enter_async_context(subscription.paused())
         for subscription in subscriptions:
-            subscription.drop_delayed()
+            subscription.moves.drop_delayed()
     for subscription in subscriptions:
         await subscription.tracking.until_cleared()
     await topic.shared_delays.until_cleared()

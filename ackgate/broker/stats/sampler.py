@@ -106,6 +106,6 @@ def subscription_numbers(subscription: Subscription) -> tuple[float, ...]:
         subscription.bytes_out,
         subscription.messages_acked,
         subscription.messages_redelivered,
-        subscription.entries_expired,
+        subscription.moves.entries_expired,
         *headroom_of(subscription),
     )

@@ -197,6 +197,9 @@ def _read_corrupt(
     bookies: Bookies, task: ReadTask, options: SourceOptions, _: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     """What reading the task for its own table meets; the rows themselves are let go."""
+    if task.damages:
+        yield damage_rows(task.damages, _columns(options))
+        return
     damaged = DamagedRecords("tell")
     own = replace(options, table=table_named(task.table), columns=())
     for _rows in _READERS[task.table](bookies, task, own, damaged):

@@ -6,16 +6,18 @@ nobody closed the files alone say it; whoever looks for its end passes over thos
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.ledgers.avro_container import read_header
+from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.storage.bookie_files import FoundFile, OpenBookies
+    from collections.abc import Iterator
+
+    from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.places import BookiePlaces
 
 
@@ -26,21 +28,34 @@ def check_files(
 
     Raises `CorruptRecordError` unless it is to be skipped, `UnknownFormatError`, `StorageError`.
     """
+    for damage in unreadable_files(bookies, places, ledger_id):
+        if damage.is_later_format:
+            raise UnknownFormatError(f"{damage.file}: {damage.why}")
+        if not skips_corrupt:
+            raise CorruptRecordError(f"{damage.file}: {damage.why}")
+
+
+def unreadable_files(
+    bookies: OpenBookies, places: BookiePlaces, ledger_id: int
+) -> Iterator[Damage]:
+    """Those of the ledger's files that are foreign, damaged in front or of a later version, whole.
+
+    Raises `StorageError`.
+    """
     for found in bookies.files_of(ledger_id):
+        disk, _ = place_of(places.directories[found.bookie_id])
         try:
-            _check(places, found)
-        except UnknownFormatError:
-            raise
-        except CorruptRecordError:
-            if not skips_corrupt:
-                raise
-
-
-def _check(places: BookiePlaces, found: FoundFile) -> None:
-    disk, _ = place_of(places.directories[found.bookie_id])
-    with contextlib.suppress(FileNotFoundError):
-        file = disk.open_read(Path(found.path))
+            file = disk.open_read(Path(found.path))
+        except FileNotFoundError:
+            continue
         try:
             read_header(file)
+        except CorruptRecordError as error:
+            why = str(error).removeprefix(f"{found.path}: ")
+            is_later = isinstance(error, UnknownFormatError)
+            yield Damage(
+                *(ledger_id, found.bookie_id, found.path, 0, found.size, why, -1),
+                is_later_format=is_later,
+            )
         finally:
             file.close()

@@ -150,7 +150,7 @@ class Story:
         self.with_client.clear()
         kept = self.world.topic.ledger.facts
         target = kept.next_valid(kept.first_position)
-        await subscription.reset(target)
+        await subscription.moves.reset(target)
         first = subscription.cursor.read_position
         self.unacked({name for name in self.acked if self.world.positions[name] >= first})
 
@@ -163,7 +163,7 @@ class Story:
         subscription = self.world.topic.subscriptions.get("s")
         if subscription is None or self.random.random() < 0.5:
             return
-        await subscription.skip(self.random.randint(0, 3))
+        await subscription.moves.skip(self.random.randint(0, 3))
         for name, position in self.world.positions.items():
             if subscription.cursor.is_acked(position):
                 self.acked.add(name)

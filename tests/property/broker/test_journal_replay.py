@@ -112,14 +112,14 @@ class Work:
         subscription = self.world.subscription(self.random.choice(("s", "t")))
         at = self._some(1)
         moves: list[Callable[[], Awaitable[object]]] = [
-            lambda: subscription.skip(self.random.randint(0, 10)),
-            subscription.clear_backlog,
+            lambda: subscription.moves.skip(self.random.randint(0, 10)),
+            subscription.moves.clear_backlog,
         ]
         if at:
             mask = self.random.choice((None, 0b101))
             moves += [
-                lambda: subscription.reset(at[0], mask),
-                lambda: subscription.expire_through(at[0]),
+                lambda: subscription.moves.reset(at[0], mask),
+                lambda: subscription.moves.expire_through(at[0]),
             ]
         await self.random.choice(moves)()
         if not subscription.consumers:

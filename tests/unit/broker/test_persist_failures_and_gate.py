@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from ackgate.broker.journal.subscription_notes import SubscriptionNotes
 from ackgate.broker.subscription import Subscription
 from ackgate.cursor.position import Position
 from ackgate.dispatcher.gate import Gate, GateSettings, PauseReason
@@ -38,6 +39,7 @@ class Told:
         self.subscription.store = self.store
         self.subscription.gate = self.gate
         self.subscription.journal = None
+        self.subscription.notes = SubscriptionNotes(self.subscription)
         self.subscription.consumers = {}
         self.subscription.topic = SimpleNamespace(
             parts=SimpleNamespace(clock_ms=lambda: self.now_ms), on_persisted=lambda _: None

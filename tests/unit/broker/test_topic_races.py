@@ -251,7 +251,7 @@ def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
         assert topic.is_trimming
         await asyncio.sleep(SLOWLY / 2)
         assert first in topic.ledger.facts.ledger_ids, "that is still under way"
-        await subscription.reset(Position(first, 1))
+        await subscription.moves.reset(Position(first, 1))
         assert first not in topic.ledger.facts.ledger_ids
         assert subscription.cursor.read_position.ledger_id > first
         assert subscription.cursor.backlog_entries == 0

@@ -54,8 +54,10 @@ async def put_ledger(
     topic: str,
     entries: Iterable[bytes],
     options: LedgerOptions | None = None,
+    *,
+    is_closed: bool = True,
 ) -> int:
-    """One more message ledger of a topic in ``embedded/default``, closed."""
+    """One more message ledger of a topic in ``embedded/default``."""
     path = topic_path("embedded", "default", topic)
     given = options or LedgerOptions()
     writer = await storage.ledger_client.create(
@@ -68,7 +70,8 @@ async def put_ledger(
     )
     for entry in entries:
         await writer.add_entry(entry)
-    await writer.close()
+    if is_closed:
+        await writer.close()
     stored = await storage.metadata.get(path)
     before = decode_topic_node(stored.value, path=path).ledgers if stored else ()
     record = MessageLedgerRecord(writer.ledger_id, writer.last_add_confirmed + 1, 0, 0, 0)

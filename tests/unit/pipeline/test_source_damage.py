@@ -132,6 +132,32 @@ def test_foreign_avro_files(data: Path) -> None:
     with pytest.raises(CorruptRecordError, match=r"\.avro: .*an Avro file of somebody else"):
         numbers(data)
     assert numbers(data, onCorrupt="skip") == []
+    rows = read_table(data, "corrupt")
+    assert {row["file"] for row in rows} == {str(file) for file in fragments(data)}
+    assert all("an Avro file of somebody else" in row["why"] for row in rows)
+
+
+@pytest.mark.parametrize("is_later", [False, True], ids=["foreign", "later version"])
+def test_files_of_a_ledger_that_nobody_closed(tmp_path: Path, is_later: bool) -> None:
+    """Nothing but the files says how many entries it has."""
+
+    async def make() -> None:
+        async with open_embedded(tmp_path) as storage:
+            await put_ledger(storage, "orders", [message(n) for n in range(3)], is_closed=False)
+
+    asyncio.run(make())
+    [file] = tmp_path.glob("bookies/*/ledgers/*.avro")
+    if is_later:
+        later_format(file)
+    else:
+        file.write_bytes(b"Obj\x01 of somebody else")
+
+    with pytest.raises(CorruptRecordError, match=rf"{file.name}: "):
+        numbers(tmp_path)
+    [row] = read_table(tmp_path, "corrupt")
+    assert (row["file"], row["offset"]) == (str(file), 0)
+    assert row["end_offset"] == file.stat().st_size
+    assert ("format '9'" in row["why"]) is is_later
 
 
 def test_messages_that_nobody_can_parse_are_told(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from ackgate.persistence.delivery_columns import EventKind
+from ackgate.pipeline.jobs.what_if.even_feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
-from ackgate.pipeline.jobs.what_if.replay import EvenFeed, SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.rows import CoverageRow, ReplayRow, SumColumns, replay_row
 from ackgate.pipeline.row_types import arrow_columns, spark_columns
 

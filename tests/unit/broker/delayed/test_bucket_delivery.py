@@ -289,7 +289,7 @@ async def test_clearing_deletes_the_snapshots_and_reading_builds_new_ones() -> N
     await filled(world)
     before = snapshots(world)
     assert len(before) == 2
-    await world.subscription().clear_delayed()
+    await world.subscription().moves.clear_delayed()
     assert snapshots(world) == registered(world) == []
     client = await world.consumer()
     await settle()
@@ -309,7 +309,7 @@ async def test_clearing_deletes_what_an_earlier_setting_left() -> None:
     world.keys["delayedDeliveryEnabled"] = "false"
     await world.start()
     assert len(snapshots(world)) == 2
-    await world.subscription().clear_delayed()
+    await world.subscription().moves.clear_delayed()
     assert snapshots(world) == registered(world) == []
 
 
@@ -319,6 +319,6 @@ async def test_what_cannot_be_deleted_in_time_is_told_and_deleted_later() -> Non
     await filled(world)
     world.plan.rules = [Rule(Fault.DELAY, "ledger.delete", times=2, seconds=45.0)]
     with pytest.raises(PersistenceFailedError, match="the index is cleared"):
-        await world.subscription().clear_delayed()
+        await world.subscription().moves.clear_delayed()
     await asyncio.sleep(600)
     assert snapshots(world) == registered(world) == []

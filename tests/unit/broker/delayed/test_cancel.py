@@ -130,8 +130,8 @@ def test_a_subscription_that_is_moved_back_does_not_get_it() -> None:
         await world.publish("a", "b", "c", delay_ms=1_000)
         await world.topic.subscription("s", InitialPosition.EARLIEST)
         await cancelled(world, "b")
-        await world.subscription().clear_backlog()
-        await world.subscription().reset(EARLIEST)
+        await world.subscription().moves.clear_backlog()
+        await world.subscription().moves.reset(EARLIEST)
         consumer = await world.consumer()
         await at(5_000)
         assert consumer.names == ["a", "c"]

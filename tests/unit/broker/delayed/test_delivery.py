@@ -261,13 +261,13 @@ async def test_acks_of_others_skips_and_seeks_take_what_is_held_with_them() -> N
     assert subscription.ack_elsewhere([world.positions["b"]]) == 1
     assert subscription.held.entry_count == 4
     world.check()
-    await subscription.skip(2)  # a, d
+    await subscription.moves.skip(2)  # a, d
     assert subscription.held.entry_count == 2
-    await subscription.reset(world.positions["f"])
+    await subscription.moves.reset(world.positions["f"])
     assert subscription.held.entry_count == 1
     client = await world.consumer()
     await at(100)
-    await subscription.reset(world.positions["a"])
+    await subscription.moves.reset(world.positions["a"])
     client = await world.consumer()
     await at(400)
     assert subscription.held.entry_count == 6
@@ -276,7 +276,7 @@ async def test_acks_of_others_skips_and_seeks_take_what_is_held_with_them() -> N
     assert client.names == [*"abcdef"]
     world.check()
     await world.publish("g", delay_ms=500)
-    await subscription.clear_backlog()
+    await subscription.moves.clear_backlog()
     assert subscription.held.entry_count == 0
     await at(1500)
     assert client.names == []
@@ -424,7 +424,7 @@ async def test_a_cleared_index_is_built_again_by_reading() -> None:
     client.ack("now")
     subscription = world.subscription()
     assert subscription.held.statistics().delayed_entries == 2
-    await subscription.clear_delayed()
+    await subscription.moves.clear_delayed()
     assert not subscription.consumers
     assert subscription.held.statistics().delayed_entries == 0
     again = await world.consumer()

@@ -231,7 +231,7 @@ async def test_an_ack_takes_it_out(type_: SubscriptionType) -> None:
     world.nack(client, *"acd")
     client.ack("c")
     assert world.subscription().nack_statistics().pending == 2
-    await world.subscription().expire_through(world.positions["a"])
+    await world.subscription().moves.expire_through(world.positions["a"])
     assert world.subscription().nack_statistics().pending == 1
     client.got.clear()
     await at(2_000)
@@ -262,7 +262,7 @@ async def test_clearing_the_backlog_takes_everything_out() -> None:
     client = await world.consumer()
     await world.publish(*"abc")
     world.nack(client, *"abc")
-    await world.subscription().clear_backlog()
+    await world.subscription().moves.clear_backlog()
     assert world.subscription().nack_statistics().pending == 0
     client.got.clear()
     await at(5_000)
@@ -276,7 +276,7 @@ async def test_a_seek_back_leaves_held_what_has_not_come() -> None:
     await world.publish(*"abc")
     client.ack("a")
     world.nack(client, "b")
-    await world.subscription().reset(world.positions["a"])
+    await world.subscription().moves.reset(world.positions["a"])
     client = await world.consumer()
     assert client.names == ["a", "c"]
     await at(1_000)
