@@ -46,6 +46,9 @@ TASKS_TOGETHER_MAX: Final = 1000
 spends some 0.2 s on each task beside what it does (the search paths of modules are read anew, garbage is
 collected), and a ledger takes a millisecond however small it is."""
 
+JOURNAL_WEIGHT: Final = 64
+"""A byte of a delivery journal is as much work as so many of messages: an event takes one or two."""
+
 LEDGERS_TOGETHER_MAX: Final = 5_000
 """Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
 
@@ -66,13 +69,16 @@ class ReadTask:
     """The table that it would be read for, of those that the table `corrupt` looks through."""
     ledgers: tuple[LedgerMetadata, ...] = ()
     """Of the table `ledgers`: those that it is about; nothing of them is read."""
+    weight: int = 1
+    """Of its bytes, against those of messages."""
     damages: tuple[Damage, ...] = ()
     """Of the table `corrupt`: what was found already; nothing is read."""
 
     @property
     def bytes(self) -> int:
-        """About so many are read: of an open ledger nobody knows."""
-        return sum(map(_bytes, self.ranges)) + LEDGER_NODE_BYTES * len(self.ledgers)
+        """About as many bytes of messages are as much work: of an open ledger nobody knows."""
+        read = self.weight * sum(map(_bytes, self.ranges))
+        return read + LEDGER_NODE_BYTES * len(self.ledgers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +185,8 @@ class _Planning:
         for topic in self._topics():
             for ledger in self._catalogue.journal(topic).ledgers:
                 owners[ledger.ledger_id] = topic.name
-        for part in self._split(self._ranges(owners)):
-            yield ReadTask(owners[part.ledger_id], None, (part,))
+        for part in self._split(self._ranges(owners), weight=JOURNAL_WEIGHT):
+            yield ReadTask(owners[part.ledger_id], None, (part,), weight=JOURNAL_WEIGHT)
 
     def _of_all_ledgers(self) -> Iterator[ReadTask]:
         """Whatever they hold; of chosen topics and subscriptions only theirs."""
@@ -209,9 +215,9 @@ class _Planning:
             if wanted is not None or cursor.name not in HIDDEN_CURSORS:
                 yield cursor
 
-    def _split(self, ranges: Iterable[EntryRange]) -> Iterator[EntryRange]:
+    def _split(self, ranges: Iterable[EntryRange], *, weight: int = 1) -> Iterator[EntryRange]:
         """Large ones in parts. Files that cannot be large are not opened for it."""
-        split_bytes = self._options.split_bytes
+        split_bytes = max(1, self._options.split_bytes // weight)
         for part in ranges:
             about = part.metadata
             if about.state is LedgerState.CLOSED and about.length_bytes < split_bytes:

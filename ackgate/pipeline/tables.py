@@ -216,6 +216,12 @@ DELIVERY_JOURNAL: Final = Table(
     "One row for each event of a topic that its broker has written down (deliveryJournalEnabled).",
     (
         _TOPIC,
+        _long(
+            "journal_ledger_id",
+            "Ledger of the journal that the event is in. A block whose writing failed may stand in two: "
+            "what a later one has of an epoch's numbers that an earlier one has reached is the same "
+            "again.",
+        ),
         _long("owner_epoch", "Epoch of the broker's ownership of the topic."),
         _long(
             "sequence", "Number of the event in that epoch, from 0: the order in which it happened."

@@ -42,6 +42,7 @@ class Story:
         row: dict[str, Any] = {column.name: None for column in DELIVERY_JOURNAL.columns}
         known = {
             "topic": self.topic,
+            "journal_ledger_id": 100 + self._epoch,
             "owner_epoch": self._epoch,
             "sequence": self._sequence,
             "time_us": self.time_us,

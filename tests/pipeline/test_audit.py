@@ -482,7 +482,8 @@ def audited(spark):
         *RANDOM.values(),
     ]
     rows = [row for story in stories for row in story.rows]
-    rows += CAUSES["nack_or_timeout"].rows[-3:]  # a block that was written twice
+    # A block that was written twice, into two ledgers of the journal.
+    rows += [row | {"journal_ledger_id": 200} for row in CAUSES["nack_or_timeout"].rows[-3:]]
     journal = spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns))
     with small_plans(spark), audit(journal, Limits(late_us=1_000_000)) as result:
         return {

@@ -29,7 +29,11 @@ PYTHON = "python-of-this-machine"
 RESULTS = {
     ("ack-stats", "--limit", "40"): ("subscriptions", "history", "hole_map", "forecasts", "holes"),
     ("audit",): ("subscriptions", "consumers", "hours", "duplicates", "losses", "findings"),
-    ("what-if", "--set", "managedLedgerMaxUnackedRangesToPersist=5,1000"): ("results", "timeline", "differences"),
+    ("what-if", "--set", "managedLedgerMaxUnackedRangesToPersist=5,1000"): (
+        "results",
+        "timeline",
+        "differences",
+    ),
 }
 DELAYED = "persistent://public/default/delayed"
 NOW_MS = 1_000_000_000_000

@@ -45,12 +45,14 @@ def event_rows(
         except CorruptRecordError as error:
             damaged.meet("journal", ledger_id, entry_id, error)
             continue
-        arrays = [_array(block, field) for field in schema]
+        arrays = [_array(ledger_id, block, field) for field in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(block: EventColumns, field: pa.Field) -> pa.Array:
+def _array(ledger_id: int, block: EventColumns, field: pa.Field) -> pa.Array:
     name, size = field.name, len(block)
+    if name == "journal_ledger_id":
+        return pa.repeat(pa.scalar(ledger_id, field.type), size)
     if name == "topic":
         return pa.repeat(pa.scalar(block.topic, field.type), size)
     if name == "owner_epoch":

@@ -46,7 +46,7 @@ def with_cover(
     told = rows.select(*by, f.struct(*rows.columns).alias("row"))
     both = told.unionByName(noted, allowMissingColumns=True)
     up_from_here = (
-        Window.partitionBy(*keys, bucket)
+        Window.partitionBy(bucket, *keys)
         .orderBy(f.col(place).desc())
         .rangeBetween(Window.unboundedPreceding, Window.currentRow)
     )
@@ -64,7 +64,7 @@ def with_cover(
     found = both.select(*keys, bucket, "row", *here).where(f.col("row").isNotNull())
     if not names:
         return found.select("row.*", *(f"nearest_{name}" for name in nearest))
-    covered = found.join(_later(noted, buckets, keys, bucket, names), [*keys, bucket], "left")
+    covered = found.join(_later(noted, buckets, keys, bucket, names), [bucket, *keys], "left")
     bounds = [
         column
         for name in names

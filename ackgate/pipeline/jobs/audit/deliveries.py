@@ -32,6 +32,7 @@ from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
 from ackgate.pipeline.jobs.audit.journal import (
+    BY_ENTRY,
     ENTRY,
     NO,
     SUBSCRIPTION,
@@ -82,7 +83,7 @@ def deliveries(
         .join(f.broadcast(of_topics.select("topic", "is_delayed_on", "tick_ms")), "topic")
     )
     split = with_key_split(rows)
-    known = split.join(_known_acks(journal, of_states, rows), list(_DELIVERY), "left")
+    known = split.join(_known_acks(journal, of_states, rows), [*BY_ENTRY, "nth"], "left")
     # By itself or by a cumulative ack, whichever came first: the version grew with it.
     first = f.least("last_ack", "cumulative")
     is_of_another = first["at"]["owner_epoch"] < f.col("at.owner_epoch")
@@ -159,7 +160,7 @@ def _known_acks(journal: DataFrame, of_states: DataFrame, rows: DataFrame) -> Da
     )
     # Of the cumulative ones the first and the last are known; they ascend, as positions do.
     had_at = f.when(is_in_state, opened_at).when(is_acked_here, f.col("first_cumulative.at"))
-    return covered.groupBy(*_DELIVERY).agg(
+    return covered.groupBy(*BY_ENTRY, "nth").agg(
         f.min(f.coalesce(between("first_cumulative"), between("last_cumulative"))).alias(
             "cumulative"
         ),

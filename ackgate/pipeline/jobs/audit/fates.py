@@ -24,6 +24,7 @@ from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
 from ackgate.pipeline.jobs.audit.journal import (
+    BY_ENTRY,
     ENTRY,
     NO,
     SUBSCRIPTION,
@@ -130,7 +131,7 @@ def _entries(of_timelines: DataFrame) -> DataFrame:
     is_first = f.col("nth") == 1
     return (
         of_timelines.where(f.col("published").isNotNull())
-        .groupBy(*ENTRY)
+        .groupBy(*BY_ENTRY)
         .agg(
             f.max("published").alias("published"),
             f.max("nth").alias("times_sent"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ Expression: TypeAlias = Any
 
 JOURNAL_COLUMNS: Final = (
     "topic",
+    "journal_ledger_id",
     "owner_epoch",
     "sequence",
     "time_us",
@@ -40,12 +42,43 @@ JOURNAL_COLUMNS: Final = (
 SUBSCRIPTION: Final = ("topic", "subscription")
 ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")
 POSITION: Final = ("ledger_id", "entry_id")
+BY_ENTRY: Final = ("entry_id", "ledger_id", "subscription", "topic")
+"""`ENTRY` as keys of windows, groups and joins. Spark sorts by the first eight bytes of the first key,
+as far as these differ: those of topics are all the same."""
 
 _VERSIONS_IN_BLOCK: Final = 65_536
 
 NO: Final = False
 YES: Final = True
 """For `coalesce`, where there is nothing to compare."""
+
+
+def once(journal: DataFrame) -> DataFrame:
+    """Each event once: a block whose writing failed may stand in the next ledger of the journal, too.
+
+    Looks at the journal, which should be cached: as a rule there is no such block.
+    """
+    by = ("topic", "owner_epoch")
+    before = (
+        Window.partitionBy(*by)
+        .orderBy("journal_ledger_id")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    again = (
+        journal.groupBy(*by, "journal_ledger_id")
+        .agg(f.min("sequence").alias("first"), f.max("sequence").alias("last"))
+        .withColumn("known_up_to", f.max("last").over(before))
+        .where("first <= known_up_to")
+        .select(*by, "journal_ledger_id", "known_up_to")
+    )
+    if again.isEmpty():
+        return journal
+    is_known = f.col("sequence") <= f.col("known_up_to")
+    return (
+        journal.join(f.broadcast(again), [*by, "journal_ledger_id"], "left")
+        .where(~f.coalesce(is_known, f.lit(NO)))
+        .drop("known_up_to")
+    )
 
 
 def at() -> Expression:

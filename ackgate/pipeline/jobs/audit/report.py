@@ -5,7 +5,8 @@
     journal -----------------> acks (when durable) -----------------+
 
 Edge: what is used more than once is worked out once, and kept by the executors; what does not fit
-into memory goes to the disk. All results come out of one aggregation.
+into memory goes to the disk. All results come out of one aggregation: counts by the finest groups, and
+sums of them; percentiles, which cannot be added up, by themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ackgate.pipeline.jobs.audit.fates import (
     settled,
     unsettled_fates,
 )
-from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression
+from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression, once
 from ackgate.pipeline.jobs.audit.published import expected, published
 from ackgate.pipeline.jobs.audit.receipts import receipts
 from ackgate.pipeline.jobs.audit.states import state_marks
@@ -140,9 +141,8 @@ def audit(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Of the table ``delivery_journal`` (JOURNAL_COLUMNS)."""
-    # A block that was not confirmed may have been written twice.
-    once = ["topic", "owner_epoch", "sequence"]
-    events = journal.select(*JOURNAL_COLUMNS).dropDuplicates(once).cache()
+    read = journal.select(*JOURNAL_COLUMNS).cache()
+    events = once(read)
     of_topics = _kept(topics(events))
     of_lives = _kept(lives(events, of_topics))
     of_states = _kept(state_marks(events))
@@ -160,7 +160,7 @@ def audit(
     of_acks = _kept(acks(events, of_topics, late_us=limits.late_us))
     of_receipts = _kept(receipts(events, of_topics))
     results = _kept(_results(ended, sent, of_acks, of_receipts, of_topics))
-    return Audit(events, of_topics, sent, ended, of_acks, of_receipts, results)
+    return Audit(read, of_topics, sent, ended, of_acks, of_receipts, results)
 
 
 def _kept(frame: DataFrame) -> DataFrame:
@@ -185,19 +185,48 @@ def _results(
         .unionByName(_of_acks(of_acks), allowMissingColumns=True)
         .unionByName(_of_receipts(of_receipts), allowMissingColumns=True)
     )
-    level = f.lit(len(_LEVELS) - 1)
-    for number, keys in reversed(list(enumerate(_LEVELS))):
-        bits = sum(1 << (len(_KEYS) - 1 - at) for at, key in enumerate(_KEYS) if key not in keys)
-        level = f.when(f.col("grouping") == bits, number).otherwise(level)
-    summed = facts.groupingSets(list(map(list, _LEVELS)), *_KEYS).agg(
-        f.grouping_id().alias("grouping"), *_sums()
-    )
-    told = summed.withColumn("level", level).drop("grouping")
+    told = _with_percentiles(_counted(facts), facts)
     with_drops = told.join(f.broadcast(of_topics.select("topic", "events_dropped")), "topic")
     ranks = f.array(*map(f.lit, VERDICTS))
     return with_drops.withColumn("verdict", _verdict()).withColumn(
         "verdict_rank", f.array_position(ranks, f.col("verdict"))
     )
+
+
+def _counted(facts: DataFrame) -> DataFrame:
+    """A row for each group of each level, with `level`; each fact is counted once."""
+    counts = _counts()
+    finest = facts.groupBy(*_KEYS).agg(*(count.alias(name) for name, count in counts.items()))
+    return _by_level(finest, [f.sum(name).alias(name) for name in counts])
+
+
+def _with_percentiles(counted: DataFrame, facts: DataFrame) -> DataFrame:
+    waits = facts.where(f.coalesce(*LATENCIES).isNotNull()).select(*_KEYS, *LATENCIES)
+    shares = f.array(*map(f.lit, PERCENTILES))
+    found = _by_level(waits, [f.percentile_approx(each, shares).alias(each) for each in LATENCIES])
+    by = ("level", *_KEYS)
+    named = found.select(
+        *(f.col(key).alias(f"of_{key}") for key in by),
+        *(
+            f.get(latency, f.lit(at)).alias(_column(latency, share))
+            for latency in LATENCIES
+            for at, share in enumerate(PERCENTILES)
+        ),
+    )
+    is_same = [f.col(key).eqNullSafe(f.col(f"of_{key}")) for key in by]
+    return counted.join(named, is_same, "left").drop(*(f"of_{key}" for key in by))
+
+
+def _by_level(frame: DataFrame, sums: Sequence[Expression]) -> DataFrame:
+    """What the sums come to for each group of each level, with `level`."""
+    level = f.lit(len(_LEVELS) - 1)
+    for number, keys in reversed(list(enumerate(_LEVELS))):
+        bits = sum(1 << (len(_KEYS) - 1 - at) for at, key in enumerate(_KEYS) if key not in keys)
+        level = f.when(f.col("grouping") == bits, number).otherwise(level)
+    summed = frame.groupingSets(list(map(list, _LEVELS)), *_KEYS).agg(
+        f.grouping_id().alias("grouping"), *sums
+    )
+    return summed.withColumn("level", level).drop("grouping")
 
 
 def _verdict() -> Expression:
@@ -249,28 +278,25 @@ def _of_receipts(of_receipts: DataFrame) -> DataFrame:
     return of_receipts.select(*SUBSCRIPTION, "consumer", _hour("at"), "is_early")
 
 
-def _sums() -> Sequence[Expression]:
-    def counts(column: str, values: Sequence[str], prefix: str = "") -> list[Expression]:
-        return [f.count_if(f.col(column) == each).alias(f"{prefix}{each}") for each in values]
+def _counts() -> dict[str, Expression]:
+    """By name."""
 
-    return [
-        f.count("fate").alias("expected"),
-        *counts("fate", FATES),
-        f.count_if(f.col("fate").isin(*LOST)).alias("lost"),
-        f.count_if(f.col("fate").isin(*OUTSTANDING)).alias("outstanding"),
-        f.count_if("is_out_of_order").alias("out_of_order"),
-        f.count("nth").alias("deliveries"),
-        f.count_if(f.col("nth") > 1).alias("duplicates"),
-        *counts("cause", CAUSES),
-        f.count("finding").alias("findings"),
-        *counts("finding", FINDINGS),
-        *counts("durability", DURABILITIES, "acks_"),
-        f.count_if("is_late").alias("acks_late"),
-        f.count("is_early").alias("receipts"),
-        f.count_if("is_early").alias("receipts_early"),
-        *(
-            f.percentile_approx(latency, share).alias(_column(latency, share))
-            for latency in LATENCIES
-            for share in PERCENTILES
-        ),
-    ]
+    def each(column: str, values: Sequence[str], prefix: str = "") -> dict[str, Expression]:
+        return {f"{prefix}{value}": f.count_if(f.col(column) == value) for value in values}
+
+    return {
+        "expected": f.count("fate"),
+        **each("fate", FATES),
+        "lost": f.count_if(f.col("fate").isin(*LOST)),
+        "outstanding": f.count_if(f.col("fate").isin(*OUTSTANDING)),
+        "out_of_order": f.count_if("is_out_of_order"),
+        "deliveries": f.count("nth"),
+        "duplicates": f.count_if(f.col("nth") > 1),
+        **each("cause", CAUSES),
+        "findings": f.count("finding"),
+        **each("finding", FINDINGS),
+        **each("durability", DURABILITIES, "acks_"),
+        "acks_late": f.count_if("is_late"),
+        "receipts": f.count("is_early"),
+        "receipts_early": f.count_if("is_early"),
+    }

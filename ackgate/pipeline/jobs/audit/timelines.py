@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.journal import ENTRY, NO, events_of
+from ackgate.pipeline.jobs.audit.journal import BY_ENTRY, ENTRY, NO, events_of
 
 if TYPE_CHECKING:
     from ackgate.pipeline.job import DataFrame
@@ -61,7 +61,7 @@ def timelines(journal: DataFrame, of_expected: DataFrame) -> DataFrame:
         .unionByName(of_entries, allowMissingColumns=True)
     )
     so_far = (
-        Window.partitionBy(*ENTRY)
+        Window.partitionBy(*BY_ENTRY)
         .orderBy("at")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
@@ -74,7 +74,7 @@ def _by_delivery(numbered: DataFrame) -> DataFrame:
     is_delivery, is_nack = f.col("event") == "dispatched", f.col("event") == "nacked"
     is_whole = (f.col("event") == "acked") & f.col("unacked_indexes").isNull()
     is_partial = (f.col("event") == "acked") & f.col("unacked_indexes").isNotNull()
-    return numbered.groupBy(*ENTRY, "nth").agg(
+    return numbered.groupBy(*BY_ENTRY, "nth").agg(
         f.max("published").alias("published"),
         f.max(f.when(is_delivery, f.struct("at", "consumer", "unacked_indexes"))).alias("sent"),
         f.max(f.when(is_nack, f.struct("at", "reason"))).alias("nack"),
@@ -87,7 +87,7 @@ def _by_delivery(numbered: DataFrame) -> DataFrame:
 
 
 def _with_before(by_delivery: DataFrame) -> DataFrame:
-    of_entry = Window.partitionBy(*ENTRY)
+    of_entry = Window.partitionBy(*BY_ENTRY)
     in_order = of_entry.orderBy("nth")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     return by_delivery.select(
