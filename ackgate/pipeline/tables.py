@@ -111,6 +111,13 @@ MESSAGES: Final = Table(
             Kind.STRING_MAP,
             "The application's properties (of a batch: those of the entry).",
         ),
+        _int(
+            "redeliveries",
+            "How often it had come again when a client sent it on to this retry or dead letter topic "
+            "(its property RECONSUMETIMES); null: not known. How often a subscription was given an "
+            "entry is told by `delivery_journal`.",
+            null=True,
+        ),
         _long("deliver_at_ms", "Not to be delivered before; null: at once.", null=True),
         _int("batch_size", "Messages in the entry; 1 if it is no batch."),
         _int("chunk_id", "Which piece of a large message it is, from 0.", null=True),

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.message_columns import PROPERTIES, decode_message_spans
+from ackgate.persistence.message_columns import PROPERTIES, Spans, decode_message_spans
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.reading import read_range
 from ackgate.pipeline.tables import arrow_schema
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ackgate.persistence.message_columns import MessageColumns, Numbers, Spans
+    from ackgate.persistence.message_columns import MessageColumns, Numbers
     from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.places import BookiePlaces
@@ -40,6 +41,7 @@ _FIELDS: Final = {
     "key": ("partition_key",),
     "ordering_key": ("ordering_key",),
     "properties": (PROPERTIES,),
+    "redeliveries": (PROPERTIES,),
     "deliver_at_ms": ("deliver_at_time",),
     "batch_size": ("num_messages_in_batch",),
     "chunk_id": ("chunk_id", "num_chunks_from_msg"),
@@ -47,6 +49,11 @@ _FIELDS: Final = {
     "compression": ("compression",),
 }
 """Columns, and the fields of the metadata that they are made of."""
+
+_REDELIVERIES_KEY: Final = np.frombuffer(b"RECONSUMETIMES", np.uint8)
+"""Property that clients give a message which they send on after so many attempts."""
+
+_INT: Final = "^[0-9]{1,9}$"
 
 _COMPRESSIONS: Final = (None, "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
@@ -184,6 +191,8 @@ class _Rows:
                 return self._payloads()
             case "properties":
                 return self._properties(kind)
+            case "redeliveries":
+                return self._redeliveries(kind)
             case "compression":
                 codes = pa.array(numbers["compression"].values)
                 return pa.array(_COMPRESSIONS, kind).take(codes)
@@ -226,6 +235,22 @@ class _Rows:
         values = _cut_out(data, properties.values, None, kind.item_type)
         offsets = pa.array(properties.offsets.astype(np.int32))
         return pa.MapArray.from_arrays(offsets, keys, values).cast(kind)
+
+    def _redeliveries(self, kind: pa.DataType) -> pa.Array:
+        properties = self.decoded.properties
+        assert properties is not None
+        keys, values = properties.keys, properties.values
+        found = np.flatnonzero(keys.stops - keys.starts == _REDELIVERIES_KEY.size)
+        places = keys.starts[found, np.newaxis] + np.arange(_REDELIVERIES_KEY.size)
+        is_it = np.frombuffer(self.decoded.data, np.uint8)[places] == _REDELIVERIES_KEY
+        found = found[is_it.all(axis=1)]
+        told = Spans(values.starts[found], values.stops[found], values.is_present[found])
+        texts = _cut_out(self.decoded.data, told, None, pa.string())
+        numbers = pc.if_else(pc.match_substring_regex(texts, _INT), texts, None).cast(kind)
+        # The place of each row's number among them, the last if there are two; none: null.
+        place = np.full(len(self._batch.entry_ids), -1)
+        place[np.searchsorted(properties.offsets, found, side="right") - 1] = np.arange(found.size)
+        return numbers.take(pa.array(place, mask=place < 0))
 
 
 def _is_chunk(chunk_counts: Numbers) -> Flags:

@@ -71,6 +71,7 @@ async def test_a_row_says_what_the_producer_sent(ledgers: Ledgers) -> None:
         "key": "kéy",
         "ordering_key": b"\xff\0",
         "properties": [("a", "1"), ("ü", "")],
+        "redeliveries": None,
         "deliver_at_ms": 9999,
         "batch_size": 12,
         "chunk_id": 0,
@@ -119,3 +120,29 @@ async def test_metadata_that_cannot_be_parsed(ledgers: Ledgers) -> None:
     found = rows(written, "entry_id", on_corrupt="skip", damages=damages)
     assert [row["entry_id"] for row in found] == [0, 2]
     assert [damage.entries_lost for damage in damages] == [1, 1]
+
+
+async def test_redeliveries_are_what_a_client_has_noted(ledgers: Ledgers) -> None:
+    """In a property of messages that it sent on to a retry or dead letter topic."""
+    key = "RECONSUMETIMES"
+    told: list[tuple[dict[str, str], int | None]] = [
+        ({}, None),
+        ({"a": "b", key: "3"}, 3),
+        ({key: "16", "REAL_TOPIC": "orders"}, 16),
+        ({"RECONSUMETIMEZ": "4"}, None),
+        ({key: "-1"}, None),
+        ({key: "many"}, None),
+        ({key: ""}, None),
+        ({key: "12345678901"}, None),
+        ({"x": "y"}, None),
+        ({key: "0"}, 0),
+    ]
+    entries = [entry(number, properties=given) for number, (given, _) in enumerate(told)]
+    written = await ledgers.write([*entries, entry(99)], LedgerOptions())
+
+    found = rows(written, "entry_id", "redeliveries")
+
+    assert [row["redeliveries"] for row in found] == [*(times for _, times in told), None]
+    assert [row["redeliveries"] for row in rows(written, "redeliveries", "key")] == [
+        row["redeliveries"] for row in found
+    ]
