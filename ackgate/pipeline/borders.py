@@ -47,13 +47,16 @@ READS_AT_ONCE_MAX: Final = 200
 
 
 def last_entries(
-    address: StorageAddress, ledgers: Sequence[LedgerMetadata], *, is_cursors: bool = False
+    address: StorageAddress, ledgers: Sequence[LedgerMetadata], *, is_found: bool | None = None
 ) -> dict[int, int]:
     """The last entry of each ledger, -1: none. Of one that is gone by now: -1, too.
 
-    Raises `ConfigurationError`, `StorageError`, `CorruptRecordError`.
+    Of one that nobody closed: the last that is found, or (`is_found` False) confirmed. None: found,
+    unless somebody may be writing. Raises `ConfigurationError`, `StorageError`, `CorruptRecordError`.
     """
-    return _asked(address, ledgers, is_found=is_cursors or not is_written(address.bookies))
+    if is_found is None:
+        is_found = not is_written(address.bookies)
+    return _asked(address, ledgers, is_found=is_found)
 
 
 def last_confirmed(address: StorageAddress, ledgers: Sequence[LedgerMetadata]) -> dict[int, int]:

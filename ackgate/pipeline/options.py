@@ -42,6 +42,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "minPublishTimeMs": "Only what was published then or later.",
     "maxPublishTimeMs": "Only what was published then or before.",
     "onCorrupt": "`fail`, or `skip`: leave out what no copy can give.",
+    "openLedgers": "How far ledgers are read that nobody closed: as entries are `found`, or as they are "
+    "`confirmed`. As long as nothing is said: found, if nobody writes to the bookies' directories; who "
+    "writes to an address is not known.",
     "version": "The state as of this version of the cursor, or the newest before.",
     "atMs": "The state as of this time, by the broker's clock.",
     "splitBytes": "Larger files are read by several tasks, in parts of about so many bytes.",
@@ -59,6 +62,7 @@ TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "entryIds": ("messages",),
     "minPublishTimeMs": ("messages",),
     "maxPublishTimeMs": ("messages",),
+    "openLedgers": ("messages", "delivery_journal", "corrupt"),
     "version": ("ack_state",),
     "atMs": ("ack_state",),
     "splitBytes": ("messages", "delivery_journal", "corrupt"),
@@ -70,8 +74,9 @@ TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """Options that only some tables have a use for."""
 
 OF_STREAMS: Final = ("startingPosition", "maxEntriesPerTrigger", "onTrimmed", "gapsPath")
-OF_READS: Final = ("splitBytes",)
+OF_READS: Final = ("splitBytes", "openLedgers")
 
+_READS_FOUND: Final = {"auto": None, "found": True, "confirmed": False}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in OPTIONS}
 _ID_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _MILLISECONDS_MAX: Final = 2**63 - 1
@@ -103,6 +108,8 @@ class SourceOptions:
     min_publish_time_ms: int | None = None
     max_publish_time_ms: int | None = None
     skips_corrupt: bool = False
+    reads_found: bool | None = None
+    """Of ledgers that nobody closed: what is found (False: what is confirmed). None: see ``openLedgers``."""
     version: int | None = None
     at_ms: int | None = None
     split_bytes: int = SPLIT_BYTES
@@ -155,6 +162,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         min_publish_time_ms=_number(values, "minPublishTimeMs", 0, _MILLISECONDS_MAX),
         max_publish_time_ms=_number(values, "maxPublishTimeMs", 0, _MILLISECONDS_MAX),
         skips_corrupt=_choice(values, "onCorrupt", ("fail", "skip")) == "skip",
+        reads_found=_READS_FOUND[_choice(values, "openLedgers", tuple(_READS_FOUND))],
         version=_number(values, "version", 0, _MILLISECONDS_MAX),
         at_ms=_number(values, "atMs", 0, _MILLISECONDS_MAX),
         split_bytes=_number(values, "splitBytes", 1, _MILLISECONDS_MAX) or SPLIT_BYTES,

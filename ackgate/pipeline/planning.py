@@ -240,7 +240,9 @@ class _Planning:
             if i in known and self._options.wants_ledger(i)
         ]
         lasts = last_entries(
-            self._address, [entry.metadata for entry in found], is_cursors=is_cursors
+            self._address,
+            [entry.metadata for entry in found],
+            is_found=True if is_cursors else self._options.reads_found,
         )
         self._check_empty([entry.metadata for entry in found], lasts)
         for metadata, password_check, _ in found:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+SMALL_PLANS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
 @contextmanager
 def small_plans(spark: Any) -> Iterator[None]:
     """Without compiling what is planned, which would take most of the time."""
-    chosen = {
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    before = {key: spark.conf.get(key) for key in chosen}
+    before = {key: spark.conf.get(key) for key in SMALL_PLANS}
     try:
-        for key, value in chosen.items():
+        for key, value in SMALL_PLANS.items():
             spark.conf.set(key, value)
         yield
     finally:

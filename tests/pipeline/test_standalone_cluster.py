@@ -20,8 +20,10 @@ import pytest
 from pyarrow import parquet
 
 import ackgate
+from ackgate.pipeline import register
 from ackgate.testing.spark_cluster import SparkCluster
 from tests.pipeline.recorded import SETTINGS
+from tests.pipeline.small_plans import SMALL_PLANS, small_plans
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +37,12 @@ RESULTS = {
         "differences",
     ),
 }
+SETTINGS_OF_SPARK = (
+    *("spark.executor.memory=512m", "spark.task.maxFailures=1"),
+    *(f"{key}={value}" for key, value in SMALL_PLANS.items()),
+    *(f"spark.{who}.extraJavaOptions=-XX:TieredStopAtLevel=1" for who in ("driver", "executor")),
+)
+"""Compiling plans, and machine code of them, takes most of the time on next to no data."""
 DELAYED = "persistent://public/default/delayed"
 NOW_MS = 1_000_000_000_000
 """Long before anything was sent: whatever is delayed is still to come."""
@@ -84,8 +92,7 @@ def submitted(machines, *words):
         [
             *(sys.executable, "-m", "ackgate", "pipeline", *map(str, words)),
             *("--master", cluster.master_url, "--executor-python", PYTHON),
-            *("--conf", "spark.executor.memory=512m", "--conf", "spark.sql.shuffle.partitions=2"),
-            *("--conf", "spark.task.maxFailures=1"),
+            *(word for setting in SETTINGS_OF_SPARK for word in ("--conf", setting)),
         ],
         env=environment, capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
@@ -97,14 +104,15 @@ def rows(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("job", RESULTS, ids=lambda job: job[0])
 def test_a_cluster_gives_the_same_results(
-    machines, wheel, recorded_run, pipeline, tmp_path, capsys, job
+    machines, wheel, recorded_run, pipeline, spark, tmp_path, capsys, job
 ):
     words = (*job, "--data-dir", recorded_run.killed_data_dir, "--json", "--output")
 
     told = submitted(machines, *words, tmp_path / "there", "--py-files", wheel)
 
     assert told.returncode == 0, told.stderr
-    assert pipeline(*words, tmp_path / "here") == 0
+    with small_plans(spark):
+        assert pipeline(*words, tmp_path / "here") == 0
     assert json.loads(told.stdout) == json.loads(capsys.readouterr().out)
     for name in RESULTS[job]:
         assert rows(tmp_path / "there" / name) == rows(tmp_path / "here" / name), name
@@ -116,7 +124,8 @@ def test_a_cluster_puts_the_same_delayed_index_in_place(
     machines, wheel, recorded_run, pipeline, spark, tmp_path, capsys
 ):
     config = tmp_path / "broker.conf"
-    config.write_text("".join(f"{key}={str(value).lower()}\n" for key, value in SETTINGS.items()))
+    config.write_text("".join(f"{key}={_text(value)}\n" for key, value in SETTINGS.items()))
+    register(spark)
     words = ("--config", config, "--now-ms", NOW_MS, "--topic", DELAYED, "--json")
     indexes = {}
     for name, run in (
@@ -167,6 +176,10 @@ def test_nothing_of_the_cluster_is_left(machines):
         if str(cluster.directory).encode() in contents(path)
     ]
     assert executors == []
+
+
+def _text(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def contents(path: Path) -> bytes:

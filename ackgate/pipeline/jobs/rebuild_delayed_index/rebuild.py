@@ -193,6 +193,8 @@ class Rebuild:
             "messages",
             columns=",".join(frames.MESSAGE_COLUMNS),
             ledgerIds=f"{targets.first_ledger_id}-{LEDGER_ID_MAX}",
+            # In place nobody else writes to these topics: what a killed broker left is all there is.
+            openLedgers="auto" if self._is_beside else "found",
             onCorrupt=self._run.arguments.on_corrupt,
         )
         return messages.observe(read, F.count(F.lit(1)).alias("entries"))

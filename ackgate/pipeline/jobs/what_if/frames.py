@@ -154,15 +154,20 @@ def totals(rows: DataFrame) -> DataFrame:
 
 
 _ADDED: Final = (
-    *("paused_seconds", "pauses", "postponed", "writes", "snapshots", "ledgers_begun"),
+    *("pauses", "postponed", "writes", "snapshots", "ledgers_begun"),
     *("node_writes", "failed_attempts", "bytes_written"),
     *("delayed_entries", "buckets_written", "segments_written", "segments_loaded"),
     "delayed_bytes_written",
     # A crash is that of one broker, which has all of them: at most what each has at most.
-    *("redeliveries_mean", "not_durable_mean", "redeliveries_max"),
-    *("buckets_max", "delayed_memory_max"),
+    *("redeliveries_max", "buckets_max", "delayed_memory_max"),
 )
+_ADDED_EXACTLY: Final = ("paused_seconds", "redeliveries_mean", "not_durable_mean")
 _HIGHEST: Final = ("entries_dropped_max", "ranges_max")
+
+
+def _exact_sum(value: Any) -> Any:  # noqa: ANN401 - Spark has no types here
+    """The same in whatever order tasks end: floating-point numbers would differ in their last digits."""
+    return f.sum(value.cast("decimal(28,9)")).cast("double")
 
 
 def by_variant(of_results: DataFrame) -> DataFrame:
@@ -170,6 +175,7 @@ def by_variant(of_results: DataFrame) -> DataFrame:
     return of_results.groupBy("variant", "moments").agg(
         f.count("*").alias("subscriptions"),
         *(f.sum(name).alias(name) for name in _ADDED),
+        *(_exact_sum(f.col(name)).alias(name) for name in _ADDED_EXACTLY),
         *(f.max(name).alias(name) for name in _HIGHEST),
     )
 
@@ -182,8 +188,8 @@ def by_time(of_timeline: DataFrame, variants: Sequence[str], *, width_ms: int) -
     return (
         stretches.groupBy("variant", "from_ms")
         .agg(
-            f.sum("paused_seconds").alias("paused_seconds"),
-            (f.sum(f.col("redeliveries_mean") * f.col("recorded_seconds")) / seconds).alias(
+            _exact_sum(f.col("paused_seconds")).alias("paused_seconds"),
+            (_exact_sum(f.col("redeliveries_mean") * f.col("recorded_seconds")) / seconds).alias(
                 "redeliveries_mean"
             ),
         )
