@@ -201,7 +201,7 @@ class Subscription:
         consumer = Consumer(self, session, request, key)
         effects = self.dispatcher.add_consumer(key, consumer.spec, now_ms)
         self.consumers[key] = consumer
-        self.notes.consumer_added(consumer, request.subscription_type)
+        self.notes.consumer_added(consumer, request)
         self.carry_out(effects)
         self.ask_round()
         return consumer

@@ -10,6 +10,7 @@ of numbers.
     subscribed         Subscribed                                position, is_durable
     recovered          RecoveryReport                            its fields
     acked              Acked, where there is more to say         entries, at_once, properties
+    consumer_added     ConsumerAdded, where there is more to say is_out_of_order
     reset              Sought, Skipped, Cleared, Expired         mark_delete, and what redoes it
     persisted          PersistOutcome                            its fields
     persist_failed     PersistFailed                             error, failing_since_ms
@@ -163,6 +164,14 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerAdded:
+    """A consumer with a wish of its own."""
+
+    is_out_of_order: bool
+    """Key_Shared, and keys may go to another consumer while one still has entries of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class PersistFailed:
     """One attempt to write to one store."""
 
@@ -178,6 +187,7 @@ Detail: TypeAlias = (
     | Subscribed
     | RecoveryReport
     | Acked
+    | ConsumerAdded
     | Reset
     | PersistOutcome
     | PersistFailed
@@ -200,9 +210,13 @@ _KINDS: Final[Mapping[EventKind, type[Detail]]] = {
     EventKind.SUBSCRIBED: Subscribed,
     EventKind.RECOVERED: RecoveryReport,
     EventKind.ACKED: Acked,
+    EventKind.CONSUMER_ADDED: ConsumerAdded,
     EventKind.PERSISTED: PersistOutcome,
     EventKind.PERSIST_FAILED: PersistFailed,
 }
+
+
+_WHERE_NEEDED: Final = (Acked, ConsumerAdded)
 
 
 def encode_detail(detail: Detail) -> str:
@@ -241,7 +255,7 @@ def detail_of(kind: EventKind, reason: str | None, text: str | None) -> Detail |
             raise CorruptRecordError(f"a reset cannot have the reason {reason!r}")
         return decode_detail(RESETS[reason], text)
     of_kind = _KINDS.get(kind)
-    if of_kind is None or (text is None and of_kind is Acked):
+    if of_kind is None or (text is None and of_kind in _WHERE_NEEDED):
         return None
     return decode_detail(of_kind, text)
 

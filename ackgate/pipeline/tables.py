@@ -291,8 +291,9 @@ DELIVERY_JOURNAL: Final = Table(
             "is_open). Of configured: settings that changed, policies. Of subscribed: position "
             "([ledger, entry]), is_durable. Of recovered: the recovery report. Of acked, on the first "
             "event of a call that acked several: entries (events of the call), at_once (the version "
-            "grew by one for each ledger), properties. Of persisted: the outcome (entries_dropped, "
-            "ranges_in_memory, ...), written_ms, is_ledger_begun, is_last (written at "
+            "grew by one for each ledger), properties. Of consumer_added, where so: is_out_of_order "
+            "(Key_Shared, and a key may go to several consumers). Of persisted: the outcome "
+            "(entries_dropped, ranges_in_memory, ...), written_ms, is_ledger_begun, is_last (written at "
             "closing). Of persist_failed: error, failing_since_ms (null: something can be written). "
             "Of reset: mark_delete ([ledger, entry], as it is after it), and of seek target and "
             "unacked_mask, of skip and clear entries, of expire position.",

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from ackgate.errors import ConfigurationError
+from ackgate.persistence.delivery_details import ConsumerAdded, encode_detail
 from ackgate.pipeline.job import DataAddress
 from ackgate.pipeline.jobs.audit.deliveries import CAUSES as CAUSES_THERE_ARE
 from ackgate.pipeline.jobs.audit.job import chosen
@@ -265,9 +266,17 @@ def timed(topic, kind, now_ms, **settings):
     return story.dispatch("s", 1, 0, reason="delayed").ack("s", 1, 0)
 
 
-def handed_over(topic, *, is_acked, kind="Key_Shared"):
+def any_order(story):
+    """Its consumer lets a key go to another one at any time."""
+    told = encode_detail(ConsumerAdded(is_out_of_order=True))
+    return story.add("consumer_added", "s", consumer="c#1", reason="Key_Shared", detail=told)
+
+
+def handed_over(topic, *, is_acked, kind="Key_Shared", is_any_order=False):
     """Two entries of a key, to two consumers."""
     story = Story(topic).subscribe("s", 1, -1, kind)
+    if is_any_order:
+        any_order(story)
     story.publish(1, 0, key="k").publish(1, 1, key="k").dispatch("s", 1, 0)
     if is_acked:
         story.ack("s", 1, 0)
@@ -327,6 +336,10 @@ FINDINGS = {
     "early, but in order": (timed("early, but in order", "Failover", 3_000), None),
     "key split": (handed_over("key split", is_acked=False), "key_split"),
     "key handed over": (handed_over("key handed over", is_acked=True), None),
+    "key split as allowed": (
+        handed_over("key split as allowed", is_acked=False, is_any_order=True),
+        None,
+    ),
     "key of a shared one": (
         handed_over("key of a shared one", is_acked=False, kind="Shared"),
         None,
@@ -334,15 +347,21 @@ FINDINGS = {
 }
 
 
-def keyed(topic, kind):
+def keyed(topic, kind, *, is_any_order=False):
     """Three entries, of which the second has a key of its own; the last overtakes the first."""
     story = Story(topic).subscribe("s", 1, -1, kind)
+    if is_any_order:
+        any_order(story)
     story.publish(1, 0, key="a").publish(1, 1, key="b").publish(2, 0, key="a")
     return story.dispatch("s", 2, 0).dispatch("s", 1, 1).dispatch("s", 1, 0)
 
 
 ORDERS = {
     "key overtaken": (keyed("key overtaken", "Key_Shared"), {(1, 0)}),
+    "key overtaken as allowed": (
+        keyed("key overtaken as allowed", "Key_Shared", is_any_order=True),
+        set(),
+    ),
     "failover overtaken": (keyed("failover overtaken", "Failover"), {(1, 0)}),
     "shared": (keyed("shared", "Shared"), set()),
     "in order": (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.consumer import Consumer
     from ackgate.broker.subscription import Subscription
-    from ackgate.broker.wire_types import SubscriptionType
+    from ackgate.broker.wire_types import SubscribeRequest
     from ackgate.cursor.position import Position
     from ackgate.persistence.delivery_details import Reset
 
@@ -47,11 +47,16 @@ class SubscriptionNotes:
             report, state = subscription.store.report, subscription.cursor.snapshot()
             self._journal.note_recovered(subscription.name, report, state)
 
-    def consumer_added(self, consumer: Consumer, kind: SubscriptionType) -> None:
+    def consumer_added(self, consumer: Consumer, request: SubscribeRequest) -> None:
         """It may have switched the gate on."""
         if self._journal is not None:
-            name = self._subscription.name
-            self._journal.note_consumer_added(name, consumer.label, kind.spelling)
+            keys = request.key_shared
+            self._journal.note_consumer_added(
+                self._subscription.name,
+                consumer.label,
+                request.subscription_type.spelling,
+                is_out_of_order=keys is not None and keys.allows_out_of_order,
+            )
             self.gate()
 
     def consumer_left(self, consumer: Consumer) -> None:

@@ -32,6 +32,7 @@ from ackgate.persistence.delivery_columns import EventKind
 from ackgate.persistence.delivery_details import (
     REASONS,
     Acked,
+    ConsumerAdded,
     PersistFailed,
     Subscribed,
 )
@@ -412,10 +413,17 @@ class TopicJournal:
             state=state,
         )
 
-    def note_consumer_added(self, subscription: str, consumer: str, kind: str) -> None:
+    def note_consumer_added(
+        self, subscription: str, consumer: str, kind: str, *, is_out_of_order: bool = False
+    ) -> None:
         """A consumer was attached; `kind`: the subscription's type."""
+        told = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
         self._row(
-            EventKind.CONSUMER_ADDED, subscription=subscription, consumer=consumer, reason=kind
+            EventKind.CONSUMER_ADDED,
+            subscription=subscription,
+            consumer=consumer,
+            reason=kind,
+            **told,
         )
 
     def note_consumer_removed(self, subscription: str, consumer: str) -> None:

@@ -76,7 +76,9 @@ def deliveries(
     of_topics: DataFrame,
 ) -> DataFrame:
     """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
-    of_subscription = of_lives.select(*SUBSCRIPTION, "type", "rewinds", "noted_epochs")
+    of_subscription = of_lives.select(
+        *SUBSCRIPTION, "type", "is_unordered", "rewinds", "noted_epochs"
+    )
     rows = (
         of_timelines.where("nth > 0")
         .join(f.broadcast(of_subscription), list(SUBSCRIPTION))

@@ -89,6 +89,7 @@ def unsettled_fates(
     of_subscription = of_lives.select(
         *SUBSCRIPTION,
         "type",
+        "is_unordered",
         "ended_at",
         "is_gate_shut",
         "recovered",

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def with_key_split(rows: DataFrame) -> DataFrame:
-    """Deliveries, with `is_key_split`. Told where a key changes its consumer, within one owner."""
-    is_keyed = (f.col("type") == "Key_Shared") & f.col("published.key").isNotNull()
+    """Deliveries, with `is_key_split`. Told where a key changes its consumer, within one owner.
+
+    Not where consumers allow that.
+    """
+    is_promised = (f.col("type") == "Key_Shared") & ~f.col("is_unordered")
+    is_keyed = is_promised & f.col("published.key").isNotNull()
     keyed, others = rows.where(is_keyed), rows.where(~f.coalesce(is_keyed, f.lit(NO)))
     in_order = Window.partitionBy(*SUBSCRIPTION, "published.key", "at.owner_epoch").orderBy("at")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)

@@ -31,6 +31,7 @@ LIVES_COLUMNS: Final = (
     "ended_at",
     "is_durable",
     "type",
+    "is_unordered",
     "is_gate_shut",
     "rewinds",
     "noted_epochs",
@@ -87,6 +88,7 @@ def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
 
     `rewinds` are the places that it was put back to (sought, or made anew), `recovered` is when its
     state was read back last, `is_ack_untold` whether that knew of acks that no event tells of,
+    `is_unordered` that a key may go to several consumers at once,
     `noted_epochs` are those with cumulative acks or a recovered state, `read_up_to` is the highest
     entry that normal reads have sent in the topic's last epoch, since the last rewind in it.
     """
@@ -126,6 +128,7 @@ def _begun(journal: DataFrame) -> DataFrame:
     is_gate = f.col("event").isin("gate_shut", "gate_opened")
     is_typed = f.col("event").isin("subscribed", "consumer_added") & (f.col("reason") != "")
     is_recovered = f.col("event") == "recovered"
+    is_unordered = f.get_json_object("detail", "$.is_out_of_order") == "true"
     is_noted = is_recovered | f.coalesce("is_cumulative", f.lit(NO))
     made = f.struct(
         "at",
@@ -146,6 +149,9 @@ def _begun(journal: DataFrame) -> DataFrame:
             f.max(f.when(is_made, made)).alias("made"),
             f.max(f.when(is_gone, f.col("at"))).alias("gone_at"),
             f.max_by("reason", f.when(is_typed, f.col("at"))).alias("type"),
+            f.max_by(f.coalesce(is_unordered, f.lit(NO)), f.when(is_typed, f.col("at"))).alias(
+                "is_unordered"
+            ),
             f.max_by("event", f.when(is_gate, f.col("at"))).alias("gate"),
             f.collect_list(f.when(is_rewind, rewind)).alias("rewinds"),
             f.collect_set(f.when(is_noted, f.col("owner_epoch"))).alias("noted_epochs"),
@@ -158,6 +164,7 @@ def _begun(journal: DataFrame) -> DataFrame:
             f.when(f.col("gone_at") > begins_at, f.col("gone_at")).alias("ended_at"),
             f.coalesce("made.is_durable", f.lit(YES)).alias("is_durable"),
             "type",
+            f.coalesce("is_unordered", f.lit(NO)).alias("is_unordered"),
             f.coalesce(f.col("gate") == "gate_shut", f.lit(NO)).alias("is_gate_shut"),
             "rewinds",
             "noted_epochs",

@@ -11,6 +11,7 @@ from ackgate.broker.names import TopicName
 from ackgate.broker.proto import pulsar_pb2 as pb
 from ackgate.broker.wire_types import (
     InitialPosition,
+    KeySharedPolicy,
     MessageOut,
     ProducerRequest,
     SubscribeRequest,
@@ -164,6 +165,7 @@ class JournalWorld:
         name: str = "c",
         subscription: str = "s",
         is_durable: bool = True,
+        key_shared: KeySharedPolicy | None = None,
     ) -> Client:
         """Subscribe from the earliest message on."""
         client = Client()
@@ -175,6 +177,7 @@ class JournalWorld:
             name,
             initial_position=InitialPosition.EARLIEST,
             is_durable=is_durable,
+            key_shared=key_shared,
         )
         client.port = await self.topic.subscribe(cast("SessionPort", client), request)
         client.port.flow(permits)

@@ -7,11 +7,17 @@ from collections.abc import Awaitable, Callable
 
 from ackgate.broker.journal import writer
 from ackgate.broker.names import TopicName
-from ackgate.broker.wire_types import SubscriptionType
+from ackgate.broker.wire_types import KeySharedPolicy, SubscriptionType
 from ackgate.cursor.position import Position
 from ackgate.errors import OwnershipError
 from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind
-from ackgate.persistence.delivery_details import Opened, PersistFailed, decode_detail
+from ackgate.persistence.delivery_details import (
+    ConsumerAdded,
+    Opened,
+    PersistFailed,
+    decode_detail,
+    detail_of,
+)
 from ackgate.persistence.delivery_journal_node import decode_journal_node
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.outcome import PersistOutcome
@@ -92,6 +98,25 @@ def test_an_entrys_life_from_its_receipt_to_its_durable_ack() -> None:
         assert (outcome.version, outcome.is_ledger_begun, outcome.is_last) == (2, True, False)
         assert [e.version for e in of(events, EventKind.RECEIPT)] == [1, 2]
         assert client.answered == [1, 2]
+
+    in_world(test)
+
+
+def test_a_consumer_that_lets_keys_go_elsewhere_is_told_of() -> None:
+    async def test(world: JournalWorld) -> None:
+        for name, allows in (("strict", False), ("loose", True)):
+            await world.consumer(
+                kind=SubscriptionType.KEY_SHARED,
+                subscription=name,
+                key_shared=KeySharedPolicy(allows_out_of_order=allows),
+            )
+        added = of(await world.events(), EventKind.CONSUMER_ADDED)
+        assert {(e.subscription, e.reason) for e in added} == {
+            ("strict", "Key_Shared"),
+            ("loose", "Key_Shared"),
+        }
+        details = {e.subscription: detail_of(e.kind, e.reason, e.detail) for e in added}
+        assert details == {"strict": None, "loose": ConsumerAdded(is_out_of_order=True)}
 
     in_world(test)
 
