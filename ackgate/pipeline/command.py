@@ -169,7 +169,8 @@ def _tail(log: Path) -> str:
 
 def _hush() -> None:
     """No page of traces for a call to Java that was interrupted."""
-    logging.getLogger().addFilter(lambda _: False)  # py4j's own; loggers with a name are not asked
+    logging.getLogger().addFilter(lambda _: False)  # py4j tells the root logger of some errors,
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)  # and its own of others
 
 
 def _stop(session: Any) -> None:  # noqa: ANN401 - Spark has no types here

@@ -160,7 +160,7 @@ def test_what_is_no_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_columns_and_events_are_those_of_the_table() -> None:
     """What is stored is what the table tells of."""
-    of_the_block = {"topic", "owner_epoch", "sequence", "event"}
+    of_the_block = {"topic", "journal_ledger_id", "owner_epoch", "sequence", "event"}
     stored = {*NUMBER_COLUMNS, *TEXT_COLUMNS, *BLOB_COLUMNS}
     assert stored | of_the_block == {column.name for column in DELIVERY_JOURNAL.columns}
     assert stored | {"kind"} == set(DeliveryEvent._fields)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from types import ModuleType
 
@@ -213,3 +214,18 @@ def test_jobs_that_are_not_there_are_not_offered(capsys):
         main(["pipeline", "no-such-job"])
     assert end.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_what_py4j_says_of_an_interrupted_call_is_not_printed():
+    """It tells the root logger, or one of its own, by how far the call had come."""
+    code = (
+        "import logging\n"
+        "from ackgate.pipeline import command\n"
+        "command._hush()\n"
+        "logging.error('root')\n"
+        "logging.basicConfig()\n"
+        "logging.getLogger('py4j.clientserver').error('its own')\n"
+        "logging.getLogger('another').error('somebody else')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == "ERROR:another:somebody else\n"
