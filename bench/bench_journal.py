@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes(100_000, 5)
+FULL = Sizes(100_000, 15)
 SMOKE = Sizes(2_000, 1)
 
 
