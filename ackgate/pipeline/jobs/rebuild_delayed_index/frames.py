@@ -28,6 +28,7 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
     numbers_of,
     pack_runs,
 )
+from ackgate.pipeline.jobs.rebuild_delayed_index.planned import BUCKET, TARGET
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import draft_of, keep, seal
 from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
 from ackgate.pipeline.tables import Column, Kind, arrow_schema, spark_schema
@@ -51,11 +52,8 @@ ACK_COLUMNS: Final = (
     "end_entry_id",
 )
 
-_TARGET: Final = Column("target", Kind.INT, "Number of the subscription (or shared index).")
-_BUCKET: Final = Column("bucket", Kind.INT, "Number of its bucket.")
-
 WANTED: Final = (
-    _TARGET,
+    TARGET,
     Column("ledger_id", Kind.LONG, "Of the run."),
     Column("first_entry_id", Kind.LONG, "Of the run."),
     Column("delayed", Kind.LONG, "Entries of the run."),
@@ -65,8 +63,8 @@ WANTED: Final = (
 )
 
 SEALED: Final = (
-    _TARGET,
-    _BUCKET,
+    TARGET,
+    BUCKET,
     Column("snapshot_id", Kind.LONG, "The ledger that it is for."),
     Column("first_ledger_id", Kind.LONG, "Of its lowest entry."),
     Column("first_entry_id", Kind.LONG, "Of its lowest entry."),
@@ -80,8 +78,8 @@ SEALED: Final = (
 )
 
 LISTED: Final = (
-    _TARGET,
-    _BUCKET,
+    TARGET,
+    BUCKET,
     Column("segment", Kind.INT, "Number of the bucket's segment."),
     Column("ledger_id", Kind.LONG, "Of the entry."),
     Column("entry_id", Kind.LONG, "The entry."),
@@ -167,9 +165,7 @@ def _wanted_rows(rows: list[tuple[int, EntryRun, EntryRun]]) -> pa.RecordBatch:
         ),
         strict=True,
     )
-    schema = arrow_schema(WANTED)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(list(columns), schema=arrow_schema(WANTED))
 
 
 def _ranges_by_cursor(acked: pa.ListScalar) -> dict[str, AckedRanges]:
@@ -227,9 +223,7 @@ def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
         bucket.first_key_ms,
         bucket.last_key_ms,
     )
-    schema = arrow_schema(SEALED)
-    arrays = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([[value] for value in values], schema=arrow_schema(SEALED))
 
 
 def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:

@@ -16,13 +16,16 @@ from ackgate.pipeline.tables import Column, Kind, arrow_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+TARGET: Final = Column("target", Kind.INT, "Number of the subscription (or shared index).")
+BUCKET: Final = Column("bucket", Kind.INT, "Number of its bucket.")
+
 PIECE: Final = (
-    Column("target", Kind.INT, "Number of the subscription (or shared index)."),
+    TARGET,
     Column("ledger_id", Kind.LONG, "Of a run."),
     Column("first_entry_id", Kind.LONG, "Of a run."),
     Column("start", Kind.LONG, "Of the run's entries, from this one,"),
     Column("stop", Kind.LONG, "up to before this one."),
-    Column("bucket", Kind.INT, "Number of the bucket that takes them."),
+    BUCKET,
     Column("snapshot_id", Kind.LONG, "The ledger that it is for."),
 )
 
@@ -98,7 +101,5 @@ class PlannedBuckets(NamedTuple):
             (target, *piece, self.snapshot_ids[target, piece.bucket])
             for target, piece in self.pieces
         ]
-        schema = arrow_schema(PIECE)
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        arrays = [pa.array(each, field.type) for each, field in zip(columns, schema, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        columns = list(zip(*rows, strict=True)) or [()] * len(PIECE)
+        return pa.Table.from_arrays(columns, schema=arrow_schema(PIECE))
