@@ -23,7 +23,7 @@ from ackgate.pipeline.storage.fragment_stream import FragmentStream
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.ranges import EntryRange
 
 _SETTINGS = BookieSettings(open_files_max=32)
+
+
+@contextlib.contextmanager
+def storage_errors(ledger_id: int) -> Iterator[None]:
+    """An `OSError` is told as a `StorageError` that names the ledger and the file."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise StorageError(f"ledger {ledger_id}: {where}{error.strerror or error}") from error
 
 
 class FoundFile(NamedTuple):
@@ -169,17 +179,15 @@ class OpenBookies:
 
         Raises `StorageError`.
         """
-        try:
+        with storage_errors(ledger_id):
             found = map(self.bookie, sorted(self._places.directories))
             return [file for files in found if files for file in files.found_files(ledger_id)]
-        except OSError as error:
-            raise StorageError(f"ledger {ledger_id}: {error.filename}: {error.strerror}") from error
 
     def located(self, entry_range: EntryRange) -> EntryRange:
         """The same range, and which files hold it as of the last listing. Raises `StorageError`."""
         fragment = entry_range.fragment
         found = {}
-        try:
+        with storage_errors(entry_range.ledger_id):
             for bookie_id in fragment.ensemble:
                 files = self.bookie(bookie_id)
                 names = files and files.names(
@@ -187,10 +195,6 @@ class OpenBookies:
                 )
                 if names:
                     found[bookie_id] = tuple(names)
-        except OSError as error:
-            raise StorageError(
-                f"ledger {entry_range.ledger_id}: {error.filename}: {error.strerror}"
-            ) from error
         return replace(entry_range, files=found)
 
     def digest(self, entry_range: EntryRange) -> Digest:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from ackgate.errors import NoSuchEntryError, StorageError, UnknownFormatError
+from ackgate.errors import NoSuchEntryError, UnknownFormatError
 from ackgate.persistence.ledgers.quorum import holds
-from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.storage.bookie_files import OpenBookies, storage_errors
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.entry_columns import columns_of_payloads, joined
 
@@ -63,19 +63,14 @@ def read_range(
     with contextlib.ExitStack() as stack:
         if not isinstance(bookies, OpenBookies):
             bookies = stack.enter_context(OpenBookies(bookies))
+        stack.enter_context(storage_errors(entry_range.ledger_id))
+        reading = _Reading(bookies, entry_range, on_corrupt)
+        stack.callback(reading.close)
         try:
-            reading = _Reading(bookies, entry_range, on_corrupt)
-            stack.callback(reading.close)
-            try:
-                yield from reading.batches()
-            finally:
-                if damages is not None:
-                    damages += reading.damages()
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise StorageError(
-                f"ledger {entry_range.ledger_id}: {where}{error.strerror or error}"
-            ) from error
+            yield from reading.batches()
+        finally:
+            if damages is not None:
+                damages += reading.damages()
 
 
 class _Reading:
