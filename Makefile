@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test lint bench smoke chaos simulate clean help java spark
+.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark
 
 python := .venv/bin/python
 
@@ -11,9 +11,14 @@ install: ## make .venv with the ackgate command and the real pulsar-client
 demo: install ## the story in a terminal: acks out of order, the gate, kill -9, nothing comes again
 	@$(python) examples/demo.py $(ARGS)
 
-test: spark java ## every test; ARGS="-k gate -x" for some of them
+test: WORKERS ?= 3
+test: spark java ## every test, WORKERS=3 files at a time; ARGS="-k gate -x" for some of them
 	@mkdir -p build
-	@$(python) -m pytest --junit-xml=build/junit.xml $(ARGS)
+	@$(python) -m pytest -n $(WORKERS) --no-loadscope-reorder --junit-xml=build/junit.xml $(ARGS)
+
+check: install lint ## lint, types and the tests that need no server: a minute, no Java; for whoever changes a line
+	@HYPOTHESIS_PROFILE=quick $(python) -m pytest -q -n 2 -m "not slow" \
+		tests/transcripts tests/unit tests/property --ignore=tests/unit/pipeline --ignore=tests/property/pipeline $(ARGS)
 
 lint: install ## ruff, mypy and the import directions
 	@$(python) -m ruff check .
@@ -31,10 +36,14 @@ chaos: CYCLES ?= 20
 chaos: spark java ## kill, freeze, cut off and starve working brokers; FORM=single or cluster, CYCLES=200, SEED=7 to repeat a run
 	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(ARGS)
 
+corruption: CASES ?= 600
+corruption: install ## damage every kind of file, one at a time, and look what becomes of it; CASES=2000, SEED=7 to repeat a run
+	@$(python) -m tests.corruption --cases $(CASES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 simulate: SEEDS ?= 1000
 simulate: SEED ?= 0
 simulate: install ## several brokers in virtual time, with crashes and faults by the thousand; SEEDS=n for more, SEED=7 for the first
-	@$(python) -m ackgate.testing.simulation --seeds $(SEEDS) --first $(SEED) $(ARGS)
+	@$(python) -m tests.support.simulation --seeds $(SEEDS) --first $(SEED) $(ARGS)
 
 clean: ## remove everything that these commands made, .venv too
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
@@ -43,9 +52,13 @@ clean: ## remove everything that these commands made, .venv too
 spark: install
 	@bash scripts/install.sh spark
 
+test-spark: SPARK ?= 4.3.0
+test-spark: java ## the pipeline's tests on another PySpark, 4.0 to 4.3: SPARK=4.3.0 ARGS="-k frames"
+	@bash scripts/test-spark.sh $(SPARK) $(ARGS)
+
 java:
 	@bash scripts/ensure-java.sh
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
-		printf '%-16s%s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '%-18s%s\n' "$$name" "$$what"; done

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.cli import command_parser, run_parsed
+from ackgate.commands.cli import EXIT_USAGE, command_parser, run_parsed
+from ackgate.errors import MissingExtraError
+from ackgate.extras import named_extras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,15 @@ _PIPELINE: Final = "pipeline"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        with named_extras():
+            return _run(sys.argv[1:] if argv is None else list(argv))
+    except MissingExtraError as error:
+        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == [_PIPELINE]:
         from ackgate.pipeline.command import run_pipeline  # noqa: PLC0415 - only when asked for
 

@@ -26,6 +26,10 @@ class ConfigurationError(AckGateError, ValueError):
     """A setting is impossible. Names source, key and value, and says what is allowed."""
 
 
+class MissingExtraError(ConfigurationError, ImportError):
+    """Something optional is not installed. Names the module, and the extra that brings it."""
+
+
 class CallerError(AckGateError):
     """The caller broke a rule. Nothing was changed."""
 
@@ -74,6 +78,10 @@ class NotEnoughBookiesError(StorageError):
     """Fewer bookies can be written than the ensemble needs."""
 
 
+class DiskFullError(StorageError):
+    """No room for messages. They are taken again when there is; acks and reads go on meanwhile."""
+
+
 class MetadataStoreError(StorageError):
     """The metadata store could not be reached or failed."""
 
@@ -120,6 +128,10 @@ class UnknownFormatError(CorruptRecordError):
 
 class NoSuchLedgerError(CorruptRecordError, LookupError):
     """The ledger is referred to but does not exist (any more)."""
+
+
+class LedgerGivenUpError(NoSuchLedgerError):
+    """The ledger was deleted, and some of its files may still be there."""
 
 
 class NoSuchEntryError(CorruptRecordError, LookupError):

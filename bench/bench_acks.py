@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ackgate.testing.wire_client import EARLIEST, WireClient
 from bench.brokers import Ackgate, running
+from tests.support.wire_client import EARLIEST, WireClient
 
 SEED: Final = 20261121
 OUTSTANDING: Final = 50_000

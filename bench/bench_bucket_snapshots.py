@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from typing import Literal
 
 import numpy as np
 from pyroaring import BitMap  # noqa: TC002
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.bitmap_pack import pack
-from ackgate.cursor.position import Position
-from ackgate.persistence.bucket_records import SegmentColumns, SegmentSummary
-from ackgate.persistence.bucket_snapshots import BucketSnapshots
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.cursor import Position, SegmentMetadata, SnapshotSegment, bitmap_of
+from ackgate.persistence import BucketSnapshots, PersistenceSettings
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 
 KEY_MS = 512
 SEGMENT_MS = 300_000
@@ -31,7 +29,7 @@ LEDGER_ENTRIES = 50_000
 BASE_MS = 1_800_000_000_000
 
 
-def segments_of(delays_ms: np.ndarray, rate: float) -> list[SegmentColumns]:
+def segments_of(delays_ms: np.ndarray, rate: float) -> list[SnapshotSegment]:
     """Cut as a tracker does."""
     rows = np.arange(delays_ms.size)
     keys = (BASE_MS + rows * 1000 / rate + delays_ms).astype(np.int64) // KEY_MS * KEY_MS
@@ -44,23 +42,23 @@ def segments_of(delays_ms: np.ndarray, rate: float) -> list[SegmentColumns]:
             start + SEGMENT_ENTRIES, int(np.searchsorted(keys, keys[start] + SEGMENT_MS, "left"))
         )
         found.append(
-            SegmentColumns(keys[start:stop], ledger_ids[start:stop], entry_ids[start:stop])
+            SnapshotSegment(keys[start:stop], ledger_ids[start:stop], entry_ids[start:stop])
         )
         start = stop
     return found
 
 
-def summary_of(columns: SegmentColumns) -> SegmentSummary:
+def summary_of(columns: SnapshotSegment) -> SegmentMetadata:
     positions: dict[int, BitMap] = {
-        int(ledger_id): pack(columns.entry_ids[columns.ledger_ids == ledger_id])
+        int(ledger_id): bitmap_of(columns.entry_ids[columns.ledger_ids == ledger_id])
         for ledger_id in np.unique(columns.ledger_ids)
     }
-    return SegmentSummary(
+    return SegmentMetadata(
         int(columns.keys_ms[0]), int(columns.keys_ms[-1]), columns.keys_ms.size, positions
     )
 
 
-def protobuf_bytes(segments: list[SegmentColumns]) -> int:
+def protobuf_bytes(segments: list[SnapshotSegment]) -> int:
     """DelayedIndex {timestamp, ledger_id, entry_id}: a tag each, varints, its length and tag."""
     total = 0
     for columns in segments:
@@ -72,7 +70,9 @@ def protobuf_bytes(segments: list[SegmentColumns]) -> int:
     return total
 
 
-async def measure(name: str, segments: list[SegmentColumns], compression: str) -> None:
+async def measure(
+    name: str, segments: list[SnapshotSegment], compression: Literal["NONE", "ZSTD"]
+) -> None:
     settings = PersistenceSettings(managed_cursor_info_compression_type=compression)
     storage = MemoryLedgers()
     snapshots = BucketSnapshots(MemoryLedgerClient(storage), "/t/sub", settings)

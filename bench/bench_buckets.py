@@ -29,8 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from ackgate.dispatcher.trackers.bucket_plans import (
-    BucketRecord,
+from ackgate.cursor import BucketRecord, SnapshotSegment, StoredSnapshot
+from ackgate.dispatcher.buckets import (
+    BucketSettings,
+    BucketTracker,
     ChangeRegistry,
     CreateSnapshot,
     DeleteSnapshot,
@@ -38,17 +40,13 @@ from ackgate.dispatcher.trackers.bucket_plans import (
     LoadMetadata,
     LoadSegments,
     MetadataLoaded,
+    OperationType,
     Outcome,
     Plan,
     SegmentsLoaded,
-    SnapshotSegment,
-    Stored,
+    metadata_of,
 )
-from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
-from ackgate.dispatcher.trackers.bucket_statistics import OperationType
-from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
-from ackgate.dispatcher.trackers.delayed import DelaySettings
-from ackgate.dispatcher.trackers.segments import metadata_of
+from ackgate.dispatcher.delayed import DelaySettings
 
 ENTRIES = 100_000_000
 LEDGER_ENTRIES = 50_000
@@ -150,7 +148,7 @@ class Files:
         """Where a snapshot lies."""
         return self.directory / f"{snapshot_id}.snapshot"
 
-    def create(self, plan: CreateSnapshot) -> Stored:
+    def create(self, plan: CreateSnapshot) -> StoredSnapshot:
         """Write one."""
         self.last_id += 1
         sizes = [segment.keys_ms.size for segment in plan.segments]
@@ -161,7 +159,7 @@ class Files:
                 np.concatenate(column).tofile(file)
             size = file.tell()
         self.bytes_written += size
-        return Stored(self.last_id, size)
+        return StoredSnapshot(self.last_id, size)
 
     def read(
         self, snapshot_id: int, first: int = 0, stop: int | None = None

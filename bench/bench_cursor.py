@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import ManagedCursor, MessageLedgers, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.delayed import DelaySettings
-from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
+from ackgate.cursor import Position
+from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 import pulsar
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 
 TOPIC: Final = "persistent://public/default/delayed"
 FACTORIES: Final = {

@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 
 import pulsar
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 
 TOPIC: Final = "persistent://public/default/burst"
 PACKAGE: Final = "org.apache.pulsar.broker.delayed."

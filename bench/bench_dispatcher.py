@@ -11,19 +11,24 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.dispatcher import ConsumerSpec, EntriesRead, KeySharedPolicy
-from ackgate.dispatcher.gate import Gate, GateSettings
-from ackgate.dispatcher.key_shared import KeySharedDispatcher
-from ackgate.dispatcher.limits import DispatchLimits
-from ackgate.dispatcher.murmur3 import make_hash
-from ackgate.dispatcher.shared import SharedDispatcher
-from ackgate.dispatcher.single_active import SingleActiveDispatcher
+from ackgate.cursor import Position
+from ackgate.dispatcher import (
+    ConsumerSpec,
+    DispatchLimits,
+    EntriesRead,
+    Gate,
+    GateSettings,
+    KeySharedDispatcher,
+    KeySharedPolicy,
+    SharedDispatcher,
+    SingleActiveDispatcher,
+)
+from ackgate.dispatcher.keys import make_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackgate.dispatcher.dispatcher import Dispatcher
+    from ackgate.dispatcher import Dispatcher
 
 READ_ENTRIES = 100
 KEYS = 5_000

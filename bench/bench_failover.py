@@ -17,11 +17,16 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ackgate.testing.cluster import SESSION_TIMEOUT_MS, BrokerCluster
-from ackgate.testing.wire_client import EARLIEST, WireClient
-from ackgate.testing.wire_handles import DisconnectedError, RefusedError, WireConsumer
-from ackgate.testing.zookeeper import ZooKeeperFailedError
+from ackgate.testing import BrokerCluster, ZooKeeperFailedError
+from ackgate.testing.cluster import SESSION_TIMEOUT_MS
 from bench.bench_broker import load
+from tests.support.wire_client import (
+    EARLIEST,
+    DisconnectedError,
+    RefusedError,
+    WireClient,
+    WireConsumer,
+)
 
 MESSAGES_PER_TOPIC: Final = 4
 AT_ONCE: Final = 200

@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ackgate.persistence.paths import delivery_journal_path
-from ackgate.testing.delivery_journals import read_stored_blocks
+from ackgate.persistence.nodes.paths import delivery_journal_path
 from bench.bench_broker import load
 from bench.brokers import Ackgate, running
+from tests.support.delivery_journals import read_stored_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

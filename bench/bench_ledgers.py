@@ -15,9 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import BookieLedgerClient, LedgerOptions, MemoryMetadataStore, open_bookies
 
 PAYLOAD: Final = bytes(100)
 BATCH: Final = 20

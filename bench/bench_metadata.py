@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kazoo.client import KazooClient
 
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import open_metadata_store
-from ackgate.testing.zookeeper import ZooKeeperFailedError, ZooKeeperProcess
+from ackgate.persistence import SqliteMetadataStore, open_metadata_store
+from ackgate.testing import ZooKeeperFailedError, ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.persistence.ports import MetadataStore
+    from ackgate.persistence import MetadataStore
 
 VALUE: Final = bytes(range(200))
 NODES: Final = 100

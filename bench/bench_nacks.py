@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.nack import NackTracker
+from ackgate.cursor import Position
+from ackgate.dispatcher.nacks import NackTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

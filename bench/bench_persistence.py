@@ -19,29 +19,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.envelope import Compression, Packing
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.paths import cursor_path, topic_path
-from ackgate.persistence.planner import plan_delta, plan_snapshot
-from ackgate.persistence.ports import LedgerEntry
-from ackgate.persistence.recovery import TailScan
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.cursor import ManagedCursor, MessageLedgers, Position
+from ackgate.persistence import (
+    BookieLedgerClient,
+    CursorStore,
+    LedgerEntry,
+    MemoryMetadataStore,
+    PersistenceSettings,
+    SqliteMetadataStore,
+    cursor_path,
+    open_bookies,
+    topic_path,
+)
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Compression, Packing
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import plan_delta, plan_snapshot
+from ackgate.persistence.records.recovery import TailScan, recover
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from numpy.typing import NDArray
 
-    from ackgate.persistence.ports import LedgerClient, MetadataStore
+    from ackgate.persistence import LedgerClient, MetadataStore
 
 SEED: Final = 20261121
 MESSAGES: Final = 3
@@ -118,16 +120,16 @@ def _recovery(sizes: Sizes) -> dict[str, float]:
     entries = int(acked[-1]) + 1
     encoded = _snapshot_of(acked, entries)
 
-    def recover() -> None:
+    def fold() -> None:
         scan = TailScan()
         scan.feed([LedgerEntry(0, encoded)])
-        state = scan.finish()
+        state = recover(scan.finish(), None).state
         assert state is not None
         cursor, report = ManagedCursor.from_snapshot(_topic(entries), state.record.snapshot)
         assert report.is_clean
         assert cursor.range_count == sizes.recovered_holes
 
-    return {"ms": round(_best_us(recover, sizes.repeats) / 1000, 3)}
+    return {"ms": round(_best_us(fold, sizes.repeats) / 1000, 3)}
 
 
 def _delta_costs(sizes: Sizes) -> dict[str, float]:

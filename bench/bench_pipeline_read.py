@@ -24,7 +24,7 @@ import fastavro
 from ackgate.pipeline import register
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
-from ackgate.pipeline.session import local_session
+from ackgate.pipeline.running.session import local_session
 
 SEED: Final = 7
 ENTRIES: Final = 4_000_000

@@ -30,10 +30,10 @@ from typing import Any, Final
 
 import pulsar
 
-from ackgate.pipeline.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.pipeline.jobs.job import DataAddress, JobRun
+from ackgate.testing import BrokerProcess
 
 TOPIC: Final = "persistent://public/default/generated-0"
 REBUILT: Final = "subscription-0"
@@ -72,7 +72,7 @@ def run(*, smoke: bool) -> dict[str, Any]:
 def measure(sizes: list[int], *, cores: int, seed: int, with_broker: bool = True) -> dict[str, Any]:
     """One session, one size after the other."""
     from ackgate.pipeline import register
-    from ackgate.pipeline.session import local_session
+    from ackgate.pipeline.running.session import local_session
 
     with tempfile.TemporaryDirectory(
         prefix="ackgate-bench-", ignore_cleanup_errors=True

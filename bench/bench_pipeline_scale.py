@@ -52,7 +52,7 @@ import json, sys, tempfile
 from pathlib import Path
 from pyspark.sql import functions as f
 from ackgate.pipeline import register
-from ackgate.pipeline.session import local_session
+from ackgate.pipeline.running.session import local_session
 master, data = sys.argv[1:]
 with tempfile.TemporaryDirectory() as scratch:
     spark = local_session(master, app_name="scan", scratch=Path(scratch), driver_memory="1g")

@@ -20,22 +20,22 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.persistence.paths import delivery_journal_path
+from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.pipeline import register
-from ackgate.pipeline.job import DataAddress, JobRun
+from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.what_if import JOB
-from ackgate.pipeline.jobs.what_if.even_feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.events import events_of
+from ackgate.pipeline.jobs.what_if.feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant, variants_of
-from ackgate.pipeline.session import local_session
-from ackgate.testing.delivery_journals import read_stored_blocks
-from ackgate.testing.wire_client import EARLIEST, WireClient
+from ackgate.pipeline.running.session import local_session
 from bench.brokers import Ackgate, running
+from tests.support.delivery_journals import read_stored_blocks
+from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
-    from ackgate.persistence.delivery_columns import EventColumns
-    from ackgate.testing.wire_handles import Message
+    from ackgate.persistence.deliveries.columns import EventColumns
+    from tests.support.wire_client import Message
 
 SEED: Final = 7
 TOPIC: Final = "recorded"

@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ackgate.dispatcher.timing.purgatory import Purgatory
-from ackgate.dispatcher.timing.wheel import SLOTS_PER_LEVEL
+from ackgate.dispatcher.timing import SLOTS_PER_LEVEL, Purgatory
 from bench.pictures import Line, line_chart
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ackgate.dispatcher.timing.batch_wheel import BatchWheel
-from ackgate.dispatcher.timing.wheel import TimingWheel
+from ackgate.dispatcher.timing import BatchWheel, TimingWheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,22 +7,24 @@ those of topics and subscriptions and nothing else.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.names import TopicName
-from ackgate.broker.producer import Producer
 from ackgate.broker.server import BrokerServer
-from ackgate.broker.wire_types import InitialPosition, ProducerRequest
+from ackgate.broker.topic.producer import Producer
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import InitialPosition, ProducerRequest
 from ackgate.config.load import load_settings
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
-    from ackgate.broker.ports import SessionPort
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.ports import SessionPort
 
 ENTRIES_PER_TOPIC = 4
 
@@ -73,8 +75,9 @@ async def _make_dirty(topics: list[Topic]) -> float:
     for topic in topics:
         request = ProducerRequest(topic.name, 0, "bench")
         producer = Producer(topic, cast("SessionPort", _Deaf()), request, "bench")
+        metadata = pb.MessageMetadata()
         for sequence_id in range(ENTRIES_PER_TOPIC):
-            producer.publish(sequence_id, 0, 1, b"\x00\x00\x00\x00")
+            producer.publish(sequence_id, 0, 1, b"\x00\x00\x00\x00", metadata)
     while any(topic.ledger.pending_adds for topic in topics):  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0.001)
     began = time.perf_counter()
@@ -82,10 +85,11 @@ async def _make_dirty(topics: list[Topic]) -> float:
     for topic in topics:
         subscription = topic.subscriptions["s"]
         ledger_id = topic.ledger.facts.ledger_ids[-1]
-        subscription.cursor.ack(Position(ledger_id, ENTRIES_PER_TOPIC - 2))
-        subscription.on_acked()
+        subscription.ack_elsewhere([Position(ledger_id, ENTRIES_PER_TOPIC - 2)])
         done: asyncio.Future[None] = loop.create_future()
-        subscription.when_durable(lambda error, done=done: _settle(done, error))
+        store = subscription.store
+        assert store is not None
+        store.when_durable(subscription.cursor.version, functools.partial(_settle, done))
         durable.append(done)
     await asyncio.gather(*durable)
     return time.perf_counter() - began

@@ -103,12 +103,16 @@ class Ackgate(_Process):
 
     name = "ackgate"
 
+    def command(self) -> list[str]:
+        """What runs our command line."""
+        return [sys.executable, "-m", "ackgate"]
+
     def start(self) -> float:
         """Start and wait for the ready line."""
         overrides = [f"--set={key}={value}" for key, value in self.settings.items()]
         began = self._spawn(
             [
-                *(sys.executable, "-m", "ackgate", "broker"),
+                *(*self.command(), "broker"),
                 *("--data-dir", str(self.work / "data")),
                 *("--port", str(self.protocol_port), "--http-port", str(self.http_port)),
                 *overrides,

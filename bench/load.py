@@ -6,15 +6,19 @@ broker that speaks the protocol.
 
 from __future__ import annotations
 
+import array
 import itertools
 import json
 import os
 import random
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulsar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAYLOAD = bytes(range(100))
 SILENCE_MS = 1500
@@ -181,6 +185,71 @@ def handover(url: str, admin: str, topic: str, rounds: int) -> dict[str, Any]:
     return {"silences_ms": silences}
 
 
+def tail(
+    url: str,
+    topic: str,
+    *,
+    seconds: float,
+    warm_seconds: float,
+    per_second: int,
+    message_bytes: int,
+    batched: bool,
+) -> dict[str, Any]:
+    """A steady stream; ms from the moment at which a message was due to its arrival."""
+    import gc
+    import threading
+
+    client = _client(url)
+    consumer = _subscribe(client, topic, 10_000)
+    producer = client.create_producer(
+        topic,
+        batching_enabled=batched,
+        batching_max_publish_delay_ms=1,
+        max_pending_messages=100_000,
+        block_if_queue_full=True,
+    )
+    count = int((warm_seconds + seconds) * per_second)
+    skipped = int(warm_seconds * per_second)
+    padding = bytes(message_bytes - 8)
+    took_ns = array.array("q", bytes(8 * count))
+    began_ns = time.perf_counter_ns() + 100_000_000
+
+    def receive() -> None:
+        for _ in range(count):
+            message = consumer.receive(timeout_millis=60_000)
+            now_ns = time.perf_counter_ns()
+            index = int.from_bytes(message.data()[:8])
+            took_ns[index] = now_ns - began_ns - index * 1_000_000_000 // per_second
+            consumer.acknowledge(message)
+
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # the client's own pauses are not the broker's
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    sent = 0
+    while sent < count:
+        due = (time.perf_counter_ns() - began_ns) * per_second // 1_000_000_000 + 1
+        while sent < min(due, count):
+            producer.send_async(sent.to_bytes(8) + padding, None)
+            sent += 1
+        time.sleep(0.0005)
+    receiving.join()
+    late_by_s = (time.perf_counter_ns() - began_ns) / 1e9 - count / per_second
+    client.close()
+    return {**_percentiles(took_ns[skipped:]), "ended_late_s": round(late_by_s, 2)}
+
+
+def _percentiles(took_ns: array.array[int]) -> dict[str, float]:
+    ordered = sorted(took_ns)
+    places = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}
+    last = len(ordered) - 1
+    figures = {
+        f"{name}_ms": round(ordered[round(last * share)] / 1e6, 2) for name, share in places.items()
+    }
+    return {**figures, "max_ms": round(ordered[-1] / 1e6, 2), "messages": len(ordered)}
+
+
 def idle_topics(url: str, prefix: str, count: int) -> dict[str, Any]:
     """`count` topics, each with one subscription that stays connected for a moment."""
     client = _client(url)
@@ -213,7 +282,7 @@ def _subscribe(client: pulsar.Client, topic: str, queue: int) -> pulsar.Consumer
     )
 
 
-WORKLOADS = {
+WORKLOADS: dict[str, Callable[..., dict[str, Any]]] = {
     "first_message": first_message,
     "publish": publish,
     "consume": consume,
@@ -222,6 +291,7 @@ WORKLOADS = {
     "gate": gate,
     "handover": handover,
     "idle_topics": idle_topics,
+    "tail": tail,
 }
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import uvloop
 
-from ackgate.broker.protocol_server import ProtocolServer
-from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.schemas.registry import SchemaRegistry
+from ackgate.broker.wire.protocol_server import ProtocolServer
 from ackgate.config.broker import BrokerSettings
-from ackgate.cursor.position import Position
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.memory_topics import LEDGER_ID, MemoryRegistry
-from ackgate.testing.wire_client import EARLIEST, WireClient
+from ackgate.cursor import Position
+from ackgate.persistence import MemoryMetadataStore
+from tests.support.memory_topics import LEDGER_ID, MemoryRegistry
+from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 import pulsar
 
-from ackgate.broker.stats.query import query_stats
 from ackgate.errors import AckGateError
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing import BrokerFailedError, BrokerProcess, query_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ackgate.broker.stats.answer import SubscriptionAnswer
+    from ackgate.testing import SubscriptionAnswer
 
 MESSAGES: Final = 20_000
 RANGES_MAX: Final = 2_000

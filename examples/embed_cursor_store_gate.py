@@ -9,12 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.gate import Gate, GateSettings
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.embedded import open_embedded, until_durable
-from ackgate.persistence.ports import LedgerEntry, LedgerOptions, LedgerWriter
+from ackgate import open_embedded, until_durable
+from ackgate.cursor import MessageLedgers, Position
+from ackgate.dispatcher import Gate, GateSettings
+from ackgate.persistence import CursorStore, LedgerEntry, LedgerOptions, LedgerWriter
 
 RANGES_MAX = 100
 
@@ -53,6 +51,8 @@ class Host:
 
     def on_outcome(self) -> None:
         """Acks were made durable, or could not be: then the gate shuts after a while."""
+        if self.store.outcome is not None and self.store.failing_since_ms is None:
+            self.gate.persisted(self.store.outcome, now_ms())
         self.gate.persist_failing(self.store.failing_since_ms, now_ms())
 
 
@@ -87,7 +87,8 @@ async def main(directory: Path) -> None:
             rest += len(messages)
             for message in messages:
                 host.ack(message)
-        await until_durable(store)
+        outcome = await until_durable(store)
+        assert outcome.is_complete, "nothing was left out"
         print(f"went on: {rest} more messages, {store.cursor.backlog_entries} left")
 
 

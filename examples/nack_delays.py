@@ -15,7 +15,7 @@ from typing import Final
 import pulsar
 
 from ackgate.client import MultiplierRedeliveryBackoff, NackingConsumer, NackSettings
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 
 WAITS_MS: Final = {"tax office": 900, "printer": 300, "bank": 600}
 """How long each of the places that an order needs is away."""

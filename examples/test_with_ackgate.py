@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackgate.testing.broker_process import BrokerProcess
+    from ackgate.testing import BrokerProcess
 
 pytest_plugins = ["ackgate.testing"]
 

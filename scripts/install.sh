@@ -37,13 +37,13 @@ install_ackgate() {
     echo "Installing ackgate and its dependencies into .venv (once)" >&2
     # The build backend comes first and pinned: an isolated build would fetch a newer one each time.
     "${pip[@]}" hatchling editables setuptools
-    "${pip[@]}" --no-build-isolation -e '.[client,dev]'
+    "${pip[@]}" --no-build-isolation -e '.[broker,zookeeper,client,testing,dev]'
     printf '%s' "$wanted" >"$stamp"
 }
 
 install_spark() {
     local wanted
-    wanted=$(grep -E '^(fsspec|pandas|py4j|pyarrow|pyspark|setuptools)==' constraints.txt)
+    wanted=$(grep -E '^(fsspec|pandas|py4j|pyarrow|pyspark|setuptools|vl-convert-python)==' constraints.txt)
     [ "$(cat "$spark_stamp" 2>/dev/null || true)" != "$wanted" ] || return 0
     echo "Installing PySpark (once; some 600 MB, which takes a few minutes)" >&2
     rm -f "$spark_stamp"

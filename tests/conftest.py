@@ -8,9 +8,11 @@ that the diff shows in review what changed. Hypothesis runs from a fixed seed un
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 
@@ -32,7 +34,46 @@ settings.register_profile(
     stateful_step_count=100,
     suppress_health_check=_SLOW_MACHINE,
 )
+settings.register_profile(
+    "quick",
+    derandomize=True,
+    print_blob=True,
+    deadline=None,
+    max_examples=10,
+    stateful_step_count=20,
+    database=None,
+    suppress_health_check=_SLOW_MACHINE,
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+SLOWEST_FIRST = ("tests/pipeline/", "tests/chaos/", "tests/broker/", "tests/simulation/")
+"""Where files take longest: they begin first, so that no worker is left alone with one at the end."""
+
+ON_SPARK = "tests/pipeline/"
+"""One worker takes all of these: they share a Spark session, which keeps two cores busy by itself."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives a worker of `pytest -n` a file at a time, or everything on Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid.split("::", 1)[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=_slowest_first)
+
+
+def _slowest_first(item: pytest.Item) -> int:
+    place = item.location[0]
+    found = (index for index, slow in enumerate(SLOWEST_FIRST) if place.startswith(slow))
+    return next(found, len(SLOWEST_FIRST))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

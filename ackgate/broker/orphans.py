@@ -11,7 +11,9 @@ order:
 2. Which runs of brokers (and of tools that write beside them) have a session now? A maker that is not
    among them can name nothing more: what it still sends belongs to a session that is over, and is
    refused.
-3. Of those whose maker is gone: which does their owner's node not name? Those are deleted.
+3. Of those whose maker is gone: which does their owner's node not name?
+4. Of those: which hold nothing, or were given up, as the metadata prove (`given_up`)? Those are deleted.
+   All others are kept, and the log names them.
 
 A ledger without a maker's mark was made before there were several brokers, by one that is gone.
 What a broker that lives on has left behind (its session was lost in between) goes when it has ended
@@ -24,52 +26,103 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import NoSuchLedgerError
-from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
-from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
-from ackgate.persistence.delivery_journal import find_orphan_journals
-from ackgate.persistence.ledgers.makers import MAKER_KEY, announced_makers
-from ackgate.persistence.owner_nodes import BROKERS, decode_broker
-from ackgate.persistence.topic_node import TOPIC_PATH_KEY, decode_topic_node
+from ackgate.errors import LedgerGivenUpError, NoSuchLedgerError
+from ackgate.persistence.buckets.snapshots import find_orphan_snapshots
+from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
+from ackgate.persistence.deliveries.journal import find_orphan_journals
+from ackgate.persistence.given_up import is_given_up
+from ackgate.persistence.nodes.owner_nodes import BROKERS, decode_broker
+from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, decode_topic_node
+from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, announced_makers
+from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.parts import BrokerParts
-    from ackgate.persistence.ports import LedgerMetadata
+    from ackgate.broker.topic.parts import BrokerParts
 
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE_MAX: Final = 50
 """Ledgers that are looked at at the same time: this is nothing that anybody waits for."""
 
+PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 30.0, 60.0)
+"""A cursor's ledger is given up once a later owner has the cursor; that may be us, any moment."""
 
-async def delete_orphan_ledgers(parts: BrokerParts, candidates: Sequence[int]) -> list[int]:
+_GIVEN_UP: Final = LedgerMetadata(
+    -1, LedgerState.CLOSED, 1, 1, 1, DigestType.CRC32C, (Fragment(0, ("",)),), -1, 0, 0
+)
+"""Stands for a ledger whose deletion was begun."""
+
+
+async def delete_orphan_ledgers(
+    parts: BrokerParts, candidates: Sequence[int], *, pauses: Sequence[float] = PAUSES_SECONDS
+) -> list[int]:
     """Delete those of the candidates that are orphans of topics or cursors. Returns their ids.
 
-    Snapshots of delayed entries are cursors', too, and delivery journals are topics'.
+    Snapshots of delayed entries are cursors', too, and delivery journals are topics'. What is not
+    proved to be given up is looked at again after each of the pauses, and kept in the end.
     """
     living = await _living_runs(parts)
-    orphans: list[int] = []
+    deleted: list[int] = []
+    unnamed: list[int] = []
     for start in range(0, len(candidates), READS_AT_ONCE_MAX):
         group = candidates[start : start + READS_AT_ONCE_MAX]
         found = await asyncio.gather(*(_metadata(parts, ledger_id) for ledger_id in group))
-        left = [about for about in found if about is not None and _run_of(about) not in living]
-        are_orphans = await asyncio.gather(*(_is_orphan_of_topic(parts, about) for about in left))
-        orphans += [
-            about.ledger_id for about, is_orphan in zip(left, are_orphans, strict=True) if is_orphan
+        unfinished = [i for i, about in zip(group, found, strict=True) if about is _GIVEN_UP]
+        await _delete(parts, unfinished)
+        deleted += unfinished
+        left = [
+            about
+            for about in found
+            if about is not None and about is not _GIVEN_UP and _run_of(about) not in living
         ]
-        ids = [about.ledger_id for about in left]
-        orphans += await find_orphan_cursor_ledgers(parts.ledger_client, parts.metadata, ids)
-        orphans += await find_orphan_snapshots(parts.ledger_client, parts.metadata, ids)
-        orphans += await find_orphan_journals(parts.ledger_client, parts.metadata, ids)
-    for ledger_id in orphans:
+        unnamed += await _unnamed(parts, left)
+    for pause in (0.0, *pauses):
+        if not unnamed:
+            return deleted
+        if pause:
+            await asyncio.sleep(pause)
+        found = await asyncio.gather(*(_metadata(parts, ledger_id) for ledger_id in unnamed))
+        left = [about for about in found if about is not None and about is not _GIVEN_UP]
+        unnamed = await _unnamed(parts, left)
+        given_up = [
+            about.ledger_id
+            for about in left
+            if about.ledger_id in unnamed
+            and await is_given_up(parts.ledger_client, parts.metadata, about)
+        ]
+        await _delete(parts, given_up)
+        deleted += given_up
+        unnamed = [ledger_id for ledger_id in unnamed if ledger_id not in given_up]
+    log.warning(
+        "ledgers %s hold entries and are named by nothing, and the metadata do not say that they were"
+        " given up: they are kept (`ackgate ledgers adopt` puts them back)",
+        ", ".join(map(str, unnamed)),
+    )
+    return deleted
+
+
+async def _delete(parts: BrokerParts, ledger_ids: Sequence[int]) -> None:
+    for ledger_id in ledger_ids:
         log.warning("ledger %d belongs to nothing and is deleted", ledger_id)
         try:
             await parts.ledger_client.delete(ledger_id)
         except NoSuchLedgerError:
             continue
-    return orphans
+
+
+async def _unnamed(parts: BrokerParts, found: Sequence[LedgerMetadata]) -> list[int]:
+    """Those that their owner's node does not name."""
+    client, metadata = parts.ledger_client, parts.metadata
+    are_orphans = await asyncio.gather(*(_is_orphan_of_topic(parts, about) for about in found))
+    ids = [about.ledger_id for about in found]
+    return [
+        *(ledger_id for ledger_id, is_it in zip(ids, are_orphans, strict=True) if is_it),
+        *await find_orphan_cursor_ledgers(client, metadata, ids),
+        *await find_orphan_snapshots(client, metadata, ids),
+        *await find_orphan_journals(client, metadata, ids),
+    ]
 
 
 async def _living_runs(parts: BrokerParts) -> set[int]:
@@ -89,8 +142,11 @@ def _run_of(about: LedgerMetadata) -> int | None:
 
 
 async def _metadata(parts: BrokerParts, ledger_id: int) -> LedgerMetadata | None:
+    """The ledger's metadata; None when it was deleted."""
     try:
         return await parts.ledger_client.metadata(ledger_id)
+    except LedgerGivenUpError:
+        return _GIVEN_UP
     except NoSuchLedgerError:
         return None
 

@@ -13,42 +13,49 @@ import logging
 import os
 import socket
 import time
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from ackgate.broker.dynamic_configuration import DynamicConfiguration
-from ackgate.broker.entry_cache import EntryCache
+from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
+from ackgate.broker.cluster.ownership import Ownership
+from ackgate.broker.cluster.policies import PolicyStore
 from ackgate.broker.orphans import delete_orphan_ledgers
-from ackgate.broker.ownership import Ownership
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.policies import PolicyStore
-from ackgate.broker.protocol_server import ProtocolServer
-from ackgate.broker.registry import TopicRegistry
-from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.schemas.registry import SchemaRegistry
 from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
+from ackgate.broker.stopping import Stopping
+from ackgate.broker.topic.disk_space import DiskSpace
+from ackgate.broker.topic.parts import BrokerParts
+from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
+from ackgate.broker.wire.protocol_server import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
-from ackgate.persistence.data_directory import DataDirectory
-from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.cluster_mark import claim, cluster_of, known_cluster
-from ackgate.persistence.ledgers.lost_metadata import RUN_COUNTER_PATH, refuse_known_ledgers
-from ackgate.persistence.ledgers.makers import MAKER_KEY
-from ackgate.persistence.limits import bookie_settings, ledger_client_settings
-from ackgate.persistence.metadata.changes import count_up
+from ackgate.persistence.ledgers.cluster_mark import (
+    claim,
+    cluster_of,
+    known_cluster,
+    refuse_known_ledgers,
+)
+from ackgate.persistence.ledgers.metadata_age import refuse_older_metadata, remember_run
+from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.metadata.url import open_metadata_store
-from ackgate.persistence.owner_nodes import BrokerRecord
+from ackgate.persistence.nodes.changes import count_up
+from ackgate.persistence.nodes.owner_nodes import BrokerRecord
+from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, RUN_COUNTER_PATH
 from ackgate.persistence.ports import DigestType, LedgerOptions
+from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
-    from ackgate.broker.admin.peers import Peers
+    from ackgate.broker.admin.http.peers import Peers
     from ackgate.config.settings import Settings
-    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
@@ -79,8 +86,8 @@ class BrokerServer:
         self._peers: Peers | None = None
         self.protocol_port = 0
         self.http_port = 0
-        self._protocol = ProtocolServer(parts, self.registry, self.schemas)
-        self._stack = AsyncExitStack()
+        self._protocol = ProtocolServer(parts, self.registry, self.schemas, parts.publish_buffer)
+        self._stopping = Stopping(lambda: 0.0)
         self._upkeep: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -92,28 +99,37 @@ class BrokerServer:
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
         becomes the broker's to close.
         """
-        async with AsyncExitStack() as stack:
+        async with Stopping(lambda: settings.broker.broker_shutdown_timeout_ms / 1000) as stopping:
             directory = DataDirectory.acquire(data_directory)
-            stack.callback(directory.release)
+            stopping.then("the data directory", directory.release)
+            space = _disk_space(settings, directory)
+            stopping.then("the look at the disks", space.close)
+            await space.make_room(is_starting=True)
             metadata = metadata or await _open_metadata(settings, directory)
-            stack.push_async_callback(metadata.close)
+            stopping.then("the metadata store", metadata.close)
             client, run = await _open_ledgers(settings, directory, metadata)
-            stack.push_async_callback(client.close)
+            stopping.then("the bookies", client.close, share=2)
             broker = cls(settings, directory, _make_parts(settings, metadata, client, run), run)
+            broker.parts.disk_space = space
+            space.mend = partial(_free_room, metadata, client)
             broker.bookie_ids = tuple(bookie.bookie_id for bookie in client.bookies)
             broker.parts.forget_topic = broker.registry.forget
             await broker.dynamic.load()
-            await broker._serve(stack)
-            broker._stack = stack.pop_all()
+            await broker._serve(stopping)
+            await space.look()  # what the start has left free is for the next one
+            stopping.keep()
+            broker._stopping = stopping
+            parts = broker.parts  # whose settings may change while it runs
+            stopping.seconds = lambda: parts.settings.broker.broker_shutdown_timeout_ms / 1000
         return broker
 
-    async def _serve(self, stack: AsyncExitStack) -> None:
-        """Begin serving; what must be undone goes on the stack, last done first undone."""
+    async def _serve(self, stopping: Stopping) -> None:
+        """Begin serving; what must be ended is told to `stopping`, last begun first ended."""
         broker = self.settings.broker
         host = broker.bind_address
         old_ledgers = await self.parts.ledger_client.ledger_ids()
-        stack.push_async_callback(self._protocol.close)
-        stack.push_async_callback(self._close_peers)
+        stopping.then("connections", self._protocol.close)
+        stopping.then("the other brokers", self._close_peers)
         self.protocol_port = await _listening(
             self._protocol.listen(host, broker.broker_service_port),
             host,
@@ -121,22 +137,23 @@ class BrokerServer:
         )
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
-        from ackgate.broker.admin.peers import Peers  # noqa: PLC0415 - so does this
+        from ackgate.broker.admin.http.peers import Peers  # noqa: PLC0415 - so does this
 
         self._peers = Peers()
         self.ownership.ask_to_acquire = self._peers.acquire
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
-        stack.push_async_callback(stop_http)
-        stack.push_async_callback(self._close_topics)  # first: clients are waiting for that
-        stack.callback(self._protocol.stop_accepting)
+        stopping.then("the admin interface", stop_http)
+        # First: clients are waiting for that.
+        stopping.then("closing topics", self._close_topics, share=6)
+        stopping.then("the port", self._protocol.stop_accepting)
         self.ownership.on_joined(self.parts.policies.follow)
         self.ownership.on_joined(self.dynamic.follow)
-        stack.callback(self.parts.policies.stop)
-        stack.callback(self.dynamic.stop)
+        stopping.then("policies", self.parts.policies.stop)
+        stopping.then("dynamic configuration", self.dynamic.stop)
         await self.ownership.join(self._record())
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
-        stack.push_async_callback(self._end_upkeep)
+        stopping.then("upkeep", self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
         self._upkeep = [
             asyncio.create_task(run_chore(chore))
@@ -169,13 +186,28 @@ class BrokerServer:
 
     @property
     def service_url(self) -> str:
-        """Where clients connect."""
         return f"pulsar://{self._advertised_host}:{self.protocol_port}"
 
     @property
     def web_url(self) -> str:
         """Where the admin interface answers."""
         return f"http://{self._advertised_host}:{self.http_port}"
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Names that lead to this broker, as far as it knows them."""
+        machine = socket.gethostname()
+        return (
+            self._advertised_host,
+            self.settings.broker.bind_address,
+            machine,
+            machine.partition(".")[0],
+        )
+
+    @property
+    def metadata_url(self) -> str:
+        """Where the metadata are, as ``metadataStoreUrl`` would say it."""
+        return _metadata_url(self.settings, self.directory)
 
     @property
     def _advertised_host(self) -> str:
@@ -197,21 +229,23 @@ class BrokerServer:
     async def _delete_orphans(self, candidates: list[int]) -> None:
         try:
             await delete_orphan_ledgers(self.parts, candidates)
+            client = self.parts.ledger_client
+            if isinstance(client, BookieLedgerClient):
+                await client.keep_origins()
         except AckGateError as error:
             log.warning("orphan ledgers were not looked for: %s", error)
 
-    async def stop(self) -> None:
-        """Stop taking work, persist what is dirty, let go of the data directory. Twice is fine."""
-        await self._stack.aclose()
+    async def stop(self) -> bool:
+        """Stop taking work, persist what is dirty, let go of the data directory. Twice is fine.
+
+        Returns within `brokerShutdownTimeoutMs`; False: something was not through by then, and may go on.
+        """
+        await self._stopping.run()
+        return not self._stopping.cut_short
 
     async def _close_topics(self) -> None:
-        timeout_ms = self.parts.settings.broker.broker_shutdown_timeout_ms
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self.ownership.leave()
-                await self.registry.close()
-        except TimeoutError:
-            log.error("topics were not closed within %d ms (brokerShutdownTimeoutMs)", timeout_ms)  # noqa: TRY400
+        await self.ownership.leave()
+        await self.registry.close()
 
     async def _close_peers(self) -> None:
         if self._peers is not None:
@@ -221,13 +255,36 @@ class BrokerServer:
         for task in self._upkeep:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
+        # Nobody looks any more, and a stop has much to write.
+        await self.parts.disk_space.make_room(is_starting=False)
+
+
+def _metadata_url(settings: Settings, directory: DataDirectory) -> str:
+    return settings.persistence.metadata_store_url or f"sqlite:{directory.metadata_path}"
+
+
+def _disk_space(settings: Settings, directory: DataDirectory) -> DiskSpace:
+    persistence = settings.persistence
+    return DiskSpace(
+        directory.root,
+        persistence.bookie_paths(directory.root),
+        bookies_needed=persistence.managed_ledger_default_write_quorum,
+        reserve_bytes=persistence.disk_reserve_bytes,
+    )
+
+
+def _free_room(metadata: MetadataStore, client: BookieLedgerClient) -> Iterator[Awaitable[object]]:
+    """What makes logs shorter, and carries on what there was no room for."""
+    if isinstance(metadata, SqliteMetadataStore):
+        yield metadata.checkpoint()
+    for bookie in client.bookies:
+        yield bookie.make_up()
 
 
 async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:
     persistence = settings.persistence
-    url = persistence.metadata_store_url or f"sqlite:{directory.metadata_path}"
     return await open_metadata_store(
-        url,
+        _metadata_url(settings, directory),
         node_bytes_max=persistence.metadata_store_max_node_bytes,
         session=SessionOptions.of(persistence),
     )
@@ -250,9 +307,17 @@ async def _open_ledgers(
     try:
         await _refuse_lost_metadata(metadata, bookies)
         if cluster is None:
-            opener.admit = partial(claim, cluster=await cluster_of(metadata))
-            await asyncio.gather(*map(opener.admit, bookies))
+            cluster = await cluster_of(metadata)
+            await asyncio.gather(*(claim(bookie, cluster) for bookie in bookies))
+        await refuse_older_metadata(metadata, bookies, counter_path=RUN_COUNTER_PATH)
+
+        async def admit(bookie: Bookie) -> None:
+            await claim(bookie, cluster)
+            await refuse_older_metadata(metadata, [bookie], counter_path=RUN_COUNTER_PATH)
+
+        opener.admit = admit
         run = await count_up(metadata, RUN_COUNTER_PATH, first=0, attempts_max=STARTS_AT_ONCE_MAX)
+        await remember_run(metadata, bookies, run)
     except BaseException:
         await BookieLedgerClient(bookies, metadata, absent=absent).close()
         raise
@@ -260,7 +325,7 @@ async def _open_ledgers(
     marks = {MAKER_KEY: str(run).encode()}
     return (
         BookieLedgerClient(
-            bookies, metadata, settings=settings_of_client, absent=absent, marks=marks
+            bookies, metadata, settings=settings_of_client, absent=absent, marks=marks, run=run
         ),
         run,
     )

@@ -6,15 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.audit import LOOK_SECONDS
-from ackgate.broker.topic import Topic
+from ackgate.broker.cluster.audit import LOOK_SECONDS
+from ackgate.broker.topic import disk_space
+from ackgate.broker.topic.topic import Topic
 from ackgate.errors import OwnershipError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.broker.parts import BrokerParts
-    from ackgate.broker.registry import TopicRegistry
+    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.registry import TopicRegistry
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ class Chore(NamedTuple):
 
 
 def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
-    """What every broker does."""
+    """The chores of every broker."""
     return [
+        Chore(parts.disk_space.look, lambda: disk_space.LOOK_SECONDS),
         Chore(
             lambda: registry.for_each(Topic.flush_cursors),
             lambda: parts.settings.persistence.managed_ledger_cursor_position_flush_seconds,

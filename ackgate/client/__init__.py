@@ -12,8 +12,10 @@ Edge; needs the extra ``client``. Works with a Pulsar and with this project's br
     consumer.acknowledge(message)                             # or never again
 """
 
-from ackgate.client.nacking_consumer import NackingConsumer
-from ackgate.dispatcher.trackers.backoff import MultiplierRedeliveryBackoff
-from ackgate.dispatcher.trackers.nack_settings import NackSettings
+from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff, NackSettings
+from ackgate.extras import named_extras
+
+with named_extras():
+    from ackgate.client.nacking_consumer import NackingConsumer
 
 __all__ = ["MultiplierRedeliveryBackoff", "NackSettings", "NackingConsumer"]

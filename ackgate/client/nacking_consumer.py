@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import pulsar
 
 from ackgate.client.topic_nacks import NO_BATCH, Arrival, Redelivery, TopicNacks
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.nack_settings import NackSettings
+from ackgate.cursor import Position
+from ackgate.dispatcher.nacks import NackSettings
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:

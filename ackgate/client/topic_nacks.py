@@ -19,11 +19,11 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.nack import WHOLE, NackTracker
+from ackgate.cursor import Position
+from ackgate.dispatcher.nacks import WHOLE, NackTracker
 
 if TYPE_CHECKING:
-    from ackgate.dispatcher.trackers.nack_settings import NackSettings
+    from ackgate.dispatcher.nacks import NackSettings
 
 NO_BATCH: Final = -1
 """As an index: the message is an entry by itself."""

@@ -1,13 +1,20 @@
 """Settings of every room: Pulsar's `broker.conf` keys as frozen models.
 
-What is exported here is pure. Reading files and the environment is `ackgate.config.load`.
+Pure. Reading files and the environment is `ackgate.config.load`.
 """
 
-from ackgate.config.broker import BrokerSettings
-from ackgate.config.cursor import CursorSettings
-from ackgate.config.dispatcher import DispatcherSettings
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.config.settings import Settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.config.broker import BrokerSettings
+    from ackgate.config.cursor import CursorSettings
+    from ackgate.config.dispatcher import DispatcherSettings
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.config.settings import Settings
 
 __all__ = [
     "BrokerSettings",
@@ -16,3 +23,15 @@ __all__ = [
     "PersistenceSettings",
     "Settings",
 ]
+
+if not TYPE_CHECKING:  # or mypy would take any name to be there
+    __getattr__ = lazy_face(
+        __name__,
+        {
+            "ackgate.config.broker": ("BrokerSettings",),
+            "ackgate.config.cursor": ("CursorSettings",),
+            "ackgate.config.dispatcher": ("DispatcherSettings",),
+            "ackgate.config.persistence": ("PersistenceSettings",),
+            "ackgate.config.settings": ("Settings",),
+        },
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.config.field import about, allowed, is_secret, key_of
 from ackgate.config.settings import ROOMS
+from ackgate.config.unused_keys import SECURITY_SWITCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,9 @@ ackgate takes Pulsar's `broker.conf`: the same keys, units and meanings. Setting
 sources, the last of which wins:
 
 1. the defaults below;
-2. `--config FILE`, a `broker.conf` as it is. Keys that are not listed here have no effect; they are
-   named once in the log, at debug level. An empty value leaves a key unset;
+2. `--config FILE`, a `broker.conf` as it is. Keys that are not listed here have no effect: a warning
+   counts them at the start, and `ackgate config check FILE` lists them. Those that ask for security are
+   [refused](#security-that-is-refused). An empty value leaves a key unset;
 3. the environment: `ACKGATE_<key>`, such as `ACKGATE_brokerServicePort=6651`, or
    `PULSAR_PREFIX_<key>` as with Pulsar's container images;
 4. `--set KEY=VALUE`. An unknown key is an error here. An empty value brings back the default.
@@ -39,6 +41,25 @@ the admin interface's dynamic configuration.
 
 Two older names in Pulsar are understood: `managedLedgerMaxUnackedRangesToPersistInZooKeeper` and
 `zookeeperServers`.
+
+## Before the start
+
+`ackgate config check FILE` tells what a broker would make of a file (and of the environment): values that
+are not allowed, security that is asked for in vain, keys that nobody knows with the one that was
+probably meant, keys without effect that are not at Pulsar's default, and the names of all others. It
+exits with 0 if every key has its effect or is at Pulsar's default, with 1 if some other key has none, and
+with 2 if the broker would not start. `--json` is for programs.
+"""
+
+_SECURITY: Final = """\
+## Security that is refused
+
+A broker without authentication, authorization and TLS must not look as if it had them. With one of these
+keys switched on, in the file or the environment, it does not start, and names them. `--set KEY=false`
+(`--set KEY=` where the value is no switch) says that it shall start without.
+
+| key | asks for |
+|---|---|\
 """
 
 _INTRODUCTIONS: Final = {
@@ -53,7 +74,15 @@ _INTRODUCTIONS: Final = {
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *_departures(), *(line for name in ROOMS for line in _room(name))])
+    rooms = (line for name in ROOMS for line in _room(name))
+    return "\n".join([_HEAD, *_security(), *_departures(), *rooms])
+
+
+def _security() -> Iterator[str]:
+    yield _SECURITY
+    for switch in SECURITY_SWITCHES:
+        yield f"| `{switch.key}` | {switch.asks_for} |"
+    yield ""
 
 
 def _departures() -> Iterator[str]:
@@ -95,7 +124,7 @@ def _fields(room: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo]]:
 
 def _code(value: object) -> str:
     match value:
-        case None | "":
+        case None | "" | ():
             return "nothing"
         case bool():
             return f"`{str(value).lower()}`"

@@ -11,10 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
     from pydantic.fields import FieldInfo
+else:
+    ModelMetaclass = type(BaseModel)
 
 INT_MAX: Final = 2**31 - 1
 """Pulsar keeps most counts in a Java int; nothing here needs more."""
@@ -49,7 +54,21 @@ class About:
     """May change while the broker runs."""
 
 
-class SettingsGroup(BaseModel):
+class _OurErrors(ModelMetaclass):
+    """Raises our error where a host makes settings by a call; pydantic's own validation does not call."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: ANN401, N805 - of a metaclass
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            wrong = [
+                " ".join(map(str, (*detail["loc"], detail["msg"].removeprefix("Value error, "))))
+                for detail in error.errors(include_url=False, include_input=False)
+            ]
+            raise ConfigurationError(f"{cls.__name__}: {'; '.join(wrong)}") from error
+
+
+class SettingsGroup(BaseModel, metaclass=_OurErrors):
     """Settings of one room. Frozen; made from keys or from attribute names."""
 
     model_config = ConfigDict(
@@ -60,6 +79,7 @@ class SettingsGroup(BaseModel):
         validate_by_alias=True,
         allow_inf_nan=False,
         hide_input_in_errors=True,
+        defer_build=True,  # a third of the import of an embedder
     )
 
 

@@ -3,11 +3,12 @@
 Edge: reads the file, and is the only reader of the environment.
 
 - *File*: a Pulsar `broker.conf` as it is. An empty value leaves the key unset, as in Pulsar. Keys
-  that are not used here are collected, not refused: such a file has hundreds of them.
+  that are not used here are collected, not refused: such a file has hundreds of them. Those that ask
+  for security are refused (`unused_keys.py`).
 - *Environment*: `ACKGATE_<key>`, or `PULSAR_PREFIX_<key>` as with Pulsar's container images; the
   key in its own spelling, `ACKGATE_brokerServicePort=6651`.
-- *`--set KEY=VALUE`*: a key that is not used here is an error, since somebody has just typed it.
-  An empty value brings back the default.
+- *`--set KEY=VALUE`*: a key that is not used here is an error, since somebody has just typed it; but
+  one that asks for security may be switched off so. An empty value brings back the default.
 
 Keys that Pulsar deprecated count as the keys that took their place.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.config.properties import parse_properties
 from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
+from ackgate.config.unused_keys import SECURITY_KEYS, UnusedKey, refuse_security, unused_keys
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -59,42 +61,77 @@ OLDER_NAMES: Final[Mapping[str, OlderName]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class GivenSettings:
+    """What every source together says, before it is known to be allowed."""
+
+    given: Mapping[str, Given]
+    """By key, the last source's; keys that Pulsar deprecated in favour of ours under our names."""
+
+    older: Mapping[str, Given]
+    """Which of those deprecated keys were used."""
+
+    @property
+    def used(self) -> dict[str, Given]:
+        """What has an effect."""
+        return {key: said for key, said in self.given.items() if key in FIELDS}
+
+    @property
+    def unused(self) -> tuple[UnusedKey, ...]:
+        """What has none, sorted by key."""
+        return unused_keys(self.given, FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedSettings:
     """The settings, and what was given but is not used."""
 
     settings: Settings
 
-    unused_keys: tuple[str, ...]
-    """Sorted; from the file and the environment. Worth a line in the log, once there is one."""
+    unused: tuple[UnusedKey, ...]
+    """Sorted by key; from the file and the environment."""
 
 
 def load_settings(
     config_file: Path | None = None,
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    *,
+    is_serving: bool = True,
 ) -> LoadedSettings:
     """Settings from every source. `overrides` are the `KEY=VALUE` of `--set`.
 
-    Raises `ConfigurationError`, which names source, key, value and what is allowed.
+    `is_serving`: False for a tool that nobody connects to, so that the settings of a broker with
+    security can be read. Raises `ConfigurationError`, which names source, key, value and what is
+    allowed, or what security is asked for in vain.
     """
-    from_file = _from_file(config_file) if config_file else {}
-    from_environment = _from_environment(os.environ if environ is None else environ)
-    given = {**from_file, **from_environment}
-    unused = tuple(sorted(key for key in given if key not in FIELDS))
-    for key, override in _from_overrides(overrides).items():
+    found = gather(config_file, overrides, environ)
+    if is_serving:
+        refuse_security(found.given)
+    return LoadedSettings(Settings().with_given(found.used), found.unused)
+
+
+def gather(
+    config_file: Path | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> GivenSettings:
+    """What the sources say. Raises `ConfigurationError` for what cannot be read at all."""
+    older: dict[str, Given] = {}
+    given = _from_file(config_file, older) if config_file else {}
+    given |= _from_environment(os.environ if environ is None else environ, older)
+    for key, override in _from_overrides(overrides, older).items():
         if override.text:
             given[key] = override
         else:
             given.pop(key, None)
-    used = {key: said for key, said in given.items() if key in FIELDS}
-    return LoadedSettings(Settings().with_given(used), unused)
+    return GivenSettings(given, older)
 
 
-def _from_file(path: Path) -> dict[str, Given]:
+def _from_file(path: Path, older: dict[str, Given]) -> dict[str, Given]:
     properties = parse_properties(_read(path), str(path))
     # An empty value unsets the key: also when an earlier line of the file had set it.
     last = {found.key: Given(found.value.strip(), f"{path}:{found.line}") for found in properties}
-    return _by_present_name({key: said for key, said in last.items() if said.text})
+    return _by_present_name({key: said for key, said in last.items() if said.text}, older)
 
 
 def _read(path: Path) -> str:
@@ -113,7 +150,7 @@ def _read(path: Path) -> str:
         return content.decode("latin-1")  # what Java reads; every byte sequence is valid in it
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+def _from_environment(environ: Mapping[str, str], older: dict[str, Given]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for prefix in ENVIRONMENT_PREFIXES:
         found |= _by_present_name(
@@ -121,29 +158,31 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
                 name.removeprefix(prefix): Given(text.strip(), f"environment {name}")
                 for name, text in environ.items()
                 if name.startswith(prefix) and text.strip()
-            }
+            },
+            older,
         )
     return found
 
 
-def _from_overrides(overrides: Sequence[str]) -> dict[str, Given]:
+def _from_overrides(overrides: Sequence[str], older: dict[str, Given]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for override in overrides:
         key, equals, text = (part.strip() for part in override.partition("="))
         if not equals:
             raise ConfigurationError(f"--set {override}: must have the form KEY=VALUE")
-        if key not in FIELDS and key not in OLDER_NAMES:
+        if key not in FIELDS and key not in OLDER_NAMES and key not in SECURITY_KEYS:
             raise ConfigurationError(unknown_key(key, "--set"))
         found[key] = Given(text, "--set")
-    return _by_present_name(found)
+    return _by_present_name(found, older)
 
 
-def _by_present_name(given: dict[str, Given]) -> dict[str, Given]:
-    """What one source says, with older names replaced."""
-    for name, older in OLDER_NAMES.items():
+def _by_present_name(given: dict[str, Given], older: dict[str, Given]) -> dict[str, Given]:
+    """What one source says, with older names replaced, and noted in `older`."""
+    for name, present in OLDER_NAMES.items():
         said = given.pop(name, None)
-        if said is None or said.text == older.unset:
+        if said is None or said.text == present.unset:
             continue
-        if older.has_precedence or older.present_key not in given:
-            given[older.present_key] = Given(older.prefix + said.text, said.origin)
+        older[name] = said
+        if present.has_precedence or present.present_key not in given:
+            given[present.present_key] = Given(present.prefix + said.text, said.origin)
     return given

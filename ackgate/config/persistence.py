@@ -176,7 +176,8 @@ class PersistenceSettings(SettingsGroup):
     )
     cursor_recovery_scan_entries_max: int = setting(
         10_000,
-        "How far recovery reads back for a complete snapshot before it takes the node's state.",
+        "How far recovery reads back for a snapshot; snapshots are written often enough for that. Past a "
+        "damaged record it reads on to the ledger's beginning.",
         unit="entries",
         ge=1,
         le=INT_MAX,
@@ -239,6 +240,17 @@ class PersistenceSettings(SettingsGroup):
         "Entries that a bookie has made durable but not yet sorted into ledger files.",
         unit="bytes",
         ge=1024 * 1024,
+        le=INT_MAX,
+    )
+    disk_reserve_bytes: int = setting(
+        16 * 1024 * 1024,
+        "Room that is kept on each file system for the day on which it is full (at most an eighth of it). "
+        "With less than as much again free, messages are refused and the reserve is used for "
+        "acknowledgements and deletions, so that consumers can free the disk; with twice as much free "
+        "they are taken again. A new start and some 10,000 writes of cursors fit into the default. "
+        "0: none, and a full disk stops everything.",
+        unit="bytes",
+        ge=0,
         le=INT_MAX,
     )
     bookie_open_files_max: int = setting(

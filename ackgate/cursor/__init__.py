@@ -1,22 +1,111 @@
-"""What is acknowledged: the managed cursor and the values it deals in. Pure."""
+"""What is acknowledged: the managed cursor, the message ledgers under it, and the values it deals in.
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import EARLIEST, LATEST, Position
-from ackgate.cursor.recovered import RecoveredStateReport
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
-from ackgate.cursor.stats import CursorStats
-from ackgate.cursor.unacked_entries import Span
+Pure. Sets of positions are at home here, and what a subscription stores beside its acks (pending
+nacks, buckets of delayed entries): the rooms above share them.
+"""
+
+from ackgate.cursor.bitmaps import (
+    bitmap_of,
+    members,
+    run_bounds,
+    run_count,
+)
+from ackgate.cursor.bucket_records import (
+    BucketRecord,
+    SegmentMetadata,
+    SnapshotSegment,
+    StoredSnapshot,
+)
+from ackgate.cursor.managed_cursor import (
+    ARRAY_PATH_POSITIONS_MIN,
+    CursorStatistics,
+    ManagedCursor,
+)
+from ackgate.cursor.message_ledgers import (
+    MessageLedgers,
+)
+from ackgate.cursor.moves import (
+    Cleared,
+    CursorMove,
+    Expired,
+    Skipped,
+    Sought,
+)
+from ackgate.cursor.pending_nacks import (
+    NO_NACKS,
+    NackedLedger,
+    NackImage,
+    PendingNacks,
+    earliest_nacks,
+    existing_nacks,
+    unacked_nacks,
+)
+from ackgate.cursor.position import (
+    EARLIEST,
+    ENTRY_ID_MAX,
+    LATEST,
+    LEDGER_ID_MAX,
+    Position,
+    check_position,
+    checked_integers,
+    entry_ids_below,
+    positions_of,
+    run_of_positions,
+)
+from ackgate.cursor.position_set import (
+    PositionSet,
+)
+from ackgate.cursor.snapshots import (
+    CursorGrowth,
+    CursorSnapshot,
+    RecoveredStateReport,
+    WrittenCounts,
+)
+from ackgate.cursor.unacked_entries import (
+    LeftOut,
+    Span,
+)
 
 __all__ = [
+    "ARRAY_PATH_POSITIONS_MIN",
     "EARLIEST",
+    "ENTRY_ID_MAX",
     "LATEST",
+    "LEDGER_ID_MAX",
+    "NO_NACKS",
+    "BucketRecord",
+    "Cleared",
     "CursorGrowth",
+    "CursorMove",
     "CursorSnapshot",
-    "CursorStats",
+    "CursorStatistics",
+    "Expired",
+    "LeftOut",
     "ManagedCursor",
     "MessageLedgers",
+    "NackImage",
+    "NackedLedger",
+    "PendingNacks",
     "Position",
+    "PositionSet",
     "RecoveredStateReport",
+    "SegmentMetadata",
+    "Skipped",
+    "SnapshotSegment",
+    "Sought",
     "Span",
+    "StoredSnapshot",
+    "WrittenCounts",
+    "bitmap_of",
+    "check_position",
+    "checked_integers",
+    "earliest_nacks",
+    "entry_ids_below",
+    "existing_nacks",
+    "members",
+    "positions_of",
+    "run_bounds",
+    "run_count",
+    "run_of_positions",
+    "unacked_nacks",
 ]

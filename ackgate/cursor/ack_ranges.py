@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from ackgate.cursor.bitmap_runs import run_count, run_count_change, run_stop
+from ackgate.cursor.bitmaps import lowest_runs, run_bounds, run_count, run_count_change, run_stop
 from ackgate.cursor.position import ENTRY_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-class LedgerAcks:
+class AckedInLedger:
     """The acked entries of one ledger."""
 
     __slots__ = ("bitmap", "range_count")
@@ -51,7 +51,7 @@ class AckRanges:
     """Acked entries of all ledgers. O(1)."""
 
     def __init__(self) -> None:
-        self._ledgers: dict[int, LedgerAcks] = {}
+        self._ledgers: dict[int, AckedInLedger] = {}
         self._ids: list[int] = []
         self.range_count = 0
         self.acked_count = 0
@@ -192,14 +192,13 @@ class AckRanges:
         return True
 
     def clear(self) -> None:
-        """Remove everything."""
         self._ledgers.clear()
         self._ids.clear()
         self.range_count = 0
         self.acked_count = 0
 
     def _insert(self, ledger_id: int, bitmap: BitMap, ranges: int) -> None:
-        self._ledgers[ledger_id] = LedgerAcks(bitmap, ranges)
+        self._ledgers[ledger_id] = AckedInLedger(bitmap, ranges)
         insort(self._ids, ledger_id)
         self.range_count += ranges
         self.acked_count += len(bitmap)
@@ -211,7 +210,6 @@ class AckRanges:
         self.acked_count -= len(ledger.bitmap)
 
     def check(self) -> None:
-        """Assert every invariant. O(state)."""
         assert self._ids == sorted(self._ledgers), self._ids
         for ledger_id, ledger in self._ledgers.items():
             assert ledger.bitmap, f"empty bitmap kept for ledger {ledger_id}"
@@ -219,3 +217,23 @@ class AckRanges:
             assert ledger.range_count == counted, (ledger_id, ledger.range_count, counted)
         assert self.range_count == sum(ledger.range_count for ledger in self._ledgers.values())
         assert self.acked_count == sum(len(ledger.bitmap) for ledger in self._ledgers.values())
+
+
+# ------------------------------------------------------------------------------ as text
+
+
+def ranges_text(ranges: AckRanges, ranges_max: int) -> str:
+    """The lowest `ranges_max` ranges; ``...`` stands for the rest."""
+    texts: list[str] = []
+    for ledger_id, bitmap in ranges.bitmaps():
+        wanted = ranges_max - len(texts)
+        if wanted <= 0:
+            break
+        starts, stops = run_bounds(lowest_runs(bitmap, wanted))
+        texts.extend(
+            f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        )
+    if len(texts) < ranges.range_count:
+        texts.append("...")
+    return f"[{','.join(texts)}]"

@@ -11,37 +11,39 @@ How the mark-delete moves (`M` the mark-delete, `#` acked, `.` not):
 
 Invariants (`check`): ranges and batch sets lie above the mark-delete, on existing entries; the
 entry behind the mark-delete is not acked; an entry is in a range or has a batch set, never both.
-`version` grows with every change.
+`version` grows with every change; since `grown_since` nothing was done but acknowledge.
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap
+
 from ackgate.cursor.ack_ranges import AckRanges
-from ackgate.cursor.batch_acks import BatchAcks
-from ackgate.cursor.bitmap_pack import pack
-from ackgate.cursor.growth import GrowthLog
+from ackgate.cursor.bitmaps import bitmap_of
 from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+from ackgate.cursor.snapshots import CursorGrowth, CursorSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.cursor.id_arrays import IdArray
     from ackgate.cursor.message_ledgers import MessageLedgers
-    from ackgate.cursor.recovered import FittedState
+    from ackgate.cursor.position import IdArray
+    from ackgate.cursor.snapshots import FittedState
 
 
-class AckState:
+class CursorAcks:
     """Mark-delete, ranges, batch sets and properties, with one version over all of them."""
 
     __slots__ = (
-        "_batch_index_acks",
         "_entry_counts",
         "_growth",
         "_ledgers",
+        "acks_batch_indexes",
         "batches",
+        "grown_since",
         "mark_delete",
         "properties",
         "ranges",
@@ -60,6 +62,9 @@ class AckState:
     version: int
     """Changes so far."""
 
+    grown_since: int
+    """The version since which the state has only grown: of the last reset, or of the beginning."""
+
     def __init__(
         self,
         ledgers: MessageLedgers,
@@ -72,13 +77,13 @@ class AckState:
     ) -> None:
         self._ledgers = ledgers
         self._entry_counts = ledgers.entry_counts
-        self._batch_index_acks = batch_index_acks
+        self.acks_batch_indexes = batch_index_acks
         self._growth = GrowthLog(is_on=track_growth)
         self.mark_delete = mark_delete
         self.ranges = AckRanges()
         self.batches = BatchAcks()
         self.properties = dict(properties)
-        self.version = version
+        self.version = self.grown_since = version
 
     def restore(self, fitted: FittedState) -> None:
         """Take over what was recovered, into an empty state."""
@@ -121,7 +126,7 @@ class AckState:
 
     def ack_indexes(self, position: Position, unacked_mask: int) -> bool:
         """Ack a part of one entry. Returns whether the whole entry became acked by it."""
-        if not self._batch_index_acks or self.is_acked(position):
+        if not self.acks_batch_indexes or self.is_acked(position):
             return False
         before = self.batches.unacked.get(position)
         left = self.batches.restrict(position, unacked_mask)
@@ -137,7 +142,7 @@ class AckState:
         """Ack entries of one ledger. Returns how many of them were unacked."""
         if ids.size == 0 or ledger_id < self.mark_delete.ledger_id:
             return 0
-        acked = pack(ids)
+        acked = bitmap_of(ids)
         if ledger_id == self.mark_delete.ledger_id:
             acked.remove_range(0, self.mark_delete.entry_id + 1)
         new = self.ranges.add_bitmap(ledger_id, acked)
@@ -161,7 +166,6 @@ class AckState:
         self.version += 1
 
     def set_properties(self, properties: Mapping[str, int]) -> None:
-        """Replace the mark-delete properties."""
         if properties != self.properties:
             self.properties = dict(properties)
             self._growth.set_properties()
@@ -194,9 +198,13 @@ class AckState:
         self.batches.replace({})
         self._growth.spoil()
         self.version += 1
+        self.grown_since = self.version
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """The ledger does not exist any more: its acks go, and what it held apart may now touch."""
+        """The ledger does not exist any more: its acks go, and what it held apart may now touch.
+
+        That counts as growth: an older record that still has them acks nothing that exists.
+        """
         had_ranges = self.ranges.drop_ledger(ledger_id)
         had_batches = self.batches.drop_ledger(ledger_id)
         before = self.mark_delete
@@ -240,7 +248,6 @@ class AckState:
         )
 
     def check(self) -> None:
-        """Assert every invariant. O(state)."""
         self.ranges.check()
         self.batches.check()
         assert self._ledgers.next_valid(self.mark_delete) not in self.ranges, self.mark_delete
@@ -250,3 +257,178 @@ class AckState:
         for position in self.batches.unacked:
             assert self._ledgers.exists(position), position
             assert not self.is_acked(position), position
+
+
+class BatchAcks:
+    """Partly acked entries: which messages of a batch are still unacked.
+
+    An entry that holds a batch can be acked message by message. Kept is the set of its *unacked*
+    indexes, as an int: bit i set = message i is not acked yet (the polarity of the wire's `ack_set`).
+
+        stored      1 1 1 0 1      message 1 was acked (bit 1 of 0..4 is the second from the right)
+        ack set     1 0 1 1 1      a client that knows only of message 3
+        result      1 0 1 0 1      AND: acks only ever clear bits, none comes back
+
+    Dropping below a position costs O(log n) per set dropped. Invariants: no kept set is empty (that
+    is a full ack, and belongs to the ranges); the heap holds every kept position, and perhaps some
+    that are no longer kept.
+    """
+
+    __slots__ = ("_lowest_first", "unacked")
+
+    unacked: dict[Position, int]
+    """Position -> unacked indexes, never 0. Others read it; only this class writes it."""
+
+    def __init__(self) -> None:
+        self.unacked = {}
+        self._lowest_first: list[Position] = []
+
+    def restrict(self, position: Position, unacked_mask: int) -> int:
+        """Clear what the mask does not hold. Returns what is left; 0: the entry is acked now."""
+        stored = self.unacked.get(position)
+        left = unacked_mask if stored is None else stored & unacked_mask
+        if left == 0:
+            self.unacked.pop(position, None)
+            return 0
+        if stored is None:
+            heappush(self._lowest_first, position)
+        self.unacked[position] = left
+        return left
+
+    def discard(self, position: Position) -> None:
+        """The entry was acked as a whole."""
+        self.unacked.pop(position, None)
+
+    def discard_bitmap(self, ledger_id: int, acked: BitMap) -> None:
+        """The entries of one ledger were acked as a whole. O(the smaller of the two sets)."""
+        if len(self.unacked) <= len(acked):
+            gone = [p for p in self.unacked if p[0] == ledger_id and p[1] in acked]
+        else:
+            gone = [Position(ledger_id, entry_id) for entry_id in acked]
+        for position in gone:
+            self.unacked.pop(position, None)
+
+    def drop_through(self, position: Position) -> None:
+        """Forget everything at or before the position."""
+        heap = self._lowest_first
+        while heap and heap[0] <= position:
+            self.unacked.pop(heappop(heap), None)
+
+    def drop_ledger(self, ledger_id: int) -> bool:
+        """Forget one ledger. Returns whether there was anything."""
+        gone = [position for position in self.unacked if position[0] == ledger_id]
+        for position in gone:
+            del self.unacked[position]
+        return bool(gone)
+
+    def replace(self, unacked: Mapping[Position, int]) -> None:
+        self.unacked = dict(unacked)
+        self._lowest_first = list(self.unacked)
+        heapify(self._lowest_first)
+
+    def check(self) -> None:
+        assert all(mask > 0 for mask in self.unacked.values()), self.unacked
+        assert set(self._lowest_first) >= set(self.unacked)
+        assert len(self._lowest_first) == len(set(self._lowest_first))
+
+
+class GrowthLog:
+    """What was acked since the last record was taken: the raw material of a `CursorGrowth`.
+
+    While the state only grows, a record needs to hold no more than what is new. As soon as it does
+    anything else (reset, clear, a ledger lost), growth is *spoilt*: nothing is tracked until the
+    next snapshot begins it anew. A log that is off stays off.
+
+        snapshot taken       reset           snapshot taken
+              |                |                   |
+        ------+== tracking ====+---- spoilt -------+== tracking ==
+    """
+
+    __slots__ = (
+        "_acked",
+        "_base_version",
+        "_batches",
+        "_has_new_properties",
+        "is_on",
+        "is_tracking",
+    )
+
+    is_tracking: bool
+    """Whether changes need to be told at all. Asked on the hot path, so it is a plain attribute."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self.is_tracking = False
+        self._forget(0)
+
+    def add(self, ledger_id: int, entry_id: int) -> None:
+        bitmap = self._acked.get(ledger_id)
+        if bitmap is None:
+            self._acked[ledger_id] = BitMap((entry_id,))
+        else:
+            bitmap.add(entry_id)
+
+    def add_bitmap(self, ledger_id: int, acked: BitMap) -> None:
+        """Many entries of one ledger were acked. `acked` is not taken over."""
+        bitmap = self._acked.get(ledger_id)
+        if bitmap is None:
+            self._acked[ledger_id] = acked.copy()
+        else:
+            bitmap |= acked
+
+    def add_batch(self, position: Position) -> None:
+        """An entry's unacked indexes changed."""
+        self._batches.add(position)
+
+    def set_properties(self) -> None:
+        self._has_new_properties = True
+
+    def spoil(self) -> None:
+        """The state did something else than grow."""
+        self.is_tracking = False
+        self._forget(0)
+
+    def begin(self, version: int) -> None:
+        """A snapshot was taken: track from here on, if the log is on."""
+        self.is_tracking = self.is_on
+        self._forget(version)
+
+    def take(
+        self,
+        *,
+        version: int,
+        mark_delete: Position,
+        range_count: int,
+        unacked: Mapping[Position, int],
+        properties: Mapping[str, int],
+    ) -> CursorGrowth | None:
+        """The growth up to the given state, and track on from there. None when spoilt or off."""
+        if not self.is_tracking:
+            return None
+        ledger_id, entry_id = mark_delete
+        acked = {}
+        for grown_id in sorted(self._acked):
+            bitmap = self._acked[grown_id]
+            if grown_id == ledger_id:
+                bitmap.remove_range(0, entry_id + 1)
+            if grown_id >= ledger_id and bitmap:
+                acked[grown_id] = bitmap
+        growth = CursorGrowth(
+            base_version=self._base_version,
+            version=version,
+            mark_delete=mark_delete,
+            acked=acked,
+            range_count=range_count,
+            unacked_indexes={
+                position: unacked[position] for position in sorted(self._batches & unacked.keys())
+            },
+            properties=dict(properties) if self._has_new_properties else None,
+        )
+        self._forget(version)
+        return growth
+
+    def _forget(self, base_version: int) -> None:
+        self._base_version = base_version
+        self._acked: dict[int, BitMap] = {}
+        self._batches: set[Position] = set()
+        self._has_new_properties = False

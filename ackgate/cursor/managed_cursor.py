@@ -10,31 +10,36 @@ it, the gate asks it for counts, the dispatcher for unacked entries.
                 mark-delete 7:2                              ^ read position 8:2
 
 Every entry at or before the **mark-delete** is acked; behind it acked entries form **ranges** (per
-ledger) with holes between. The state itself is `AckState`; here is what may be asked of it and done
+ledger) with holes between. The state itself is `CursorAcks`; here is what may be asked of it and done
 to it from outside.
 
 Refused, and then nothing is changed: positions that no entry has, a cumulative ack that goes back.
 Already acked is no error and counts nothing. Moving the read position is not a change of the ack
-state and does not raise the version.
+state and does not raise the version. A cursor whose store is closed is *sealed*: it can be read, and
+every change is refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ackgate.cursor.ack_state import AckState
-from ackgate.cursor.id_arrays import by_ledger
-from ackgate.cursor.known_positions import check_cumulative, check_mask, is_known, known_ids
-from ackgate.cursor.position import Position
-from ackgate.cursor.ranges_text import ranges_text
-from ackgate.cursor.recovered import RecoveredStateReport, clamp, fit
-from ackgate.cursor.stats import CursorStats
+from ackgate.cursor.ack_ranges import ranges_text
+from ackgate.cursor.ack_state import CursorAcks
+from ackgate.cursor.position import (
+    ENTRY_ID_MAX,
+    Position,
+    by_ledger,
+    check_position,
+    entry_ids_below,
+)
+from ackgate.cursor.snapshots import RecoveredStateReport, clamp, fit
 from ackgate.cursor.strict_budget import entry_budget
 from ackgate.cursor.unacked_entries import nth_unacked, unacked_spans
-from ackgate.errors import CallerError, PositionError
+from ackgate.errors import CallerError, CursorClosedError, PositionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +48,8 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
 
     from ackgate.cursor.message_ledgers import MessageLedgers
-    from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+    from ackgate.cursor.position import IdArray
+    from ackgate.cursor.snapshots import CursorGrowth, CursorSnapshot
     from ackgate.cursor.unacked_entries import LeftOut, Span
 
 ARRAY_PATH_POSITIONS_MIN: Final = 64
@@ -60,11 +66,13 @@ class ManagedCursor:
     """One subscription's cursor. One owner calls it; nobody else holds its parts."""
 
     __slots__ = (
+        "_ackable",
         "_budget",
         "_entry_counts",
         "_forced_below",
         "_ledgers",
         "_read_position",
+        "_sealed",
         "_state",
     )
 
@@ -88,7 +96,10 @@ class ManagedCursor:
             )
         self._ledgers = ledgers
         self._entry_counts = ledgers.entry_counts
-        self._state = AckState(
+        self._ackable: Mapping[int, int] = ledgers.entry_counts
+        """Entries by ledger that `ack` takes without a further look: none when sealed."""
+        self._sealed: str | None = None
+        self._state = CursorAcks(
             ledgers,
             mark_delete,
             batch_index_acks=batch_index_acks,
@@ -131,9 +142,19 @@ class ManagedCursor:
         return self._state.version
 
     @property
+    def grown_since(self) -> int:
+        """The version since which the state has only grown: whatever was acked then still is."""
+        return self._state.grown_since
+
+    @property
     def mark_delete(self) -> Position:
         """Every position at or before it is acked."""
         return self._state.mark_delete
+
+    @property
+    def acks_batch_indexes(self) -> bool:
+        """Whether parts of batches can be acked (``acknowledgmentAtBatchIndexLevelEnabled``)."""
+        return self._state.acks_batch_indexes
 
     @property
     def range_count(self) -> int:
@@ -152,7 +173,6 @@ class ManagedCursor:
 
     @property
     def properties(self) -> Mapping[str, int]:
-        """The mark-delete properties."""
         return self._state.properties
 
     @property
@@ -203,6 +223,10 @@ class ManagedCursor:
         """Upper end of the last range; None when there is no range."""
         return self._state.ranges.last()
 
+    def last_partly_acked_position(self) -> Position | None:
+        """The highest partly acked entry; None when there is none. O(partly acked entries)."""
+        return max(self._state.batches.unacked, default=None)
+
     def has_acked_above(self, position: Position) -> bool:
         """Whether anything behind the position is acked: whether acking there may close a hole."""
         last = self._state.ranges.last()
@@ -212,10 +236,10 @@ class ManagedCursor:
         """The ranges in Pulsar's open-closed form, for the admin API."""
         return ranges_text(self._state.ranges, ranges_max)
 
-    def statistics(self) -> CursorStats:
+    def statistics(self) -> CursorStatistics:
         """Everything there is to say in numbers."""
         backlog = self.backlog_entries
-        return CursorStats(
+        return CursorStatistics(
             version=self.version,
             mark_delete=self.mark_delete,
             read_position=self.read_position,
@@ -235,8 +259,9 @@ class ManagedCursor:
     def ack(self, position: Position) -> bool:
         """Ack one entry. Returns whether it was unacked. The hot path."""
         ledger_id, entry_id = position
-        if 0 <= entry_id < self._entry_counts.get(ledger_id, 0):
+        if 0 <= entry_id < self._ackable.get(ledger_id, 0):
             return self._state.ack_entry(position)
+        self._check_unsealed()
         is_known(
             position, self._ledgers, self._state.mark_delete
         )  # raises if nothing was ever there
@@ -244,6 +269,7 @@ class ManagedCursor:
 
     def ack_individual(self, positions: Sequence[Position]) -> int:
         """Ack entries, all or none. Returns how many of them were unacked."""
+        self._check_unsealed()
         if len(positions) >= ARRAY_PATH_POSITIONS_MIN:
             try:
                 pairs = np.fromiter(chain.from_iterable(positions), np.int64, 2 * len(positions))
@@ -261,6 +287,7 @@ class ManagedCursor:
         None stands for the whole entry; an int for the batch indexes that are *still unacked*, so 0
         is the whole entry too. Returns how many entries became acked as a whole.
         """
+        self._check_unsealed()
         state = self._state
         mark_delete = state.mark_delete
         known = []
@@ -275,11 +302,13 @@ class ManagedCursor:
 
     def ack_many(self, ledger_id: int, entry_ids: ArrayLike) -> int:
         """Ack entries of one ledger, all or none; any order, repeats allowed."""
+        self._check_unsealed()
         ids = known_ids(ledger_id, entry_ids, self._ledgers, self._state.mark_delete)
         return self._state.ack_ids(ledger_id, ids)
 
     def ack_many_pairs(self, ledger_ids: ArrayLike, entry_ids: ArrayLike) -> int:
         """Ack entries given as two arrays of one length, all or none."""
+        self._check_unsealed()
         mark_delete = self._state.mark_delete
         groups = [
             (ledger_id, known_ids(ledger_id, ids, self._ledgers, mark_delete))
@@ -299,6 +328,7 @@ class ManagedCursor:
         With a mask everything before it is acked, and of the entry itself what the mask does not
         hold. The same position again succeeds. `properties` None leaves them as they are.
         """
+        self._check_unsealed()
         state = self._state
         check_mask(unacked_mask)
         check_cumulative(position, self._ledgers, state.mark_delete, is_whole=not unacked_mask)
@@ -312,6 +342,7 @@ class ManagedCursor:
 
     def skip(self, entries: int) -> int:
         """Ack the next `entries` unacked entries. Returns how many there were."""
+        self._check_unsealed()
         if entries < 0:
             raise CallerError(f"cannot skip {entries} entries")
         state = self._state
@@ -324,6 +355,7 @@ class ManagedCursor:
 
     def clear_backlog(self) -> int:
         """Ack everything there is. Returns how many entries were unacked."""
+        self._check_unsealed()
         cleared = self.backlog_entries
         if cleared:
             # A snapshot of what is left is smaller than any growth.
@@ -332,11 +364,12 @@ class ManagedCursor:
         return cleared
 
     def set_properties(self, properties: Mapping[str, int]) -> None:
-        """Replace the mark-delete properties."""
+        self._check_unsealed()
         self._state.set_properties(properties)
 
     def catch_up(self, version: int) -> None:
         """Changes that were recorded one by one were applied at once: they count as they did then."""
+        self._check_unsealed()
         if version < self._state.version:
             raise CallerError(f"version {version} lies before the present {self._state.version}")
         self._state.version = version
@@ -366,6 +399,7 @@ class ManagedCursor:
 
         A position without an entry stands for the next one; `EARLIEST` and `LATEST` are understood.
         """
+        self._check_unsealed()
         target = self._ledgers.at_or_after(read_position)
         self._state.reset(self._ledgers.previous(target))
         self._read_position = target
@@ -445,6 +479,22 @@ class ManagedCursor:
             return below - ranges.acked_count
         return below - (ranges.acked_count - ranges.count_from(boundary))
 
+    # -- the end
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether every change is refused."""
+        return self._sealed is not None
+
+    def seal(self, why: str) -> None:
+        """Refuse every change from now on, with `CursorClosedError(why)`. The first reason counts."""
+        if self._sealed is None:
+            self._sealed, self._ackable = why, {}
+
+    def _check_unsealed(self) -> None:
+        if self._sealed is not None:
+            raise CursorClosedError(self._sealed)
+
     # -- for persistence
 
     def snapshot(self) -> CursorSnapshot:
@@ -463,8 +513,110 @@ class ManagedCursor:
         return self._state.take_growth()
 
     def check(self) -> None:
-        """Assert every invariant. O(state)."""
         self._state.check()
         assert self.backlog_entries >= 0, self.backlog_entries
         assert 0 <= self.hole_count <= self.range_count
         assert 0 <= self._unacked_below_read() <= self.backlog_entries
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStatistics:
+    """The ack state of one cursor at one moment. Pulsar's name for a field in brackets."""
+
+    version: int
+    """Mutations so far."""
+
+    mark_delete: Position
+    """Every position at or before it is acked [markDeletePosition]."""
+
+    read_position: Position
+    """The next position to read for dispatch [readPosition]."""
+
+    last_confirmed: Position
+    """The last entry of the topic."""
+
+    backlog_entries: int
+    """Existing entries that are not acked [numberOfEntriesSinceFirstNotAckedMessage]."""
+
+    unread_entries: int
+    """Existing, unacked entries from the read position on."""
+
+    acked_count: int
+    """Entries acked above the mark-delete."""
+
+    range_count: int
+    """Ranges above the mark-delete [totalNonContiguousDeletedMessagesRange]."""
+
+    hole_count: int
+    """Runs of unacked entries that lie before some acked one."""
+
+    partly_acked_count: int
+    """Entries of which some batch indexes are acked and some are not."""
+
+    byte_estimate: int
+    """Upper estimate of the persisted size [nonContiguousDeletedMessagesRangesSerializedSize]."""
+
+    properties: Mapping[str, int]
+    """The mark-delete ("long") properties [properties]."""
+
+
+# ------------------------------------------------------------------------------ what may be acked
+#
+# An entry at or below the mark-delete is always known, whether or not its ledger still exists: it is
+# acked, and acking it again is no error. Above it, the message ledgers decide.
+
+
+def is_known(position: Position, ledgers: MessageLedgers, mark_delete: Position) -> bool:
+    """Whether an entry lies there now. False: it is acked and gone. Raises for anything else."""
+    ledger_id, entry_id = position
+    entry_count = ledgers.entry_counts.get(ledger_id)
+    if entry_count is not None and 0 <= entry_id < entry_count:
+        return True
+    text = f"{ledger_id}:{entry_id}"
+    check_position(Position(ledger_id, entry_id))
+    if entry_id < 0:
+        raise PositionError(f"{text} is not an entry and cannot be acked")
+    if position <= mark_delete:
+        return False
+    if entry_count is None:
+        raise PositionError(
+            f"{text} is unknown: there is no ledger {ledger_id} above the mark-delete {mark_delete}"
+        )
+    raise PositionError(f"{text} is unknown: ledger {ledger_id} has {entry_count} entries")
+
+
+def known_ids(
+    ledger_id: int, entry_ids: ArrayLike, ledgers: MessageLedgers, mark_delete: Position
+) -> IdArray:
+    """The ids as an array, all of them known. Raises `PositionError` naming one that is not."""
+    entry_count = ledgers.entry_counts.get(ledger_id, 0)
+    if ledger_id < mark_delete.ledger_id:
+        entry_count = ENTRY_ID_MAX + 1
+    elif ledger_id == mark_delete.ledger_id:
+        entry_count = max(entry_count, mark_delete.entry_id + 1)
+    return entry_ids_below(entry_ids, entry_count, ledger_id)
+
+
+def check_cumulative(
+    position: Position, ledgers: MessageLedgers, mark_delete: Position, *, is_whole: bool
+) -> None:
+    """Raise unless everything up to the position may be acked.
+
+    It must be an entry, or the place before the first entry of a ledger; and not go back.
+    """
+    if position == mark_delete:
+        return
+    if position < mark_delete:
+        raise PositionError(
+            f"cumulative ack of {position} goes back: the mark-delete is {mark_delete}"
+        )
+    ledger_id, entry_id = position
+    is_border = is_whole and entry_id == -1 and ledger_id in ledgers.entry_counts
+    if not is_border:
+        is_known(position, ledgers, mark_delete)
+
+
+def check_mask(mask: int | None) -> None:
+    """Raise for a set of batch indexes that is none."""
+    if mask is not None and mask < 0:
+        raise PositionError(f"a set of batch indexes cannot be negative: {mask}")

@@ -149,7 +149,6 @@ class MessageLedgers:
 
     @property
     def ledger_ids(self) -> Sequence[int]:
-        """Existing ledgers, ascending."""
         return self._ids
 
     def entry_count(self, ledger_id: int) -> int | None:
@@ -192,6 +191,17 @@ class MessageLedgers:
         After the last entry that is the place where the next entry is expected.
         """
         return position if self.exists(position) else self.next_valid(position)
+
+    def readable_at(self, position: Position) -> Position:
+        """Where reading begins that is to begin at `position`: an entry, or the next one to come.
+
+        `EARLIEST`, `LATEST` and anything between them will do.
+        """
+        end = self.next_valid(self.last_confirmed)
+        if position >= end:
+            return end
+        first = self.first_position
+        return self.next_valid(first if position <= first else self.previous(position))
 
     def next_valid(self, position: Position) -> Position:
         """The next existing entry after `position`; Pulsar's getNextValidPosition.
@@ -261,7 +271,6 @@ class MessageLedgers:
         return start + min(entry_id + 1, self._counts[ledger_id])
 
     def check(self) -> None:
-        """Assert every invariant. O(ledgers)."""
         assert len(self._ids) == len(self._starts) == len(self._counts), self._ids
         assert all(before < after for before, after in pairwise(self._ids)), self._ids
         ends = [*self._starts[1:], self._end]

@@ -7,7 +7,7 @@ hands over frozen images. An entry is under the key of its time bucket, in ms si
             768 256  ->  ledger 3: {9}, ledger 8: {0..4}
             ...                                     due last: what is left out first
 
-What is acked needs no new image: it is dropped when the image is laid over the acks (`unacked`).
+What is acked needs no new image: it is dropped when the image is laid over the acks (`unacked_nacks`).
 So is what falls due: after a crash its time has come, and it comes at once. To lose an image, or a
 part of one, is safe for the same reason.
 """
@@ -51,7 +51,6 @@ class PendingNacks:
 
     @property
     def entry_count(self) -> int:
-        """How many there are."""
         return sum(len(entry_ids) for _, _, entry_ids in self)
 
     @property
@@ -60,13 +59,11 @@ class PendingNacks:
         return sum(_stored_bytes(entry_ids) for _, _, entry_ids in self)
 
     def __iter__(self) -> Iterator[NackedLedger]:
-        """Earliest first."""
         for key_ms, ledgers in self.buckets.items():
             for ledger_id, entry_ids in ledgers.items():
                 yield NackedLedger(key_ms, ledger_id, entry_ids)
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self.buckets)
 
 
@@ -87,7 +84,9 @@ class NackImage:
     """How many there were in all."""
 
 
-def earliest(parts: Iterable[NackedLedger], bytes_max: int, *, precision_bits: int) -> PendingNacks:
+def earliest_nacks(
+    parts: Iterable[NackedLedger], bytes_max: int, *, precision_bits: int
+) -> PendingNacks:
     """Copies of what is due earliest, as much as fits into so many bytes when stored."""
     buckets: dict[int, dict[int, BitMap]] = {}
     room = bytes_max
@@ -105,7 +104,7 @@ def earliest(parts: Iterable[NackedLedger], bytes_max: int, *, precision_bits: i
     return PendingNacks(buckets, precision_bits)
 
 
-def unacked(
+def unacked_nacks(
     nacks: PendingNacks, mark_delete: Position, acked: Mapping[int, BitMap]
 ) -> PendingNacks:
     """Those above the mark-delete that are not acked, each once, in copies."""
@@ -129,7 +128,7 @@ def unacked(
     return PendingNacks(buckets, nacks.precision_bits)
 
 
-def existing(nacks: PendingNacks, ledgers: MessageLedgers) -> PendingNacks:
+def existing_nacks(nacks: PendingNacks, ledgers: MessageLedgers) -> PendingNacks:
     """Those of entries that exist, in copies."""
     buckets: dict[int, dict[int, BitMap]] = {}
     for key_ms, ledger_id, entry_ids in nacks:

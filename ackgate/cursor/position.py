@@ -1,19 +1,28 @@
-"""Where an entry lies: (ledger id, entry id).
+"""Where an entry lies: (ledger id, entry id); one by one, and as arrays.
 
 Pure. Positions order lexicographically. Entry -1 means "before the first entry of this ledger".
+
+Arrays are checked as a whole before anything is done with them: rejected are arrays that are not
+one-dimensional, numbers that are not whole (floats hide NaN and rounding, booleans hide masks), and
+ids out of bounds. The error names the first bad value.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.errors import PositionError
+import numpy as np
+
+from ackgate.errors import CallerError, PositionError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+
+    IdArray = NDArray[np.integer[Any]]
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 """Largest ledger id: a signed 64-bit number, as on BookKeeper's wire."""
@@ -57,7 +66,6 @@ def run_of_positions(ledger_id: int, start: int, stop: int) -> list[Position]:
 
 
 def positions_of(ledger_ids: NDArray[np.int64], entry_ids: NDArray[np.int64]) -> list[Position]:
-    """Two columns as positions."""
     return list(map(_from_pair, zip(ledger_ids.tolist(), entry_ids.tolist(), strict=True)))
 
 
@@ -73,3 +81,59 @@ def check_position(position: Position) -> Position:
             f"entry id {entry_id} is not in -1..{ENTRY_ID_MAX} (position {position})"
         )
     return position
+
+
+# ------------------------------------------------------------------------------ arrays
+
+
+def checked_integers(
+    numbers: ArrayLike, what: str, error: type[CallerError] = CallerError
+) -> NDArray[np.integer[Any]]:
+    """The array if it is one-dimensional and of integers. Raises `error`, which names `what`."""
+    try:
+        array = np.asarray(numbers)
+    except (ValueError, OverflowError) as cause:
+        raise error(f"{what} are no array of integers: {cause}") from None
+    if array.ndim != 1:
+        raise error(f"{what} must be one-dimensional, got {array.ndim} dimensions")
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype.kind not in "iu":
+        raise error(f"{what} must be integers, got {array[0]!r} in an array of {array.dtype}")
+    return array
+
+
+def entry_ids_below(ids: ArrayLike, entry_count: int, ledger_id: int) -> IdArray:
+    """The ids as an array of integers, every one of them an entry of the ledger."""
+    array = checked_integers(ids, "entry ids", PositionError)
+    if array.size:
+        if int(array.min()) < 0:
+            raise PositionError(f"entry id {int(array.min())} of ledger {ledger_id} is negative")
+        if int(array.max()) >= entry_count:
+            beyond = int(array[array >= entry_count][0])
+            raise PositionError(
+                f"entry id {beyond} is unknown: ledger {ledger_id} has {entry_count} entries"
+            )
+    return array
+
+
+def by_ledger(ledger_ids: ArrayLike, entry_ids: ArrayLike) -> Iterator[tuple[int, IdArray]]:
+    """Split pairs into one array of entry ids per ledger, ledgers ascending."""
+    ledgers = checked_integers(ledger_ids, "ledger ids", PositionError)
+    entries = checked_integers(entry_ids, "entry ids", PositionError)
+    if ledgers.size != entries.size:
+        raise PositionError(f"{ledgers.size} ledger ids do not pair with {entries.size} entry ids")
+    if ledgers.size == 0:
+        return
+    lowest, highest = int(ledgers.min()), int(ledgers.max())
+    if lowest < 0 or highest > LEDGER_ID_MAX:
+        wrong = lowest if lowest < 0 else highest
+        raise PositionError(f"ledger id {wrong} is not in 0..{LEDGER_ID_MAX}")
+    if lowest == highest:
+        yield lowest, entries
+        return
+    order = np.argsort(ledgers, kind="stable")
+    ledgers = ledgers[order]
+    borders = np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1
+    for first, group in zip((0, *borders), np.split(entries[order], borders), strict=True):
+        yield int(ledgers[first]), group

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from pyroaring import BitMap
 
-from ackgate.cursor.bitmap_runs import nth_absent, run_bounds, run_stop
+from ackgate.cursor.bitmaps import nth_absent, run_bounds, run_stop
 from ackgate.cursor.position import Position
 
 if TYPE_CHECKING:

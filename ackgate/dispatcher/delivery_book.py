@@ -9,16 +9,18 @@ subscription at its own gets no *normal* reads until it owes less than half; rep
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from ackgate.dispatcher.permits import ReadyConsumers, Recipient
+from ackgate.dispatcher.port import ConsumerStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import ConsumerSpec
+    from ackgate.cursor import Position
     from ackgate.dispatcher.limits import DispatchLimits
+    from ackgate.dispatcher.port import ConsumerSpec
 
 READ_MESSAGES_MAX: Final = 10_000
 """Room beyond this is not looked for when a read is measured: with a thousand consumers that would
@@ -42,7 +44,6 @@ class DeliveryBook:
     # -- consumers ------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: int, spec: ConsumerSpec) -> None:
-        """A consumer without permits."""
         assert consumer not in self.recipients, f"consumer {consumer} is known already"
         self.recipients[consumer] = Recipient(
             consumer, spec, self.limits.unacked_messages_per_consumer_max
@@ -82,7 +83,6 @@ class DeliveryBook:
         return room
 
     def configure(self, limits: DispatchLimits) -> None:
-        """Judge by other limits."""
         self.limits = limits
         for recipient in self.recipients.values():
             recipient.limit(limits.unacked_messages_per_consumer_max)
@@ -205,7 +205,6 @@ class DeliveryBook:
         return unblocked
 
     def check(self) -> None:
-        """Assert every invariant."""
         self.ready.check()
         seen: set[Position] = set()
         for consumer, recipient in self.recipients.items():
@@ -236,3 +235,269 @@ class DeliveryBook:
         recipient.ease()
         if self.ready.refresh(recipient):
             self._unblocked = True
+
+
+# ------------------------------------------------------------------------------ one consumer
+#
+# What it may be given: permits, what it owes, and whether its connection takes more. As Pulsar:
+#
+# - A permit is one message. An entry is given while a permit is left and takes as many as it has
+#   unacked messages: a batch may overshoot, and permits then go below zero.
+# - A consumer that owes ``unacked_max`` messages is blocked: it gets nothing until it owes no more
+#   than half, or gives something back (`unblock`). What it is given never passes the limit by more
+#   than one batch. 0 = no limit.
+#
+# `ReadyConsumers` is the round robin: the consumers that may be given something now, by priority.
+
+
+_AVERAGE_MEMORY: Final = 0.9
+"""Weight of the past in the average messages per entry, as Pulsar's."""
+
+
+class MessageAverage:
+    """Messages per entry of what a consumer was given, recent deliveries weighing most."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, messages: int, entries: int) -> None:
+        """A delivery of so many messages in so many entries."""
+        latest = messages / entries
+        self.value = (
+            self.value * _AVERAGE_MEMORY + latest * (1 - _AVERAGE_MEMORY) if self.value else latest
+        )
+
+
+class Recipient:
+    """One consumer of a Shared or Key_Shared subscription."""
+
+    __slots__ = (
+        "_average",
+        "consumer",
+        "in_flight",
+        "is_blocked",
+        "is_ready",
+        "is_writable",
+        "messages_delivered",
+        "messages_redelivered",
+        "permits",
+        "spec",
+        "unacked_max",
+    )
+
+    def __init__(self, consumer: int, spec: ConsumerSpec, unacked_max: int) -> None:
+        self.consumer = consumer
+        self.spec = spec
+        self.unacked_max = unacked_max
+        self.permits = 0
+        self.in_flight = InFlight()
+        self.is_blocked = False
+        self.is_writable = True
+        self.is_ready = False
+        """Kept by `ReadyConsumers`: whether it is queued there."""
+        self.messages_delivered = 0
+        self.messages_redelivered = 0
+        self._average = MessageAverage()
+
+    def room(self) -> int:
+        """Messages it may be given now; the last entry may overshoot."""
+        if self.is_blocked or not self.is_writable:
+            return 0
+        if self.unacked_max:
+            return min(self.permits, self.unacked_max - self.in_flight.messages)
+        return self.permits
+
+    def give(self, positions: Sequence[Position], message_counts: Sequence[int] | None) -> int:
+        """The entries go to it. Returns their messages."""
+        messages = self.in_flight.add(positions, message_counts)
+        self.permits -= messages
+        self.messages_delivered += messages
+        self._average.add(messages, len(positions))
+        if self.unacked_max and self.in_flight.messages >= self.unacked_max:
+            self.is_blocked = True
+        return messages
+
+    def ease(self) -> bool:
+        """It may owe less now, or the limit has changed. Was it unblocked?"""
+        if self.is_blocked and (
+            not self.unacked_max or self.in_flight.messages <= self.unacked_max // 2
+        ):
+            self.is_blocked = False
+            return True
+        return False
+
+    def limit(self, unacked_max: int) -> None:
+        """The limit is another one from now on."""
+        self.unacked_max = unacked_max
+        if unacked_max and self.in_flight.messages >= unacked_max:
+            self.is_blocked = True
+        else:
+            self.ease()
+
+    def statistics(self, hash_ranges: tuple[tuple[int, int], ...]) -> ConsumerStatistics:
+        return ConsumerStatistics(
+            consumer=self.consumer,
+            name=self.spec.name,
+            priority=self.spec.priority,
+            permits=self.permits,
+            unacked_messages=self.in_flight.messages,
+            in_flight_entries=len(self.in_flight),
+            is_blocked_on_unacked_messages=self.is_blocked,
+            is_active=True,
+            is_writable=self.is_writable,
+            messages_delivered=self.messages_delivered,
+            messages_redelivered=self.messages_redelivered,
+            messages_per_entry_average=self._average.value,
+            hash_ranges=hash_ranges,
+        )
+
+    def check(self) -> None:
+        self.in_flight.check()
+        if self.is_blocked:
+            assert self.unacked_max
+            assert self.in_flight.messages > self.unacked_max // 2
+
+
+class ReadyConsumers:
+    """The consumers with room, each priority a queue of its own; the lowest number goes first."""
+
+    __slots__ = ("_levels", "count")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, deque[Recipient]] = {}
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Recipient]:
+        for priority in sorted(self._levels):
+            yield from self._levels[priority]
+
+    def refresh(self, recipient: Recipient) -> bool:
+        """Its room may have changed: queue it at the end, or take it out. Was it queued?"""
+        if (recipient.room() > 0) == recipient.is_ready:
+            return False
+        if recipient.is_ready:
+            self.remove(recipient)
+            return False
+        recipient.is_ready = True
+        self._levels.setdefault(recipient.spec.priority, deque()).append(recipient)
+        self.count += 1
+        return True
+
+    def remove(self, recipient: Recipient) -> None:
+        """Take it out if it is queued."""
+        if recipient.is_ready:
+            recipient.is_ready = False
+            level = self._levels[recipient.spec.priority]
+            level.remove(recipient)
+            if not level:
+                del self._levels[recipient.spec.priority]
+            self.count -= 1
+
+    def next(self) -> Recipient | None:
+        """Whose turn it is. It goes to the end of its queue."""
+        if not self._levels:
+            return None
+        level = self._levels[min(self._levels)]
+        recipient = level[0]
+        level.rotate(-1)
+        return recipient
+
+    def peers(self, recipient: Recipient) -> int:
+        """How many of its priority are ready, itself included."""
+        return len(self._levels.get(recipient.spec.priority, ()))
+
+    def check(self) -> None:
+        assert self.count == sum(map(len, self._levels.values()))
+        for priority, level in self._levels.items():
+            assert level, priority
+            for recipient in level:
+                assert recipient.is_ready, recipient.consumer
+                assert recipient.room() > 0, recipient.consumer
+                assert recipient.spec.priority == priority
+
+
+# ------------------------------------------------------------------------------ in flight
+
+
+class InFlight:
+    """The entries that one consumer was given and has not acked: position -> unacked messages in it.
+
+    A plain dict underneath, filled and emptied by the hundred without a Python loop. Order of
+    delivery is kept.
+    """
+
+    __slots__ = ("_counts", "messages")
+
+    def __init__(self) -> None:
+        self._counts: dict[Position, int] = {}
+        self.messages = 0
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._counts
+
+    def __iter__(self) -> Iterator[Position]:
+        return iter(self._counts)
+
+    @property
+    def positions(self) -> Collection[Position]:
+        """All of them, in order of delivery; a live view."""
+        return self._counts.keys()
+
+    def add(self, positions: Sequence[Position], message_counts: Sequence[int] | None) -> int:
+        """The entries were given (None: one message each). Returns their messages."""
+        if message_counts is None:
+            self._counts.update(zip(positions, repeat(1)))
+            messages = len(positions)
+        else:
+            self._counts.update(zip(positions, message_counts, strict=True))
+            messages = sum(message_counts)
+        self.messages += messages
+        return messages
+
+    def take(self, position: Position) -> int:
+        """The entry is no longer in flight. Returns its messages; 0: it was not here."""
+        messages = self._counts.pop(position, 0)
+        self.messages -= messages
+        return messages
+
+    def take_many(self, positions: Sequence[Position]) -> list[int]:
+        counts = list(map(self._counts.pop, positions, repeat(0)))
+        self.messages -= sum(counts)
+        return counts
+
+    def others(self, positions: Sequence[Position]) -> Sequence[Position]:
+        """Those that are not here."""
+        if self._counts.keys().isdisjoint(positions):
+            return positions
+        return [position for position in positions if position not in self._counts]
+
+    def lower(self, position: Position, remaining: int) -> int:
+        """No more than so many of the entry's messages are unacked. Returns by how many less."""
+        lowered = self._counts.get(position, 0) - remaining
+        if lowered <= 0:
+            return 0
+        self._counts[position] = remaining
+        self.messages -= lowered
+        return lowered
+
+    def take_all(self) -> list[Position]:
+        """Nothing is in flight any more. Returns what was, in order of delivery."""
+        positions = list(self._counts)
+        self._counts = {}
+        self.messages = 0
+        return positions
+
+    def take_through(self, position: Position) -> list[Position]:
+        """`take` everything up to and including the position. Returns what was there."""
+        taken = [at for at in self._counts if at <= position]
+        self.messages -= sum(map(self._counts.pop, taken))
+        return taken
+
+    def check(self) -> None:
+        assert self.messages == sum(self._counts.values())
+        assert all(count > 0 for count in self._counts.values())

@@ -31,12 +31,15 @@ import enum
 import sys
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ackgate.config.settings import Settings
+    from ackgate.cursor import WrittenCounts
 
 _UNBOUNDED: Final = sys.maxsize
 
@@ -50,30 +53,6 @@ class PauseReason(enum.Enum):
     SIZE_GUARD = "size-guard"
     PERSIST_FAILING = "persist-failing"
     BUDGET = "budget"
-
-
-class WrittenCounts(Protocol):
-    """What a durable write holds of the ack state, and what it left out: `PersistOutcome` is one."""
-
-    @property
-    def ranges_in_memory(self) -> int:
-        """Ack ranges of the cursor when it was written."""
-
-    @property
-    def ranges_persisted(self) -> int:
-        """How many of them were written."""
-
-    @property
-    def entries_dropped(self) -> int:
-        """Acked entries that were not written."""
-
-    @property
-    def batch_indexes_dropped(self) -> int:
-        """Partly acked entries that were not written as such."""
-
-    @property
-    def size_guard_hit(self) -> bool:
-        """Whether the metadata store's size limit has cut it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,12 +222,10 @@ class Gate:
         return self._failing_since_ms + self._settings.persist_failure_pause_ms
 
     def advance(self, now_ms: int) -> bool:
-        """The time is now."""
         deadline_ms = self.next_deadline_ms
         return deadline_ms is not None and now_ms >= deadline_ms and self._judge(now_ms)
 
     def statistics(self) -> GateStatistics:
-        """Everything, frozen."""
         return GateStatistics(
             is_enabled=self._settings.enabled,
             is_strict=self._settings.is_strict,
@@ -271,7 +248,6 @@ class Gate:
         )
 
     def check(self) -> None:
-        """Assert every invariant."""
         settings = self._settings
         assert self.is_open == (not self._reasons)
         assert settings.enabled or not self._reasons
@@ -347,3 +323,19 @@ class Gate:
             self._calm_batch_indexes_min = settings.batch_indexes_max + 1
         else:
             self._calm_batch_indexes_max = settings.batch_indexes_max
+
+
+# ------------------------------------------------------------------------------ settings
+
+
+def gate_settings(settings: Settings, *, is_pausing: bool) -> GateSettings:
+    """The gate of a subscription; `is_pausing`: it is switched on for it."""
+    persistence, dispatcher = settings.persistence, settings.dispatcher
+    return GateSettings(
+        enabled=is_pausing,
+        ranges_max=persistence.managed_ledger_max_unacked_ranges_to_persist,
+        batch_indexes_max=persistence.managed_ledger_max_batch_deleted_index_to_persist,
+        resume_ranges=dispatcher.dispatcher_pause_on_ack_state_resume_ranges or None,
+        is_strict=dispatcher.dispatcher_pause_on_ack_state_strict_enabled,
+        persist_failure_pause_ms=dispatcher.ack_state_persist_failure_pause_seconds * 1000,
+    )

@@ -34,8 +34,8 @@ from ackgate.dispatcher.redelivery import ReplayQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.key_ranges import KeyRanges
+    from ackgate.cursor import Position
+    from ackgate.dispatcher.keys import KeyRanges
 
 
 class _Flight:
@@ -193,7 +193,6 @@ class KeyOrder:
         self.waiting_entries = 0
 
     def check(self) -> None:
-        """Assert every invariant."""
         self.due.check()
         assert not any(position in self._hashes for position in self.due)
         in_flight: dict[int, int] = {}

@@ -15,8 +15,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ackgate.dispatcher.delivery_book import DeliveryBook
-from ackgate.dispatcher.dispatcher import (
-    Delivery,
+from ackgate.dispatcher.key_order import KeyOrder
+from ackgate.dispatcher.keys import HashRing, KeyRanges, StickyRanges, key_hasher
+from ackgate.dispatcher.port import (
+    Assignment,
     DispatcherStatistics,
     EntriesRead,
     KeySharedMode,
@@ -24,18 +26,15 @@ from ackgate.dispatcher.dispatcher import (
     ReadKind,
     Rewind,
 )
-from ackgate.dispatcher.key_hash import key_hasher
-from ackgate.dispatcher.key_order import KeyOrder
-from ackgate.dispatcher.key_ranges import HashRing, KeyRanges, StickyRanges
 from ackgate.dispatcher.reading import Reading
 from ackgate.dispatcher.redelivery import RedeliveryCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.cursor import Position
     from ackgate.dispatcher.limits import DispatchLimits
+    from ackgate.dispatcher.port import ConsumerSpec, ConsumerStatistics, Effect, Read
 
 
 class KeySharedDispatcher:
@@ -124,7 +123,7 @@ class KeySharedDispatcher:
             holes_up_to=holes_up_to,
         )
 
-    def assign(self, read: Read, entries: EntriesRead) -> list[Delivery]:
+    def assign(self, read: Read, entries: EntriesRead) -> list[Assignment]:
         """Give each entry to its key's owner, if it may be given now."""
         if not self._reading.end(read):
             return []
@@ -183,7 +182,6 @@ class KeySharedDispatcher:
         return self._book.pop_unblocked() or freed
 
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
-        """Whole entries are acked."""
         self._book.take_many(consumer, positions)
         freed = False
         for position in positions:
@@ -267,7 +265,6 @@ class KeySharedDispatcher:
 
     @property
     def active_consumer(self) -> int | None:
-        """All are."""
         return None
 
     def holder(self, position: Position) -> int | None:
@@ -283,14 +280,12 @@ class KeySharedDispatcher:
         return self._redeliveries.of(position)
 
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        """One consumer."""
         recipient = self._book.recipients.get(consumer)
         if recipient is None:
             return None
         return recipient.statistics(self._ranges.ranges().get(consumer, ()))
 
     def statistics(self) -> DispatcherStatistics:
-        """Everything, frozen."""
         recipients = self._book.recipients
         ranges = self._ranges.ranges()
         return DispatcherStatistics(
@@ -307,7 +302,6 @@ class KeySharedDispatcher:
         )
 
     def check(self) -> None:
-        """Assert every invariant."""
         self._book.check()
         self._ranges.check()
         self._order.check()
@@ -350,11 +344,11 @@ class KeySharedDispatcher:
 
     def _deliver(
         self, owner: int, entries: EntriesRead, indexes: list[int], *, counted: bool
-    ) -> Delivery:
+    ) -> Assignment:
         positions = [entries.positions[index] for index in indexes]
         counts = entries.message_counts
         column = None if counts is None else [counts[index] for index in indexes]
-        return Delivery(
+        return Assignment(
             owner,
             indexes,
             self._redeliveries.column(positions) if counted else None,

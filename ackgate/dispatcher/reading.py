@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.dispatcher import Read, ReadFrom, ReadKind
+from ackgate.dispatcher.port import Read, ReadFrom, ReadKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.cursor.position import Position
+    from ackgate.cursor import Position
 
 
 class Reading:
@@ -25,7 +25,6 @@ class Reading:
         self.current: Read | None = None
 
     def begin_replay(self, positions: tuple[Position, ...], messages_max: int) -> Read:
-        """Read these again."""
         return self._begin(ReadKind.REPLAY, positions, len(positions), messages_max, None)
 
     def begin_normal(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +72,6 @@ class ReplayQueue:
         return True
 
     def discard_many(self, positions: Iterable[Position]) -> None:
-        """Take these out."""
         for ledger_id, group in groupby(positions, _LEDGER_ID):
             bitmap = self._bitmaps.get(ledger_id)
             if bitmap is not None:
@@ -97,7 +96,6 @@ class ReplayQueue:
                 del self._bitmaps[other]
 
     def clear(self) -> None:
-        """Forget all."""
         self._bitmaps.clear()
         self._size = 0
 
@@ -106,7 +104,6 @@ class ReplayQueue:
         return tuple(islice(self, entries_max))
 
     def check(self) -> None:
-        """Assert every invariant."""
         assert self._size == sum(map(len, self._bitmaps.values()))
         assert all(self._bitmaps.values()), "an empty bitmap was kept"
 
@@ -129,7 +126,6 @@ class RedeliveryCounts:
             counts[position] = counts.get(position, 0) + 1
 
     def of(self, position: Position) -> int:
-        """How often so far."""
         return self._counts.get(position, 0)
 
     def column(self, positions: Sequence[Position]) -> list[int] | None:
@@ -140,7 +136,6 @@ class RedeliveryCounts:
         return counts if any(counts) else None
 
     def forget(self, position: Position) -> None:
-        """The entry is acked."""
         self._counts.pop(position, None)
 
     def forget_through(self, position: Position) -> None:
@@ -149,7 +144,6 @@ class RedeliveryCounts:
             self._counts = {at: count for at, count in self._counts.items() if at > position}
 
     def clear(self) -> None:
-        """Forget all."""
         self._counts.clear()
 
 

@@ -11,12 +11,11 @@ only normal reads are held back (by the gate, by too many unacked messages).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ackgate.dispatcher.chunks import ChunkOwners
 from ackgate.dispatcher.delivery_book import DeliveryBook
-from ackgate.dispatcher.dispatcher import (
-    Delivery,
+from ackgate.dispatcher.port import (
+    Assignment,
     DispatcherStatistics,
     EntriesRead,
     ReadKind,
@@ -28,10 +27,10 @@ from ackgate.dispatcher.redelivery import RedeliveryCounts, ReplayQueue, holes_f
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.cursor import Position
+    from ackgate.dispatcher.delivery_book import Recipient
     from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.permits import Recipient
+    from ackgate.dispatcher.port import ConsumerSpec, ConsumerStatistics, Effect, Read
 
 
 class SharedDispatcher:
@@ -122,7 +121,7 @@ class SharedDispatcher:
             holes_up_to=holes_up_to,
         )
 
-    def assign(self, read: Read, entries: EntriesRead) -> list[Delivery]:
+    def assign(self, read: Read, entries: EntriesRead) -> list[Assignment]:
         """Deal the entries out; the rest waits for replay."""
         if not self._reading.end(read):
             return []
@@ -151,36 +150,41 @@ class SharedDispatcher:
 
     def acked(self, consumer: int | None, position: Position) -> bool:
         """One whole entry is acked."""
-        book = self._book
-        if not book.take(consumer, position):
-            self._queue.discard(position)
+        if not self._book.take(consumer, position) and self._queue.discard(position):
+            self._is_stalled = False
         if len(self._redeliveries):
             self._redeliveries.forget(position)
-        return book.pop_unblocked()
+        return self._pop_unblocked()
 
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
-        """Whole entries are acked."""
-        book = self._book
-        for position in book.take_many(consumer, positions):
-            self._queue.discard(position)
+        for position in self._book.take_many(consumer, positions):
+            if self._queue.discard(position):
+                self._is_stalled = False
         if len(self._redeliveries):
             for position in positions:
                 self._redeliveries.forget(position)
-        return book.pop_unblocked()
+        return self._pop_unblocked()
 
     def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
         """Some messages of a batch are acked."""
         if remaining <= 0:
             return self.acked(consumer, position)
         self._book.lower(consumer, position, remaining)
-        return self._book.pop_unblocked()
+        return self._pop_unblocked()
 
     def acked_through(self, position: Position) -> bool:
         """All positions up to this one are acked or skipped."""
         self._book.take_through(position)
         self._queue.discard_through(position)
         self._redeliveries.forget_through(position)
-        return self._book.pop_unblocked()
+        self._is_stalled = False
+        return self._pop_unblocked()
+
+    def _pop_unblocked(self) -> bool:
+        is_unblocked = self._book.pop_unblocked()
+        if is_unblocked:
+            self._is_stalled = False
+        return is_unblocked
 
     def redeliver(
         self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
@@ -229,7 +233,6 @@ class SharedDispatcher:
         self._is_stalled = False
 
     def configure(self, limits: DispatchLimits) -> None:
-        """New limits."""
         self._book.configure(limits)
         self._is_stalled = False
 
@@ -250,7 +253,6 @@ class SharedDispatcher:
 
     @property
     def active_consumer(self) -> int | None:
-        """All are."""
         return None
 
     def holder(self, position: Position) -> int | None:
@@ -266,12 +268,10 @@ class SharedDispatcher:
         return self._redeliveries.of(position)
 
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        """One consumer."""
         recipient = self._book.recipients.get(consumer)
         return None if recipient is None else recipient.statistics(())
 
     def statistics(self) -> DispatcherStatistics:
-        """Everything, frozen."""
         recipients = self._book.recipients.values()
         return DispatcherStatistics(
             consumers=tuple(recipient.statistics(()) for recipient in recipients),
@@ -284,7 +284,6 @@ class SharedDispatcher:
         )
 
     def check(self) -> None:
-        """Assert every invariant."""
         self._book.check()
         self._queue.check()
         for consumer, recipient in self._book.recipients.items():
@@ -302,12 +301,12 @@ class SharedDispatcher:
 
     def _deal(
         self, entries: EntriesRead, waiting: Sequence[int], *, counted: bool
-    ) -> tuple[list[Delivery], Sequence[int]]:
+    ) -> tuple[list[Assignment], Sequence[int]]:
         """Deal the entries at these places. Returns the deliveries and the places left over."""
         if entries.chunks is not None and len(self._book.recipients) > 1:
             return self._deal_chunks(entries, entries.chunks, waiting, counted=counted)
         book = self._book
-        deliveries: list[Delivery] = []
+        deliveries: list[Assignment] = []
         start, total = 0, len(waiting)
         while start < total and (recipient := book.ready.next()) is not None:
             turn = total - start
@@ -327,10 +326,10 @@ class SharedDispatcher:
         waiting: Sequence[int],
         *,
         counted: bool,
-    ) -> tuple[list[Delivery], Sequence[int]]:
+    ) -> tuple[list[Assignment], Sequence[int]]:
         """As `_deal`, one by one: the pieces of a chunked message go where its first piece went."""
         book = self._book
-        deliveries: list[Delivery] = []
+        deliveries: list[Assignment] = []
         left: list[int] = []
         held: set[str] = set()
         for index in waiting:
@@ -355,13 +354,13 @@ class SharedDispatcher:
 
     def _give(
         self, recipient: Recipient, entries: EntriesRead, indexes: Sequence[int], *, counted: bool
-    ) -> Delivery:
+    ) -> Assignment:
         positions = entries.positions
         counts = entries.message_counts
         if len(indexes) < len(positions):
             positions = [positions[index] for index in indexes]
             counts = None if counts is None else [counts[index] for index in indexes]
-        return Delivery(
+        return Assignment(
             recipient.consumer,
             indexes,
             self._redeliveries.column(positions) if counted else None,
@@ -379,3 +378,42 @@ def _fitting(message_counts: Sequence[int] | None, indexes: Sequence[int], room:
             return place
         room -= message_counts[index]
     return len(indexes)
+
+
+# ------------------------------------------------------------------------------ chunked messages
+
+
+CHUNKED_MESSAGES_MAX: Final = 10_000
+"""Incomplete messages remembered per subscription, some 2 MB."""
+
+
+class ChunkOwners:
+    """Which consumer of a Shared subscription assembles which chunked message.
+
+    Kept from a message's first piece given to its last, or until the consumer is gone. A message
+    whose producer died half-way stays; the oldest are forgotten past a bound.
+    """
+
+    __slots__ = ("_owners",)
+
+    def __init__(self) -> None:
+        self._owners: dict[str, int] = {}
+
+    def owner(self, uuid: str) -> int | None:
+        """Who has the pieces so far; None: nobody."""
+        return self._owners.get(uuid)
+
+    def given(self, uuid: str, consumer: int, *, is_last: bool) -> None:
+        if is_last:
+            self._owners.pop(uuid, None)
+            return
+        self._owners[uuid] = consumer
+        if len(self._owners) > CHUNKED_MESSAGES_MAX:
+            del self._owners[next(iter(self._owners))]
+
+    def forget_consumer(self, consumer: int) -> None:
+        """Its pieces will go to another, all of them."""
+        self._owners = {uuid: owner for uuid, owner in self._owners.items() if owner != consumer}
+
+    def clear(self) -> None:
+        self._owners.clear()

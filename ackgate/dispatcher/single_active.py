@@ -16,29 +16,27 @@ that acks of the old one can arrive; then the cursor is rewound and everyone is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ackgate.dispatcher.active_consumer import choose_active
-from ackgate.dispatcher.dispatcher import (
+from ackgate.dispatcher.delivery_book import MessageAverage
+from ackgate.dispatcher.keys import StickyRanges, make_hash, sticky_hash
+from ackgate.dispatcher.port import (
     ActiveConsumerChanged,
+    Assignment,
     ConsumerStatistics,
-    Delivery,
     DispatcherStatistics,
     EntriesRead,
     Rewind,
 )
-from ackgate.dispatcher.key_hash import sticky_hash
-from ackgate.dispatcher.key_ranges import StickyRanges
-from ackgate.dispatcher.permits import MessageAverage
 from ackgate.dispatcher.reading import Reading
 from ackgate.errors import ConsumerBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import ConsumerSpec, Effect, Read
+    from ackgate.cursor import Position
     from ackgate.dispatcher.limits import DispatchLimits
+    from ackgate.dispatcher.port import ConsumerSpec, Effect, Read
 
 
 class _Candidate:
@@ -154,7 +152,7 @@ class SingleActiveDispatcher:
             holes_up_to=None,
         )
 
-    def assign(self, read: Read, entries: EntriesRead) -> list[Delivery]:
+    def assign(self, read: Read, entries: EntriesRead) -> list[Assignment]:
         """All to the active consumer, permits or not: holding back would break the order."""
         if not self._reading.end(read) or self._active is None:
             return []
@@ -171,7 +169,7 @@ class SingleActiveDispatcher:
         active.permits -= messages
         active.messages_delivered += messages
         active.average.add(messages, len(indexes))
-        return [Delivery(self._active, indexes, None, messages, active.epoch)]
+        return [Assignment(self._active, indexes, None, messages, active.epoch)]
 
     def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
         """What the read has passed over is read again."""
@@ -180,22 +178,18 @@ class SingleActiveDispatcher:
     # -- answers --------------------------------------------------------------------------------
 
     def acked(self, consumer: int | None, position: Position) -> bool:
-        """Acks change nothing here."""
         del consumer, position
         return False
 
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
-        """Acks change nothing here."""
         del consumer, positions
         return False
 
     def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
-        """Acks change nothing here."""
         del consumer, position, remaining
         return False
 
     def acked_through(self, position: Position) -> bool:
-        """Acks change nothing here."""
         del position
         return False
 
@@ -227,7 +221,6 @@ class SingleActiveDispatcher:
 
     @property
     def waiting_entries(self) -> int:
-        """Nothing waits for replay."""
         return 0
 
     # -- the rest -------------------------------------------------------------------------------
@@ -263,22 +256,18 @@ class SingleActiveDispatcher:
         return self._active
 
     def holder(self, position: Position) -> int | None:
-        """Not followed here."""
         del position
         return None
 
     def in_flight(self, consumer: int) -> Collection[Position]:
-        """Not followed here."""
         del consumer
         return ()
 
     def redelivery_count(self, position: Position) -> int:
-        """Not counted here."""
         del position
         return 0
 
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        """One consumer."""
         candidate = self._candidates.get(consumer)
         if candidate is None:
             return None
@@ -300,7 +289,6 @@ class SingleActiveDispatcher:
         )
 
     def statistics(self) -> DispatcherStatistics:
-        """Everything, frozen."""
         described = map(self.consumer_statistics, self._candidates)
         return DispatcherStatistics(
             consumers=tuple(each for each in described if each is not None),
@@ -313,7 +301,6 @@ class SingleActiveDispatcher:
         )
 
     def check(self) -> None:
-        """Assert every invariant."""
         assert (self._active is None) == (not self._candidates)
         assert self._active is None or self._active in self._candidates
         assert not self.is_exclusive or len(self._candidates) <= 1
@@ -352,3 +339,43 @@ class SingleActiveDispatcher:
             Rewind(),
             *(ActiveConsumerChanged(each, each == self._active) for each in self._candidates),
         )
+
+
+# ------------------------------------------------------------------------------ who is active
+#
+# As Pulsar 4: among the consumers of the lowest priority number, in order of their names,
+#
+# - a topic that is a partition takes the one at *partition index modulo their number*, so that the
+#   partitions of a topic spread evenly;
+# - any other topic (and every one with ``activeConsumerFailoverConsistentHashing``) takes the owner
+#   of the topic name's hash on a ring with 100 points per consumer.
+
+
+_RING_POINTS: Final = 100
+"""Points of one consumer; Pulsar's ``CONSUMER_CONSISTENT_HASH_REPLICAS``."""
+
+
+def choose_active(
+    consumers: Mapping[int, ConsumerSpec],
+    *,
+    topic: str,
+    partition_index: int | None,
+    by_hash_ring: bool,
+) -> int:
+    """The consumer to serve. There must be one at least; in order of subscribing."""
+    best = min(spec.priority for spec in consumers.values())
+    # Sorting is stable: of equal names the earlier consumer comes first.
+    candidates = sorted(
+        (consumer for consumer, spec in consumers.items() if spec.priority == best),
+        key=lambda consumer: consumers[consumer].name,
+    )
+    if partition_index is not None and not by_hash_ring:
+        return candidates[partition_index % len(candidates)]
+    ring = {
+        make_hash(f"{consumers[consumer].name}{point}".encode()): consumer
+        for consumer in candidates
+        for point in range(_RING_POINTS)
+    }
+    topic_hash = make_hash(topic.encode())
+    above = [point for point in ring if point >= topic_hash]
+    return ring[min(above or ring)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.persistence.bucket_snapshots import DELAYED_CURSOR_KEY
-from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
-from ackgate.persistence.delivery_journal import JOURNAL_TOPIC_KEY
-from ackgate.persistence.paths import MANAGED_LEDGERS, name_of_node
-from ackgate.persistence.topic_node import TOPIC_PATH_KEY
+from ackgate.persistence.buckets.snapshots import DELAYED_CURSOR_KEY
+from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
+from ackgate.persistence.deliveries.node import JOURNAL_TOPIC_KEY
+from ackgate.persistence.nodes.paths import MANAGED_LEDGERS, name_of_node
+from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY
 
 if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata
@@ -36,7 +36,6 @@ class LedgerOwner(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people."""
         return f"{self.topic} cursor {self.cursor}" if self.cursor else self.topic
 
 

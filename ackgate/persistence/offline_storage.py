@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.data_directory import DataDirectory, metadata_path
-from ackgate.persistence.ledgers.bookie_opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, known_cluster
-from ackgate.persistence.limits import bookie_settings, ledger_client_settings
+from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import (
     MetadataScheme,
     open_metadata_store,
     parse_metadata_url,
 )
+from ackgate.persistence.system.data_directory import DataDirectory, metadata_path
 
 if TYPE_CHECKING:
     import argparse
@@ -50,6 +50,12 @@ class StoragePlaces(NamedTuple):
         return self.settings.managed_ledger_password.get_secret_value().encode()
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing is there yet where the metadata should be."""
+        scheme, address = parse_metadata_url(self.metadata_url)
+        return scheme is MetadataScheme.SQLITE and not Path(address).is_file()
+
+    @property
     def is_shared(self) -> bool:
         """Whether brokers may use the metadata store while we write to it."""
         return parse_metadata_url(self.metadata_url).scheme is MetadataScheme.ZOOKEEPER
@@ -71,19 +77,21 @@ def storage_places(
     config: Path | None = None,
     metadata_url: str | None = None,
     bookies: str | None = None,
+    may_be_new: bool = False,
 ) -> StoragePlaces:
     """What the command line means, with the broker's own settings behind it.
 
-    Raises `ConfigurationError`.
+    `may_be_new`: metadata that are gone may be begun anew. Raises `ConfigurationError`.
     """
-    settings = load_settings(config).settings
+    settings = load_settings(config, is_serving=False).settings
     persistence = settings.persistence
     root = data_directory or Path(settings.broker.data_directory or "data")
     url = metadata_url or persistence.metadata_store_url or f"sqlite:{metadata_path(root)}"
     scheme, address = parse_metadata_url(url)
     if scheme is MetadataScheme.MEMORY:
         raise ConfigurationError("memory: keeps nothing that could be looked at")
-    if scheme is MetadataScheme.SQLITE and not Path(address).is_file():
+    is_missing = scheme is MetadataScheme.SQLITE and not Path(address).is_file()
+    if is_missing and not may_be_new:
         raise ConfigurationError(f"no broker has kept anything here: there is no {address}")
     if bookies is not None:
         paths = tuple(Path(part.strip()) for part in bookies.split(",") if part.strip())
@@ -96,13 +104,14 @@ def storage_places(
     return StoragePlaces(root, url, paths, persistence)
 
 
-def places_of(arguments: argparse.Namespace) -> StoragePlaces:
+def places_of(arguments: argparse.Namespace, *, may_be_new: bool = False) -> StoragePlaces:
     """As `storage_places`, of a parsed command line."""
     return storage_places(
         data_directory=arguments.data_dir,
         config=arguments.config,
         metadata_url=arguments.metadata_url,
         bookies=arguments.bookies,
+        may_be_new=may_be_new,
     )
 
 
@@ -119,7 +128,7 @@ async def opened_storage(
         if is_writing and not places.is_shared and places.data_directory.is_dir():
             stack.callback(DataDirectory.acquire(places.data_directory).release)
         metadata = await open_metadata_store(
-            places.metadata_url,
+            "memory:" if places.is_new and not is_writing else places.metadata_url,
             read_only=not is_writing,
             node_bytes_max=places.settings.metadata_store_max_node_bytes,
             session=SessionOptions.of(places.settings),

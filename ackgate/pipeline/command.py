@@ -1,8 +1,8 @@
 """``ackgate pipeline JOB``: a session, the job, its output and its summary; errors in one line.
 
-Edge: the terminal. Exit codes: 0 fine; 1 failed on the way, or the job found what must not be; 2 refused:
-whoever asked has to ask for something else (a topic that is not there, an output that is); 130 and 143
-interrupted and terminated. The summary is the only thing on standard output.
+Edge: the terminal. Exit codes: 0 fine; 1 the job failed, or found something that must not be; 2 rejected (a
+topic that does not exist, an output that does); 130 and 143 interrupted and terminated. The summary is the
+only thing on standard output.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.errors import AckGateError, CallerError, ConfigurationError, OwnershipError
-from ackgate.pipeline import register
-from ackgate.pipeline.arguments import check_arguments, needs_spark, parse_command, spark_settings
-from ackgate.pipeline.data_check import check_data
-from ackgate.pipeline.failures import is_of_spark, not_started, told_by
-from ackgate.pipeline.job import DataAddress, JobRun
-from ackgate.pipeline.outputs import staged_output
-from ackgate.pipeline.prerequisites import check_master, check_spark_can_run
-from ackgate.pipeline.progress import Progress
-from ackgate.pipeline.summary_text import summary_json, summary_text
+from ackgate.pipeline.catalogue.catalogue import open_catalogue
+from ackgate.pipeline.jobs.job import DataAddress, JobRun
+from ackgate.pipeline.running.arguments import (
+    check_arguments,
+    needs_spark,
+    parse_command,
+    spark_settings,
+)
+from ackgate.pipeline.running.failures import is_of_spark, not_started, told_by
+from ackgate.pipeline.running.outputs import output_directory, staged_output
+from ackgate.pipeline.running.prerequisites import check_master, check_spark_can_run
+from ackgate.pipeline.running.progress import JobProgress
+from ackgate.pipeline.running.session import register_source
+from ackgate.pipeline.running.summary_text import summary_json, summary_text
+from ackgate.pipeline.schema.options import parse_options
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ackgate.pipeline.job import Job, JobSummary
+    from ackgate.pipeline.jobs.job import Job, JobSummary
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
@@ -41,7 +47,7 @@ EXIT_TERMINATED: Final = 143
 
 SUMMARY_FILE: Final = "summary.json"
 JAVA_LOG_BYTES_MAX: Final = 100_000
-"""From the end of what Java said, to tell why it did not start."""
+"""How much of the end of Java's output is searched for the reason that it did not start."""
 
 
 def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: ANN401 - no types
@@ -75,6 +81,7 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_interruptible())
         is_on_spark = needs_spark(job)
+        output = output_directory(arguments.output)
         check_arguments(job, arguments)
         if is_on_spark and spark is None:
             check_spark_can_run()
@@ -82,22 +89,22 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
         data = _data_address(arguments) if is_on_spark else DataAddress({})
         if is_on_spark:
             check_data(data.options)
-        staging = stack.enter_context(staged_output(arguments.output))
+        staging = stack.enter_context(staged_output(output))
         if is_on_spark and spark is None:
             spark = stack.enter_context(_session(arguments))
         elif is_on_spark:
-            register(spark)
-        progress = stack.enter_context(Progress.on_terminal(spark))
-        summary = job.run(
-            JobRun(
-                spark=spark,
-                data=data,
-                output=staging,
-                arguments=arguments,
-                result_format=getattr(arguments, "format", "parquet"),
-                progress=progress.tell,
-            )
+            register_source(spark)
+        progress = stack.enter_context(JobProgress.on_terminal(spark))
+        run = JobRun(
+            spark=spark,
+            data=data,
+            output=staging,
+            arguments=arguments,
+            result_format=getattr(arguments, "format", "parquet"),
+            progress=progress.tell,
         )
+        with run.kept:
+            summary = job.run(run)
         if is_on_spark:
             (staging / SUMMARY_FILE).write_text(summary_json(summary) + "\n", encoding="utf-8")
         return summary
@@ -120,7 +127,7 @@ def _data_address(arguments: argparse.Namespace) -> DataAddress:
 
 @contextlib.contextmanager
 def _session(arguments: argparse.Namespace) -> Iterator[Any]:
-    from ackgate.pipeline import session as sessions  # noqa: PLC0415 - Spark, when it is needed
+    from ackgate.pipeline.running import session as sessions  # noqa: PLC0415
 
     is_quiet = not arguments.verbose
     with tempfile.TemporaryDirectory(
@@ -146,7 +153,7 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
             raise ConfigurationError(not_started(str(error), _tail(log))) from error
         if is_quiet:
             _hush()
-        register(session)
+        register_source(session)
         try:
             with _interruptible():  # again: the session has brought its own way
                 if sessions.is_cluster(arguments.master):
@@ -179,7 +186,7 @@ def _stop(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM: whoever started this wants it to end."""
+    """SIGTERM arrived."""
 
 
 @contextlib.contextmanager
@@ -216,3 +223,15 @@ def _failed(why: str, code: int) -> int:
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def check_data(options: Mapping[str, str]) -> None:
+    """Look for the store, the bookies, the topic and the subscription that the options name.
+
+    Raises `ConfigurationError`, `CallerError` with near matches, `StorageError`, `CorruptRecordError`.
+    """
+    wanted = parse_options(options)
+    with open_catalogue(wanted) as catalogue:
+        topics = catalogue.topics(wanted.topics)
+        if wanted.subscription is not None:
+            catalogue.all_cursors(topics, wanted.subscription)

@@ -35,7 +35,6 @@ class ChildGuard:
         self._process: subprocess.Popen[str] | None = None
 
     def add(self, pid: int) -> None:
-        """A child lives."""
         self._tell(f"+{pid}\n")
 
     def remove(self, pid: int) -> None:

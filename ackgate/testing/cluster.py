@@ -145,7 +145,6 @@ class BrokerCluster:
             proxy.switch(mode, delay_ms=delay_ms, drops_answers_only=drops_answers_only)
 
     def heal(self, broker: int) -> None:
-        """The wire is whole."""
         for proxy in self.proxies[broker]:
             proxy.switch(ProxyMode.PASS)
 

@@ -22,7 +22,6 @@ from ackgate.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
-from ackgate.persistence.futures import fail_quietly, resolve
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ports import (
     AppendTicket,
@@ -31,6 +30,7 @@ from ackgate.persistence.ports import (
     LedgerMetadata,
     LedgerState,
 )
+from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,6 @@ class MemoryLedgerReader:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger's id."""
         return self._ledger.metadata.ledger_id
 
     @property
@@ -93,7 +92,6 @@ class MemoryLedgerReader:
         return sum(len(e) for e, _ in self._ledger.entries[: self._last_add_confirmed + 1])
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """Entries first..last."""
         self._check_open()
         return _read(
             self._storage, self._ledger, first_entry_id, last_entry_id, self._last_add_confirmed
@@ -111,13 +109,11 @@ class MemoryLedgerReader:
         return _read(self._storage, self._ledger, first_entry_id, last_entry_id, last_found)
 
     async def read_last_add_confirmed(self) -> int:
-        """Look again."""
         self._check_open()
         self._look()
         return self._last_add_confirmed
 
     async def close(self) -> None:
-        """End the handle."""
         self._is_closed = True
 
     def _look(self) -> None:
@@ -149,12 +145,10 @@ class MemoryLedgerWriter:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger's id."""
         return self._ledger.metadata.ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry confirmed."""
         return self._last_add_confirmed
 
     @property
@@ -163,7 +157,6 @@ class MemoryLedgerWriter:
         return sum(len(e) for e, _ in self._ledger.entries[: self._last_add_confirmed + 1])
 
     def append(self, payloads: Sequence[bytes]) -> AppendTicket:
-        """Add entries."""
         self._check_open()
         if self._ledger.is_fenced:
             raise LedgerFencedError(f"ledger {self.ledger_id} was fenced")
@@ -207,7 +200,6 @@ class MemoryLedgerWriter:
             await self._room.wait()
 
     async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """Entries first..last."""
         if self._is_closed:
             raise ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
         return _read(
@@ -215,7 +207,6 @@ class MemoryLedgerWriter:
         )
 
     async def read_last_add_confirmed(self) -> int:
-        """Highest entry confirmed."""
         self._check_open()
         return self._last_add_confirmed
 
@@ -276,7 +267,6 @@ class MemoryLedgerClient:
         self._is_closed = False
 
     async def create(self, options: LedgerOptions) -> MemoryLedgerWriter:
-        """Make a ledger."""
         self._check_open()
         if self.create_error is not None:
             raise self.create_error
@@ -315,12 +305,10 @@ class MemoryLedgerClient:
     async def open_without_recovery(
         self, ledger_id: int, *, password: bytes = b""
     ) -> MemoryLedgerReader:
-        """Read beside the writer."""
         self._check_open()
         return MemoryLedgerReader(self.storage, self.storage.ledger(ledger_id, password))
 
     async def delete(self, ledger_id: int) -> None:
-        """Remove a ledger."""
         self._check_open()
         self.storage.ledger(ledger_id)
         del self.storage.ledgers[ledger_id]
@@ -330,13 +318,16 @@ class MemoryLedgerClient:
         self._check_open()
         return self.storage.ledger(ledger_id).metadata
 
+    async def is_empty(self, ledger_id: int) -> bool:
+        """Whether a ledger holds nothing."""
+        self._check_open()
+        return not self.storage.ledger(ledger_id).entries
+
     async def ledger_ids(self) -> list[int]:
-        """All ledgers."""
         self._check_open()
         return sorted(self.storage.ledgers)
 
     async def close(self) -> None:
-        """End the client."""
         self._is_closed = True
 
     def _check_open(self) -> None:

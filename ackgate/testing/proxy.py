@@ -123,7 +123,6 @@ class TcpProxy:
 
     @property
     def mode(self) -> ProxyMode:
-        """How it behaves."""
         return self._state.mode
 
     @property
@@ -133,7 +132,6 @@ class TcpProxy:
 
     @property
     def open_connections(self) -> int:
-        """Connections at this moment."""
         return len(self._connections)
 
     def __enter__(self) -> Self:
@@ -230,7 +228,6 @@ class _Connection:
                 _reset(writer)
 
     def reset(self) -> None:
-        """End it now."""
         if self._task is not None:
             self._task.cancel()
 

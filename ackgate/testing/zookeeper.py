@@ -121,7 +121,6 @@ class ZooKeeperProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists."""
         return self._process is not None and self._process.poll() is None
 
     @property

@@ -9,7 +9,8 @@ import pytest
 from ackgate.broker.server import BrokerServer
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
 
 
 async def start(directory: Path, tree: MemoryTree, *bookies: Path) -> BrokerServer:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing import BrokerFailedError, BrokerProcess
 from tests.broker.target import eventually, receive
 
 TOPIC = "persistent://public/default/bookies"

@@ -12,9 +12,8 @@ import pulsar
 import pytest
 
 from ackgate.__main__ import main
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.persistence import BookieLedgerClient, SqliteMetadataStore, open_bookies
+from ackgate.testing import BrokerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +121,7 @@ def test_the_same_seed_makes_the_same_data(tmp_path):
     one, two = (asyncio.run(stored(tmp_path / name)) for name in ("one", "two"))
 
     assert one == two
-    assert sum(map(len, one[0].values())) == 3_000 + 3 * 4, "messages, and the cursors' records"
+    assert sum(map(len, one[0].values())) == 3_000 + 3 * 24, "messages, and the cursors' records"
 
 
 def test_a_directory_that_exists_is_left_alone(tmp_path, capsys):

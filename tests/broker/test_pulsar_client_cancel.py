@@ -8,8 +8,8 @@ from datetime import timedelta
 import pulsar
 import pytest
 
-from ackgate.broker.admin_client import AdminClient
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands.terminal.admin_client import AdminClient
+from ackgate.testing import BrokerProcess
 from tests.broker.target import position, receive
 
 SHARED, KEY_SHARED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared

@@ -18,10 +18,8 @@ from urllib.parse import urlsplit
 import pulsar
 import pytest
 
-from ackgate.broker.errors import ServerError
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire.errors import ServerError
+from ackgate.testing import BrokerProcess
 from tests.broker.target import (
     Target,
     eventually,
@@ -30,6 +28,7 @@ from tests.broker.target import (
     receive,
     send_all,
 )
+from tests.support.wire_client import RefusedError, WireClient
 
 SHARED = pulsar.ConsumerType.Shared
 KEY_SHARED = pulsar.ConsumerType.KeyShared

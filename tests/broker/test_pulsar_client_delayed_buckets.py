@@ -13,8 +13,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.broker.cli import main
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands.cli import main
+from ackgate.testing import BrokerProcess
 from tests.broker.target import Target, eventually
 
 SHARED = pulsar.ConsumerType.Shared

@@ -12,12 +12,12 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.cursor.position import Position
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind
-from ackgate.persistence.delivery_replay import TopicReplay
-from ackgate.persistence.paths import delivery_journal_path
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.delivery_journals import read_events
+from ackgate.cursor import Position
+from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind
+from ackgate.persistence.deliveries.replay import TopicReplay
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.testing import BrokerProcess
+from tests.support.delivery_journals import read_events
 
 TOPIC = "persistent://public/default/journaled"
 PATH = delivery_journal_path("public", "default", "journaled")

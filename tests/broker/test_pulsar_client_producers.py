@@ -1,15 +1,13 @@
-"""Who may produce: names, access modes, and duplicates that are discarded."""
+"""Who may produce: names and access modes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
-from tests.broker.target import eventually, payloads, receive
+from tests.broker.target import payloads, receive
 
 SHARED = pulsar.ProducerAccessMode.Shared
 EXCLUSIVE = pulsar.ProducerAccessMode.Exclusive
@@ -68,49 +66,3 @@ def test_a_waiting_producer_gets_its_turn(client, make_client, topic):
     waiter.join(10)
     made[0].send(b"waiter")
     assert payloads(receive(consumer, 2)) == [b"holder", b"waiter"]
-
-
-# ---------------------------------------------------------------- de-duplication
-
-
-@pytest.fixture(scope="module")
-def deduplicating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker of its own that discards duplicates."""
-    directory = tmp_path_factory.mktemp("deduplicating")
-    with BrokerProcess(directory, settings={"brokerDeduplicationEnabled": True}) as broker:
-        yield broker
-
-
-def test_a_sequence_id_is_stored_once(deduplicating, make_client, ackgate_topic):
-    client = make_client(deduplicating.service_url)
-    consumer = client.subscribe(ackgate_topic, "s")
-    producer = client.create_producer(ackgate_topic, producer_name="p")
-    for sequence_id in (0, 1, 1, 0, 2, 5, 4, 6):
-        producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
-    assert payloads(receive(consumer, 5)) == [b"0", b"1", b"2", b"5", b"6"]
-
-
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_sequence_ids_are_remembered_over_a_restart(
-    deduplicating, make_client, ackgate_topic, is_killed
-):
-    client = make_client(deduplicating.service_url)
-    consumer = client.subscribe(ackgate_topic, "s")
-    producer = client.create_producer(ackgate_topic, producer_name="p")
-    for sequence_id in range(20):
-        producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
-    if is_killed:
-        deduplicating.kill()
-        deduplicating.start()
-    else:
-        deduplicating.restart()
-    eventually(producer.is_connected)
-    for sequence_id in (10, 19, 20):
-        producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
-    got = receive(consumer, 21)
-    assert sorted({int(payload) for payload in payloads(got)}) == list(range(21))
-    fresh = make_client(deduplicating.service_url).create_producer(ackgate_topic, producer_name="q")
-    fresh.send(b"21")
-    producer.close()
-    again = make_client(deduplicating.service_url).create_producer(ackgate_topic, producer_name="p")
-    assert again.last_sequence_id() == 20

@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
 
 SHARED = pulsar.ConsumerType.Shared

@@ -6,7 +6,7 @@ import pulsar
 import pytest
 from pulsar import schema
 
-from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from tests.broker.bad_input.raw import RawConnection, Type
 from tests.broker.target import Target, receive
 
@@ -25,11 +25,6 @@ class OrderWithNote(schema.Record):  # type: ignore[misc]
 class OrderWithCountAsText(schema.Record):  # type: ignore[misc]
     item = schema.String()
     count = schema.String()
-
-
-# Versions of one schema have one name.
-for version in (OrderWithNote, OrderWithCountAsText):
-    version.__name__ = "Order"
 
 
 def stored_schema(target: Target, topic: str) -> pb.CommandGetSchemaResponse:

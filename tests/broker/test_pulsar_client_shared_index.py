@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.broker.target import Target, eventually, receive
 
 SHARED, EARLIEST = pulsar.ConsumerType.Shared, pulsar.InitialPosition.Earliest

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import shutil
 import sys
@@ -21,11 +22,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from ackgate.pipeline.session import local_session
+from ackgate.pipeline.running.session import local_session
 from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.cluster_schedule import Trouble
 from tests.chaos.journals import KeptRun, witness
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
+from tests.chaos.small_file_system import SMALL_BYTES, NotMountableError, SmallFileSystem
 from tests.chaos.wire_load import Style
 
 FORMS = ("single", "cluster")
@@ -57,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of broker.conf; wins"
     )
+    parser.add_argument(
+        "--damage", action="store_true", help="single: flip bits in the files of one bookie"
+    )
     parser.add_argument("--break-receipts", action="store_true", help="must be noticed")
     parser.add_argument(
         "--only",
@@ -81,14 +86,17 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
         "report": lambda line: print(line, flush=True),
     }
     run: ClusterRun | ChaosRun
+    files: SmallFileSystem | None = None
     if form == "cluster":
         only = [Trouble[name] for name in arguments.only.split(",") if name]
         run = ClusterRun(directory, seed, tells_all=arguments.steps, only=only, **common)
     else:
-        run = ChaosRun(directory, seed, **common)
+        files = _small_file_system(directory)
+        run = ChaosRun(directory, seed, files=files, is_damaging=arguments.damage, **common)
     began = time.monotonic()
     try:
-        asyncio.run(run.run(arguments.cycles))
+        with files or contextlib.nullcontext():
+            asyncio.run(run.run(arguments.cycles))
     except ChaosFailedError as failure:
         print(failure, file=sys.stderr)
         if arguments.break_receipts:
@@ -111,6 +119,15 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
         print(run.figures_text())
     print(f"{arguments.cycles} cycles in {time.monotonic() - began:.0f} s: every promise kept")
     return 0
+
+
+def _small_file_system(directory: Path) -> SmallFileSystem | None:
+    (directory / "disk").mkdir()
+    try:
+        return SmallFileSystem.open(directory / "disk", SMALL_BYTES)
+    except NotMountableError as error:
+        print(f"no disk will be full: no small file system can be mounted here: {error}")
+        return None
 
 
 def _audit(run: KeptRun, directory: Path) -> list[str]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from tests.chaos.facts import MessageKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackgate.testing.wire_handles import Message
+    from tests.support.wire_client import Message
 
 
 def pack(payloads: Iterable[bytes]) -> bytes:

@@ -133,7 +133,9 @@ class ClientLoad:
             key = message_key(message_id)
             is_duplicate = key.ledger_id < 0  # stored before, at a place that is not told
             if result != pulsar.Result.Ok:
-                if not self._stop.is_set():
+                # A full disk refuses it, at once; whether it was stored before, nobody knows.
+                is_full = result == pulsar.Result.ProducerBlockedQuotaExceededException
+                if not self._stop.is_set() and not is_full:
                     self._faults.append(ViolationError(f"a send was given up: {result}"))
                 return
             self.confirmed += 1

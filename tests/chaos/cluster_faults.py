@@ -15,16 +15,15 @@ import sys
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing import BrokerFailedError, BrokerProcess, ZooKeeperEnsemble
 from ackgate.testing.proxy import ProxyMode
-from ackgate.testing.zookeeper import ZooKeeperEnsemble
 from tests.chaos.cluster_schedule import Fault, Role, Trouble
 from tests.chaos.facts import ViolationError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackgate.testing.cluster import BrokerCluster
+    from ackgate.testing import BrokerCluster
 
 SLOW_WIRE_MS_MAX: Final = 200.0
 STARTING_SECONDS_MAX: Final = 1.0

@@ -20,9 +20,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.testing.broker_process import BrokerFailedError
-from ackgate.testing.cluster import BrokerCluster
-from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperFailedError
+from ackgate.testing import (
+    BrokerCluster,
+    BrokerFailedError,
+    ZooKeeperEnsemble,
+    ZooKeeperFailedError,
+)
 from tests.chaos import inspection
 from tests.chaos.cluster_faults import Faults
 from tests.chaos.cluster_schedule import SESSION_SECONDS, Role, Trouble, plan_cluster_cycle

@@ -18,20 +18,20 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.testing.wire_handles import DisconnectedError, RefusedError
-from ackgate.testing.wire_lookup import NoOwnerError, ask_for_owner, find_owner
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from tests.chaos import inspection
 from tests.chaos.facts import ViolationError
+from tests.support.wire_client import DisconnectedError, RefusedError
+from tests.support.wire_lookup import NoOwnerError, ask_for_owner, find_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from ackgate.testing.cluster import BrokerCluster
-    from ackgate.testing.wire_client import WireClient
+    from ackgate.testing import BrokerCluster
     from tests.chaos.side import Side
     from tests.chaos.wire_load import Publisher, Subscriber, UnderWay
+    from tests.support.wire_client import WireClient
 
 MESSAGES_PER_OWNER_MAX: Final = 1_500
 BURST_PAUSE_SECONDS_MAX: Final = 0.06

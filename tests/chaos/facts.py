@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from tests.chaos.facts import ViolationError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ NEW = frozenset({"new"})
 STORED = frozenset({"ledger", "metadata-store"})
 """Where recovery may find the state of a cursor."""
 
+_REFUSES = re.compile(r"^ackgate_disk_refuses_messages\S* 1", re.MULTILINE)
 _RANGE = re.compile(r"[(\[](\d+):(-?\d+)\.\.(\d+):(\d+)\]")
 
 
@@ -53,6 +54,17 @@ class CursorState:
     def is_acked(self, position: Position) -> bool:
         """Whether this entry is acked."""
         return position <= self.mark_delete or position in self.acked_above
+
+
+async def refuses_messages(admin_url: str) -> bool:
+    """Whether its disk is full."""
+
+    def ask() -> str:
+        with urllib.request.urlopen(f"{admin_url}/metrics", timeout=TIMEOUT_SECONDS) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    return bool(_REFUSES.search(await asyncio.to_thread(ask)))
 
 
 async def cursor_states(admin_url: str, topic: str) -> dict[str, CursorState]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.sql import functions as f
 
-from ackgate.persistence.delivery_details import Opened, decode_detail
-from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS
-from ackgate.pipeline.jobs.audit.report import audit
+from ackgate.persistence.deliveries.details import Opened, decode_detail
+from ackgate.pipeline.jobs.audit.frames import audit
+from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS
 from tests.chaos.facts import MessageKey, shown
 from tests.pipeline.small_plans import small_plans
 
@@ -58,8 +58,8 @@ def keep_journals(file: Path, **options: str) -> None:
     """Write all journals of a storage, which the options of the data source name, into this file."""
     import pyarrow.parquet as pq
 
-    from ackgate.pipeline.source import AckgateDataSource
-    from ackgate.pipeline.tables import DELIVERY_JOURNAL, arrow_schema
+    from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL, arrow_schema
+    from ackgate.pipeline.source.batch import AckgateDataSource
 
     source = AckgateDataSource(
         {**options, "table": "delivery_journal", "columns": ",".join(JOURNAL_COLUMNS)}

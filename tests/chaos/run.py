@@ -2,7 +2,8 @@
 
 Edge::
 
-    start -> the stats tell what recovery found -> cursor states against the facts
+    start (perhaps on a disk that was full when the last one ended, and is for a while yet)
+          -> the stats tell what recovery found -> cursor states against the facts
           -> new consumers are given everything there is, against the facts
           -> everybody works -> kill -9 -> receipts that were still on their way are read -> again
 
@@ -18,22 +19,26 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
-from ackgate.testing.wire_handles import DisconnectedError, RefusedError
+from ackgate.testing import BrokerFailedError, BrokerProcess
 from tests.chaos import inspection
 from tests.chaos.facts import ViolationError
 from tests.chaos.journals import FILE, KeptRun, keep_journals
 from tests.chaos.schedule import Ending, plan_cycle
 from tests.chaos.side import both_sides, story
+from tests.chaos.small_file_system import BrokerThere
+from tests.chaos.storage_faults import StorageFaults
 from tests.chaos.wire_load import Style
+from tests.support.wire_client import DisconnectedError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from tests.chaos.schedule import Cycle
     from tests.chaos.side import Side
+    from tests.chaos.small_file_system import SmallFileSystem
 
 DRAIN_SECONDS: Final = 30.0
+ROOM_SECONDS: Final = 30.0
 CLIENT_MESSAGES_PER_CYCLE: Final = 150
 
 BROKEN: Final[Mapping[str, Any]] = {
@@ -58,13 +63,24 @@ class ChaosRun:
         styles: Sequence[Style] = tuple(Style),
         settings: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = lambda _: None,
+        files: SmallFileSystem | None = None,
+        is_damaging: bool = False,
     ) -> None:
+        """`files`: where the broker keeps its data; without them no disk is ever full.
+
+        `is_damaging`: bits of one bookie's files flip between two lives.
+        """
+        self._is_damaging = is_damaging
         self.seed = seed
         self._directory = directory
         self._extra = dict(settings or {})
         self._report = report
-        self._broker = BrokerProcess(directory / "data")
+        self._files = files
+        self._data = directory / "data" if files is None else files.path / "data"
+        self._broker = BrokerProcess(self._data) if files is None else BrokerThere(files)
         self._sides = both_sides(seed, styles)
+        self._storage_story = ""
+        self._storage = StorageFaults(self._data, directory, seed) if files is None else None
 
     async def run(self, cycles: int) -> None:
         """Raises `ChaosFailedError`."""
@@ -73,9 +89,7 @@ class ChaosRun:
             for number in range(cycles):
                 await self._cycle(plan_cycle(self.seed, number, self._extra))
             await self._finish(plan_cycle(self.seed, cycles, self._extra))
-            await asyncio.to_thread(
-                keep_journals, self._directory / FILE, path=str(self._directory / "data")
-            )
+            await asyncio.to_thread(keep_journals, self._directory / FILE, path=str(self._data))
         except (ViolationError, BrokerFailedError, DisconnectedError, TimeoutError) as error:
             (self._directory / "broker.log").write_text(self._broker.log)
             raise ChaosFailedError(
@@ -109,17 +123,29 @@ class ChaosRun:
             task.result()
         await self._end(cycle, work)
         self._report(
-            f"{cycle}; {delivered} messages verified, start and checks"
+            f"{self._storage_story}{cycle}; {delivered} messages verified, start and checks"
             f" {(ready - began) * 1000:.0f} ms, {story(self._sides)}"
         )
 
     async def _start(self, cycle: Cycle) -> None:
         self._broker.settings = dict(cycle.settings)
+        if self._storage is not None:
+            self._storage_story = await self._storage.before(cycle.number, self._broker)
         for seconds in cycle.startup_kill_seconds:
             self._broker.launch()
             await asyncio.sleep(seconds)
             self._broker.kill()
         await asyncio.to_thread(self._broker.start)
+        if self._files is not None and self._files.is_filled:
+            # It runs on a full disk; what it does there must not cost anything. Then there is room.
+            await asyncio.to_thread(self._broker.restart)
+            self._files.empty()
+            await self._until_it_has_room()
+
+    async def _until_it_has_room(self) -> None:
+        async with asyncio.timeout(ROOM_SECONDS):
+            while await inspection.refuses_messages(self._broker.admin_url):
+                await asyncio.sleep(0.05)
 
     async def _verify(self, cycle: Cycle) -> int:
         port = self._broker.port
@@ -164,16 +190,22 @@ class ChaosRun:
         await self._sides[0].look(self._broker.admin_url)
 
     async def _end(self, cycle: Cycle, work: list[asyncio.Task[None]]) -> None:
+        is_full = self._files is not None and cycle.is_disk_full
+        if self._files is not None and cycle.is_disk_full:
+            await asyncio.to_thread(self._files.fill)
         ended_at = time.monotonic()
         match cycle.ending:
             case Ending.KILL:
                 self._broker.kill()
             case Ending.TERM:
-                await self._stop_broker()
+                # With no room left some of what is dirty may not fit: recovered, as after a kill.
+                await self._stop_broker(may_be_cut_short=is_full)
             case Ending.KILL_WHILE_STOPPING:
                 self._broker.terminate()
                 await asyncio.sleep(cycle.shutdown_seconds)
                 self._broker.kill()
+        if self._is_damaging:
+            await asyncio.to_thread(self._damage, cycle)
         # What the broker had said before it died is still in the sockets, and counts.
         for side in self._sides:
             for client in (side.publisher.client, *(s.client for s in side.subscribers)):
@@ -181,23 +213,36 @@ class ChaosRun:
         for task in work:
             task.cancel()
         for result in await asyncio.gather(*work, return_exceptions=True):
-            self._check_end(result, cycle)
+            self._check_end(result, may_be_refused=is_full or cycle.ending is not Ending.KILL)
         for side in self._sides:
             for each in (side.publisher, *side.subscribers):
-                await each.under_way.settle(may_be_refused=cycle.ending is not Ending.KILL)
+                await each.under_way.settle(
+                    may_be_refused=is_full or cycle.ending is not Ending.KILL
+                )
             if side.client is not None:
                 side.client.check()
             for facts in side.topic.subscriptions:
-                if cycle.ending is Ending.TERM:
+                if cycle.ending is Ending.TERM and not is_full:
                     facts.applied_is_durable(ended_at)
                 facts.broker_ended()
 
+    def _damage(self, cycle: Cycle) -> None:
+        """One bit in some files of the same bookie always: the others have what it loses."""
+        rng = random.Random(f"{self.seed}/{cycle.number}/damage")
+        files = sorted((self._data / "bookies" / "0").rglob("*.avro"))
+        for path in rng.sample(files, min(cycle.damaged_files, len(files))):
+            content = bytearray(path.read_bytes())
+            if content:
+                bit = rng.randrange(8 * len(content))
+                content[bit // 8] ^= 1 << bit % 8
+                path.write_bytes(content)
+
     @staticmethod
-    def _check_end(result: BaseException | None, cycle: Cycle) -> None:
+    def _check_end(result: BaseException | None, *, may_be_refused: bool) -> None:
         """Connections end in the midst of everything; that is all that may have gone wrong."""
         if isinstance(result, DisconnectedError | asyncio.CancelledError | OSError | None):
             return
-        if isinstance(result, RefusedError) and cycle.ending is not Ending.KILL:
+        if isinstance(result, RefusedError) and may_be_refused:
             return
         raise result
 
@@ -228,7 +273,7 @@ class ChaosRun:
         self._report(f"everything acked; {story(self._sides)}")
         await self._stop_broker()
 
-    async def _stop_broker(self) -> None:
+    async def _stop_broker(self, *, may_be_cut_short: bool = False) -> None:
         code = await asyncio.to_thread(self._broker.stop)
-        if code != 0:
+        if code != 0 and not may_be_cut_short:
             raise ViolationError(f"exit code {code} after SIGTERM")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WORK_SECONDS_MAX: Final = 0.6
 STARTUP_SECONDS_MAX: Final = 0.5
 SHUTDOWN_SECONDS_MAX: Final = 0.06
+FULL_DISK_SHARE: Final = 0.4
 
 _ALWAYS: Final[Mapping[str, Any]] = {
     "managedLedgerMinLedgerRolloverTimeMinutes": 0,
@@ -74,12 +75,25 @@ class Cycle:
     ending: Ending
     shutdown_seconds: float
     """How long it may stop before it is killed all the same."""
+    is_disk_full: bool = False
+    """Its disk is filled up before it ends, and the next one starts on it; if it has one of its own."""
+    damaged_files: int = 0
+    """A bit is flipped in so many files of one bookie when it has ended; where others have copies."""
 
     def __str__(self) -> str:
         startups = "".join(
             f"kill -9 after {s * 1000:.0f} ms of start; " for s in self.startup_kill_seconds
         )
-        return f"cycle {self.number}: {startups}work {self.work_seconds * 1000:.0f} ms, {self.ending.value}"
+        full = " (full disk)" if self.is_disk_full else ""
+        full += f" ({self.damaged_files} files damaged)" if self.damaged_files else ""
+        work = f"work {self.work_seconds * 1000:.0f} ms"
+        return f"cycle {self.number}: {startups}{work}, {self.ending.value}{full}"
+
+
+def _damaged_files(rng: random.Random, storage: Mapping[str, int]) -> int:
+    if storage["managedLedgerDefaultAckQuorum"] < 2:
+        return 0  # a single copy may be the one that is damaged: reported, and lost
+    return rng.choices((0, 1, 5), (50, 25, 25))[0]
 
 
 def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
@@ -95,4 +109,7 @@ def plan_cycle(seed: int, number: int, extra: Mapping[str, Any]) -> Cycle:
         rng.uniform(0.02, WORK_SECONDS_MAX),
         rng.choices(tuple(Ending), (80, 10, 10))[0],
         rng.uniform(0.0, SHUTDOWN_SECONDS_MAX),
+        # Of its own, so that all else is as it was without it.
+        random.Random(f"{seed}/{number}/disk").random() < FULL_DISK_SHARE,
+        _damaged_files(random.Random(f"{seed}/{number}/bits"), storage),
     )

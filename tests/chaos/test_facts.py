@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from tests.chaos.facts import (
     MessageKey,
     OrderFacts,

@@ -17,18 +17,17 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from ackgate.broker.wire_types import SubscriptionType
-from ackgate.testing.wire_client import EARLIEST, WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire.wire_types import SubscriptionType
 from tests.chaos.batches import pack, unpack
 from tests.chaos.facts import MessageKey, OrderFacts, ViolationError
+from tests.support.wire_client import EARLIEST, RefusedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.testing.wire_handles import WireConsumer, WireProducer
+    from ackgate.cursor import Position
     from tests.chaos.facts import SubscriptionFacts, TopicFacts
+    from tests.support.wire_client import WireConsumer, WireProducer
 
 PERMITS = 1_000_000
 ACKS_UNDER_WAY_MAX = 20

@@ -15,14 +15,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import AckGateError
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.testing.simulation.process_disk import SimulatedDisk
+from ackgate.persistence import BookieLedgerClient, CursorStore, PersistenceSettings
 from tests.crash_consistency.machine import CREATED_MS, Machine, Moment
+from tests.support.simulation.process_disk import SimulatedDisk
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"
 ENTRIES = 400
@@ -284,9 +281,8 @@ class CursorRun:
 
 async def _abandon(store: CursorStore) -> None:
     """Nothing comes from this owner any more."""
-    writer = store._writer
-    tasks = [task for task in (writer._task, writer._sweep) if task is not None]
-    writer.abandon()
+    tasks = [task for task in (store._task, store._sweep) if task is not None]
+    store._give_up()
     if tasks:
         await asyncio.wait(tasks)
 

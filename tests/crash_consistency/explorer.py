@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from ackgate.testing.simulation.disk import SimulatedFiles
-from ackgate.testing.virtual_time import VirtualTimeLoop
 from tests.crash_consistency.machine import Machine, Moment
 from tests.crash_consistency.states import after_kill, after_power_loss
+from tests.support.simulation.disk import SimulatedFiles
+from tests.support.virtual_time import VirtualTimeLoop
 
 
 class Run(Protocol):

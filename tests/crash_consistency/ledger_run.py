@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ackgate.errors import AckGateError, NoSuchLedgerError
-from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ports import (
+from ackgate.persistence import (
     AppendTicket,
+    BookieLedgerClient,
     DigestType,
     LedgerOptions,
     LedgerReader,

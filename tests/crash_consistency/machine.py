@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import WatchKind
-from ackgate.testing.inline_lane import InlineLane
-from ackgate.testing.simulation.disk import Operation, SimulatedFiles
+from ackgate.persistence import BookieLedgerClient, MemoryMetadataStore, WatchKind, open_bookies
+from ackgate.persistence.bookies.settings import BookieSettings
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.inline_lane import InlineLane
+from tests.support.simulation.disk import Operation, SimulatedFiles
 
 SETTINGS = BookieSettings(
     checkpoint_idle_seconds=None,

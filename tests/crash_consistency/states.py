@@ -2,7 +2,7 @@
 
 A process kill leaves what is in the page cache, and of an append under way perhaps only a part. A
 power loss leaves one of the fates of every change that no sync has covered (see
-`ackgate.testing.simulation.disk`): kept or lost, and of a write also its first half, nothing but
+`tests.support.simulation.disk`): kept or lost, and of a write also its first half, nothing but
 its size, and all but its first sector. When the product of these choices is within the bound, all
 of them are made. Else: nothing kept, everything kept, every ordered prefix, every single change
 lost, torn or kept, and for the rest of the bound random ones.
@@ -15,14 +15,14 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ackgate.testing.simulation.inodes import KEPT, LOST, Change, Fate, Inode, Write
-from ackgate.testing.simulation.power_loss import choose_fates, torn_head, torn_prefix, zeros
+from tests.support.simulation.inodes import KEPT, LOST, Change, Fate, Inode, Write
+from tests.support.simulation.power_loss import choose_fates, torn_head, torn_prefix, zeros
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from ackgate.testing.simulation.disk import Operation, SimulatedFiles
+    from tests.support.simulation.disk import Operation, SimulatedFiles
 
 
 def choices(change: Change) -> list[Fate]:

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import StorageError
-from ackgate.persistence.ledgers.avro_container import block_head, container_header
-from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.decoded_blocks import DecodedBlocks
-from ackgate.persistence.ledgers.entry_codec import CrcDigest, EntryEncoder
-from ackgate.persistence.ledgers.fragment_file import FragmentFile
-from ackgate.persistence.ports import DigestType, LedgerOptions
-from ackgate.testing.simulation.disk import Operation, SimulatedFiles
-from ackgate.testing.simulation.inodes import KEPT, LOST, Fate, Unlink, Write
+from ackgate.persistence import BookieLedgerClient, DigestType, LedgerOptions
+from ackgate.persistence.bookies.avro_container import block_head, container_header
+from ackgate.persistence.bookies.entry_codec import CrcDigest, EntryEncoder
+from ackgate.persistence.bookies.fragment_file import DecodedBlocks, FragmentFile
 from tests.crash_consistency.machine import Machine
+from tests.support.simulation.disk import Operation, SimulatedFiles
+from tests.support.simulation.inodes import KEPT, LOST, Fate, Unlink, Write
 
 _DIRECTORY = Path("/d")
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
-from ackgate.persistence.ledgers.fences import Fences
-from ackgate.persistence.ledgers.fragment_file import FragmentCut, FragmentFile
-from ackgate.persistence.ledgers.journal import Journal
-from ackgate.persistence.ledgers.takeover import Takeover
-from ackgate.testing.simulation.process_disk import SimulatedDisk
+from ackgate.persistence.bookies.directory import BookieDirectory
+from ackgate.persistence.bookies.fences import Fences
+from ackgate.persistence.bookies.fragment_file import FragmentCut, FragmentFile
+from ackgate.persistence.bookies.journal import Journal
+from ackgate.persistence.bookies.takeover import Takeover
 from tests.crash_consistency.cursor_run import CursorRun
 from tests.crash_consistency.explorer import Explorer, InconsistentError
 from tests.crash_consistency.ledger_run import LedgerRun
+from tests.support.simulation.process_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from ackgate.persistence.ledgers.disk import DiskFile
+    from ackgate.persistence.system.disk import DiskFile
 
 SEEDS = (4, 7, 8, 13, 16, 2, 25, 30)
 """As a rule one of the first three finds it."""

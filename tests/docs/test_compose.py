@@ -17,7 +17,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from ackgate.broker import cli
+from ackgate.commands import cli
 from ackgate.config.load import load_settings
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ def test_the_command_is_the_one_that_is_run_by_hand(compose: Compose, name: str)
     assert str(arguments.data_dir) in broker.volumes[0].split(":")
     loaded = load_settings(None, arguments.overrides, broker.environment)
     assert loaded.settings.broker.advertised_address == name
-    assert loaded.unused_keys == ()
+    assert loaded.unused == ()
 
 
 def test_the_brokers_share_metadata_and_bookies_and_nothing_else(compose: Compose) -> None:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.cluster import BrokerCluster
-from ackgate.testing.zookeeper import ZooKeeperProcess, free_ports
+from ackgate.testing import BrokerCluster, BrokerProcess, ZooKeeperProcess, free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -63,11 +61,26 @@ def check_nothing_is_left(tmp_path: Path, output: str) -> None:
 @pytest.mark.slow
 def test_minimal_embedding(tmp_path: Path) -> None:
     assert output_of(tmp_path, str(EXAMPLES / "embed_minimal.py")).splitlines() == [
-        "found: 0 holes, 1000 to do",
-        "left:  500 holes, gate open: False",
-        "found: 500 holes, 500 to do",
-        "left:  0 holes, gate open: True",
+        "0 orders are kept, 0 to bill",
+        "billed 100, then kill -9",
+        "300 orders are kept, 200 to bill",
+        "billed 200, then kill -9",
     ]
+    check_nothing_is_left(tmp_path, "")
+
+
+def test_machine_alone(tmp_path: Path) -> None:
+    lines = output_of(tmp_path, str(EXAMPLES / "embed_machine.py")).splitlines()
+    gets = [re.sub(r"^ *\d+ ms  ", "", line) for line in lines if " gets " in line]
+    assert gets[:6] == [f"alice gets 7:{entry}" for entry in (0, 1, 3, 4, 5, 6)]
+    assert "alice gets 7:0, try 2" in gets, "the nack"
+    assert gets[-1] == "bob gets 7:2", "the delayed message, and no acked one before it"
+    assert not {"bob gets 7:0", "bob gets 7:1"} & set(gets)
+    assert [line.split("durable: ")[1] for line in lines if "durable" in line] == [
+        "ack of 7:1",
+        "ack of 7:0",
+    ]
+    assert lines[-1] == "mark-delete 7:1, 21 to do"
     check_nothing_is_left(tmp_path, "")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.pipeline.arguments import FORMATS, offered_jobs, parse_command
+from ackgate.pipeline.running.arguments import FORMATS, offered_jobs, parse_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -36,6 +36,40 @@ def run(block: str, directory: Path) -> str:
             )  # fmt: skip
             lines += [line, *told.stdout.splitlines()]
     return "".join(f"{line}\n" for line in lines)
+
+
+SNIPPET = re.compile(r"```python\n(from pyspark.sql import SparkSession\n.*?)```", re.DOTALL)
+OWN_JAVA = (
+    "--conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 "
+    "--conf spark.driver.host=127.0.0.1 pyspark-shell"
+)
+
+
+@pytest.mark.slow
+def test_the_snippet_runs_in_an_environment_that_is_not_activated(tmp_path: Path) -> None:
+    """By the interpreter's path, from a directory that is not ours; the PATH has another Python first."""
+    [snippet] = SNIPPET.findall(PAGE.read_text())
+    data = "ackgate pipeline generate --data-dir data --messages 20 --seed 7 --keys 2"
+    run(f"$ {data}\n", tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python", "python3"):
+        (programs / name).write_text("#!/bin/sh\necho not this Python >&2\nexit 1\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "notebook.py").write_text(snippet.replace('"orders"', '"generated-0"'))
+    ours = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "PYTHONPATH", "SPARK_HOME")
+    told = subprocess.run(
+        [sys.executable, "notebook.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+        env={name: value for name, value in os.environ.items() if name not in ours}
+        | {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "PYSPARK_SUBMIT_ARGS": OWN_JAVA,
+        },
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert "sum(entry_bytes)" in told.stdout
+    assert "key-0" in told.stdout
 
 
 def compared(text: str) -> str:

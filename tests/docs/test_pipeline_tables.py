@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ackgate.pipeline.document import BEGIN, END, put_into
-from ackgate.pipeline.options import OPTIONS, TABLES_OF
-from ackgate.pipeline.tables import TABLES
+from ackgate.pipeline.schema.document import BEGIN, END, put_into
+from ackgate.pipeline.schema.options import OPTIONS, TABLES_OF
+from ackgate.pipeline.schema.tables import TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 OPTION = re.compile(r"`([a-z]+[A-Z][A-Za-z]+)(?:=[a-z]+)?`")

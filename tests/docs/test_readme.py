@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker import cli
-from ackgate.pipeline.arguments import check_arguments, parse_command
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands import cli
+from ackgate.pipeline.running.arguments import check_arguments, parse_command
+from ackgate.testing import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

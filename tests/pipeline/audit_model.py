@@ -30,6 +30,12 @@ class AuditModel:
     def __init__(self) -> None:
         self.entries: dict[tuple[int, int], Entry] = {}
         self.persisted: dict[int, tuple[int, bool]] = {}
+        self.told: dict[int, int] = {}
+        """Epoch -> the last version that it tells of."""
+        self.durable: dict[int, int] = {}
+        """Epoch -> the last version that it tells of as durable."""
+        self.untold: set[int] = set()
+        """Epochs that began with a state that the one before does not tell of."""
 
     def play(self, rows):
         for number, row in enumerate(rows):
@@ -57,17 +63,31 @@ class AuditModel:
         if last.acked is None or last.acked[0] == epoch:
             return "restart"
         acked_in, version = last.acked
-        durable, is_whole = self.persisted.get(acked_in, (-1, True))
+        durable = self.persisted.get(acked_in, (-1, True))[0]
         if version > durable:
             return "ack_not_persisted"
-        return "ack_lost" if is_whole else "outcome_dropped"
+        later = range(acked_in, epoch)
+        if not all(self.persisted.get(each, (-1, True))[1] for each in later):
+            return "outcome_dropped"
+        is_sure = self.untold.isdisjoint(range(acked_in + 1, epoch + 1))
+        return "ack_lost" if is_sure else "unrecorded"
 
     def _nacked(self, _number, row, position):
         entry = self.entries[position]
         if entry.sent:
             entry.sent[-1].nack = row["reason"]
 
+    def _subscribed(self, _number, row, _position):
+        self.told[row["owner_epoch"]] = self.durable[row["owner_epoch"]] = 0
+
+    def _recovered(self, _number, row, _position):
+        epoch, version = row["owner_epoch"], row["version"]
+        if version > min(self.told.get(epoch - 1, -1), self.durable.get(epoch - 1, -1)):
+            self.untold.add(epoch)
+        self.told[epoch] = self.durable[epoch] = version
+
     def _acked(self, _number, row, position):
+        self.told[row["owner_epoch"]] = row["version"]
         for each, entry in self.entries.items():
             is_covered = each <= position if row["is_cumulative"] else each == position
             if is_covered and row["unacked_indexes"] is None and entry.sent:
@@ -77,11 +97,13 @@ class AuditModel:
                 last.acked = last.acked or (row["owner_epoch"], row["version"])
 
     def _reset(self, _number, row, _position):
+        self.told[row["owner_epoch"]] = row["version"]
         for entry in self.entries.values():
             if entry.sent:
                 entry.sent[-1].is_reset = True
 
     def _persisted(self, _number, row, _position):
+        self.durable[row["owner_epoch"]] = row["version"]
         self.persisted[row["owner_epoch"]] = (
             row["version"],
             '"entries_dropped": 0' in row["detail"],

@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    from ackgate.pipeline.session import local_session
+    from ackgate.pipeline.running.session import local_session
 
     scratch = tmp_path_factory.mktemp("spark")
     session = local_session(

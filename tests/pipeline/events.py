@@ -16,12 +16,11 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorSnapshot
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.records import SnapshotRecord
-from ackgate.pipeline.tables import DELIVERY_JOURNAL
+from ackgate.cursor import CursorSnapshot, Position
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Packing
+from ackgate.persistence.records.values import SnapshotRecord
+from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL
 
 
 class Story:
@@ -130,17 +129,19 @@ class Story:
         version: int | None = None,
         mark_delete: tuple[int, int] | None = None,
         acked: dict[int, list[int]] | None = None,
+        **report: Any,
     ) -> Story:
-        """Its state has been read back by the new owner, without any loss unless it says else."""
+        """Its state has been read back by the new owner, without any loss unless `report` says else."""
         if version is not None:
             self.versions[subscription] = version
         version = self.versions[subscription]
         if mark_delete is None:
-            return self.add("recovered", subscription, version=version)
+            detail = json.dumps(report) if report else None
+            return self.add("recovered", subscription, version=version, detail=detail)
         bitmaps = {ledger_id: BitMap(entries) for ledger_id, entries in (acked or {}).items()}
         snapshot = CursorSnapshot(version, Position(*mark_delete), bitmaps, len(bitmaps))
         state = encode_record(SnapshotRecord(self._epoch - 1, 0, snapshot, 1, 0, 0), Packing())
-        detail = json.dumps({"mark_delete": mark_delete})
+        detail = json.dumps({"mark_delete": mark_delete} | report)
         return self.add("recovered", subscription, version=version, detail=detail, state=state)
 
     def opened(self, ledgers: dict[int, int] | None = None, **settings: str) -> Story:

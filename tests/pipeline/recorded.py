@@ -25,10 +25,9 @@ import pulsar
 import pytest
 
 from ackgate.config.settings import Settings
-from ackgate.persistence.offline import read_cursor
+from ackgate.persistence import cursor_path, read_cursor, topic_path
 from ackgate.persistence.offline_storage import opened_storage, storage_places
-from ackgate.persistence.paths import cursor_path, topic_path
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.pipeline.recorded_clients import (
     HOUR_MS,
     Consuming,

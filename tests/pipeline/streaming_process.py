@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ackgate.pipeline import register
-from ackgate.pipeline.session import local_session
+from ackgate.pipeline.running.session import local_session
 
 ENTRIES_PER_BATCH = 15
 """From the second batch on."""

@@ -1,16 +1,24 @@
-"""The audit on stories: one topic for each cause and each verdict, all of them in one frame."""
+"""The audit on stories: one topic for each cause and each verdict, all of them in one frame.
+
+And on stories of a broker that keeps its promises, cut off at every point where a kill may end a journal.
+"""
 
 import random
+from collections import Counter
+from dataclasses import dataclass, field
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.delivery_details import ConsumerAdded, encode_detail
-from ackgate.pipeline.job import DataAddress
+from ackgate.persistence.deliveries.details import ConsumerAdded, encode_detail
 from ackgate.pipeline.jobs.audit.deliveries import CAUSES as CAUSES_THERE_ARE
+from ackgate.pipeline.jobs.audit.frames import AuditLimits, audit
 from ackgate.pipeline.jobs.audit.job import chosen
-from ackgate.pipeline.jobs.audit.report import Limits, audit
-from ackgate.pipeline.tables import DELIVERY_JOURNAL, spark_schema
+from ackgate.pipeline.jobs.job import DataAddress
+from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL, arrow_schema, spark_schema
+from tests.pipeline.audit_broker import Defect, StoryBroker, cut
 from tests.pipeline.audit_model import AuditModel
 from tests.pipeline.events import Story
 from tests.pipeline.small_plans import small_plans
@@ -78,6 +86,48 @@ CAUSES = {
         .restart(),
         unacked_indexes=b"\1\6",
     ),
+    "dropped by the next owner": again(
+        sent("dropped by the next owner")
+        .ack("s", 1, 0)
+        .persisted("s")
+        .restart()
+        .recovered("s")
+        .persisted("s", {"entries_dropped": 1})
+        .restart()
+        .recovered("s")
+    ),
+    # What the next owner finds is newer than what is told: a seek, say.
+    "unrecorded": again(
+        sent("unrecorded").ack("s", 1, 0).persisted("s").restart().recovered("s", version=2)
+    ),
+    "another record": again(
+        sent("another record")
+        .ack("s", 1, 0)
+        .persisted("s")
+        .ack("s", 1, 1)
+        .restart()
+        .recovered("s", version=2)
+    ),
+    "another cursor": again(
+        sent("another cursor")
+        .ack("s", 1, 0)
+        .persisted("s", {"cursor_ledger_id": 7})
+        .restart()
+        .recovered("s", version=0, cursor_ledger_id=8)
+    ),
+    "a life untold": again(
+        sent("a life untold").ack("s", 1, 0).persisted("s").restart().restart().recovered("s")
+    ),
+    "a seek may be dropped": again(
+        sent("a seek may be dropped").ack("s", 1, 0).persisted("s").dropped(3).restart()
+    ),
+    "an older record": again(
+        sent("an older record")
+        .ack("s", 1, 0)
+        .persisted("s", {"cursor_ledger_id": 7})
+        .restart()
+        .recovered("s", version=0, cursor_ledger_id=6)
+    ),
     "batch acked in memory": again(
         sent("batch acked in memory")
         .ack("s", 1, 0, unacked_indexes=b"\2")
@@ -98,7 +148,21 @@ EXPECTED_CAUSES = {
     "rest of a batch": "restart",
     "second byte of a batch": "ack_lost",
     "batch acked in memory": "restart",
+    "dropped by the next owner": "outcome_dropped",
+    "another record": "unrecorded",
+    "another cursor": "unrecorded",
+    "a life untold": "unrecorded",
+    "a seek may be dropped": "unrecorded",
+    "an older record": "ack_lost",
 }
+
+
+def keyed_two(topic, kind, first, second):
+    """Two entries with keys."""
+    return (
+        Story(topic).subscribe("s", 1, -1, kind).publish(1, 0, key=first).publish(1, 1, key=second)
+    )
+
 
 FATES = {
     # The fate of entry 1:0; 1:1 is told in the comment where it matters.
@@ -209,9 +273,43 @@ FATES = {
         told("delivery and ack untold").restart().recovered("s", version=1, mark_delete=(1, 0)),
         "unknown",
     ),
+    "delivery and ack untold, lives ago": (
+        told("delivery and ack untold, lives ago")
+        .restart()
+        .recovered("s", version=2, mark_delete=(1, 0))
+        .dispatch("s", 1, 1)
+        .ack("s", 1, 1)
+        .persisted("s")
+        .restart()
+        .recovered("s", version=3, mark_delete=(1, 1)),
+        "unknown",
+    ),
+    "a whole life untold": (
+        told("a whole life untold")
+        .restart()
+        .restart()
+        .recovered("s", version=0, mark_delete=(1, 0)),
+        "unknown",
+    ),
+    "waits after a negative ack": (
+        done(
+            told("waits after a negative ack")
+            .restart()
+            .recovered("s", version=0, mark_delete=(0, 5), nacks=1)
+            .dispatch("s", 1, 1)
+        ),
+        "unknown",
+    ),
     "acked by nobody": (
-        told("acked by nobody").restart().recovered("s", version=0, mark_delete=(1, 0)),
+        told("acked by nobody")
+        .persisted("s", {"cursor_ledger_id": 7})
+        .restart()
+        .recovered("s", version=0, mark_delete=(1, 0), cursor_ledger_id=7),
         "lost_acked",
+    ),
+    "made anew ahead, untold": (
+        told("made anew ahead, untold").restart().recovered("s", version=0, mark_delete=(1, 0)),
+        "unknown",
     ),
     "acked at the next owner": (
         told("acked at the next owner").restart().ack("s", 1, 0),
@@ -245,11 +343,63 @@ FATES = {
             .dispatch("s", 0, 6)
             .ack("s", 0, 6)
             .restart()
-            .opened({0: 7, 1: 2})
+            .opened({0: 7, 1: 2}, delayedDeliveryEnabled="false")
             .recovered("s", version=1, mark_delete=(0, 6))
             .dispatch("s", 1, 1)
         ),
         "lost_skipped",
+    ),
+    "published untold, perhaps delayed": (
+        done(
+            Story("published untold, perhaps delayed")
+            .opened()
+            .subscribe("s", 0, 5)
+            .restart()
+            .opened({1: 2}, delayedDeliveryEnabled="true")
+            .recovered("s", version=0, mark_delete=(0, 5))
+            .dispatch("s", 1, 1)
+        ),
+        "unknown",
+    ),
+    "due, and nobody there": (
+        done(
+            Story("due, and nobody there", step_us=20_000_000)
+            .subscribe("s", 1, -1)
+            .publish(1, 0, deliver_at_ms=70_000)
+            .publish(1, 1)
+            .dispatch("s", 1, 1)
+        ).consumer_removed("s"),
+        "delayed",
+    ),
+    "due, and the owner new": (
+        Story("due, and the owner new", step_us=2_000_000)
+        .subscribe("s", 1, -1)
+        .publish(1, 0, deliver_at_ms=5_000)
+        .publish(1, 1)
+        .restart()
+        .recovered("s")
+        .dispatch("s", 1, 1),
+        "delayed",
+    ),
+    "its key waits": (
+        done(keyed_two("its key waits", "Key_Shared", "a", "b").dispatch("s", 1, 1)),
+        "held",
+    ),
+    "its key went on": (
+        done(keyed_two("its key went on", "Key_Shared", "a", "a").dispatch("s", 1, 1)),
+        "lost_skipped",
+    ),
+    "acked over in another life": (
+        told("acked over in another life")
+        .add("unsubscribed", "s")
+        .subscribe("s", 1, 0)
+        .dispatch("s", 1, 1)
+        .ack("s", 1, 1, is_cumulative=True)
+        .add("unsubscribed", "s")
+        .restart()
+        .opened({1: 2})
+        .subscribe("s", 1, -1),
+        "backlog",
     ),
     "before the journal": (
         Story("before the journal").opened({1: 9}).recovered("s").publish(1, 9),
@@ -264,6 +414,12 @@ def timed(topic, kind, now_ms, **settings):
     story.subscribe("s", 1, -1, kind).publish(1, 0, deliver_at_ms=5_000)
     story.time_us = now_ms * 1_000
     return story.dispatch("s", 1, 0, reason="delayed").ack("s", 1, 0)
+
+
+def without_head(story):
+    """The first ledger of its journal is gone, by age or by size."""
+    del story.rows[0]
+    return story
 
 
 def any_order(story):
@@ -333,6 +489,10 @@ FINDINGS = {
         timed("early, but no delays", "Shared", 3_000, delayedDeliveryEnabled="false"),
         None,
     ),
+    "early, for all that is told": (
+        without_head(timed("early, for all that is told", "Shared", 3_000)),
+        None,
+    ),
     "early, but in order": (timed("early, but in order", "Failover", 3_000), None),
     "key split": (handed_over("key split", is_acked=False), "key_split"),
     "key handed over": (handed_over("key handed over", is_acked=True), None),
@@ -342,6 +502,13 @@ FINDINGS = {
     ),
     "key of a shared one": (
         handed_over("key of a shared one", is_acked=False, kind="Shared"),
+        None,
+    ),
+    "key skipped": (
+        keyed_two("key skipped", "Key_Shared", "k", "k")
+        .dispatch("s", 1, 0)
+        .reset("s", 1, 0, "skip")
+        .dispatch("s", 1, 1, consumer="c#2"),
         None,
     ),
 }
@@ -363,6 +530,42 @@ ORDERS = {
         set(),
     ),
     "failover overtaken": (keyed("failover overtaken", "Failover"), {(1, 0)}),
+    "no key overtaken": (
+        Story("no key overtaken")
+        .subscribe("s", 1, -1, "Key_Shared")
+        .publish(1, 0)
+        .publish(1, 1)
+        .dispatch("s", 1, 1)
+        .dispatch("s", 1, 0),
+        set(),
+    ),
+    # It was sent at the end of the first life, and waited after a negative ack in the second.
+    "waited in the next life": (
+        keyed_two("waited in the next life", "Key_Shared", "a", "a")
+        .restart()
+        .recovered("s", version=0, nacks=1)
+        .dispatch("s", 1, 1)
+        .dispatch("s", 1, 0, reason="redelivery"),
+        set(),
+    ),
+    # It was skipped, which a kill has undone.
+    "skipped, and not durably": (
+        keyed_two("skipped, and not durably", "Failover", "a", "a")
+        .reset("s", 1, 0, "skip")
+        .dispatch("s", 1, 1)
+        .restart()
+        .recovered("s", version=0)
+        .dispatch("s", 1, 0),
+        set(),
+    ),
+    "overtaken, and a restart": (
+        keyed_two("overtaken, and a restart", "Failover", "a", "a")
+        .dispatch("s", 1, 1)
+        .restart()
+        .recovered("s", version=0)
+        .dispatch("s", 1, 0),
+        {(1, 0)},
+    ),
     "shared": (keyed("shared", "Shared"), set()),
     "in order": (
         Story("in order")
@@ -444,6 +647,10 @@ RECEIPTS = {
         .receipt("s"),
         [False],
     ),
+    "of what is not told any more": (
+        without_head(sent("of what is not told any more").ack("s", 1, 0).receipt("s")),
+        [False],
+    ),
     "of another life": (
         sent("of another life").ack("s", 1, 0).persisted("s").restart().receipt("s"),
         [True],
@@ -481,6 +688,8 @@ def random_story(seed):
             story.persisted("s", {"entries_dropped": rng.choice((0, 0, 2))})
         elif action == "restart" and rng.random() < 0.5:
             story.restart()
+            if rng.random() < 0.5:
+                story.recovered("s", version=story.versions["s"] + rng.choice((0, 0, 1)))
             known_as_acked.clear()
         elif action == "restart" and seeks:
             story.reset("s", 1, -1)
@@ -488,10 +697,51 @@ def random_story(seed):
 
 
 RANDOM = {story.topic: story for story in map(random_story, range(60))}
+SEEDS = (*range(12), 120, 201, 223, 234, 247, 266, 1088, 1170, 1370)
+"""A few, and those with which the audit was wrong once."""
+
+
+@dataclass
+class Killed:
+    """Stories of `StoryBroker`, by topic."""
+
+    whole: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+    broken: dict[str, tuple[Defect, StoryBroker]] = field(default_factory=dict)
+    rows: list[dict[str, object]] = field(default_factory=list)
+
+
+def killed():
+    """Each story whole; cut at every point, and often at another one, too; and with each defect."""
+    stories = Killed()
+
+    def tell(topic, rows):
+        stories.rows += [row | {"topic": topic} for row in rows]
+        return topic
+
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        broker = StoryBroker(seed)
+        stories.whole.add(tell(f"seed {seed}", broker.rows))
+        events = Counter(row["owner_epoch"] for row in broker.rows)
+        for life, count in events.items():
+            for end in range(count):
+                ends = {each: rng.randint(0, events[each]) for each in events if rng.random() < 0.5}
+                ends[life] = end
+                name = f"seed {seed}, ends {sorted(ends.items())}"
+                stories.cut.add(tell(name, cut(broker.rows, ends)))
+        for defect in Defect:
+            wrong = StoryBroker(seed, defect=defect)
+            if wrong.is_broken:
+                stories.broken[tell(f"seed {seed}, {defect}", wrong.rows)] = defect, wrong
+    return stories
+
+
+KILLED = killed()
 
 
 @pytest.fixture(scope="module")
-def audited(spark):
+def audited(spark, tmp_path_factory):
     stories = [
         *CAUSES.values(),
         *(story for each in (FATES, ORDERS, FINDINGS, RECEIPTS) for story, _ in each.values()),
@@ -503,13 +753,20 @@ def audited(spark):
     rows = [row for story in stories for row in story.rows]
     # A block that was written twice, into two ledgers of the journal.
     rows += [row | {"journal_ledger_id": 200} for row in CAUSES["nack_or_timeout"].rows[-3:]]
-    journal = spark.createDataFrame(rows, spark_schema(DELIVERY_JOURNAL.columns))
-    with small_plans(spark), audit(journal, Limits(late_us=1_000_000)) as result:
+    file = tmp_path_factory.mktemp("audit") / "journal.parquet"
+    columns = arrow_schema(DELIVERY_JOURNAL.columns)
+    pq.write_table(pa.Table.from_pylist(rows + KILLED.rows, schema=columns), file)
+    journal = spark.read.parquet(str(file))
+    with small_plans(spark), audit(journal, AuditLimits(late_us=1_000_000)) as result:
+
+        def collected(frame):
+            return frame.where("topic NOT LIKE 'seed %'").collect()
+
         return {
-            "deliveries": result.deliveries.collect(),
-            "fates": result.fates.collect(),
-            "acks": result.acks.collect(),
-            "receipts": result.receipts.collect(),
+            "deliveries": collected(result.deliveries),
+            "fates": collected(result.fates),
+            "acks": collected(result.acks),
+            "receipts": collected(result.receipts),
             "subscriptions": {row.topic: row for row in result.by_subscription().collect()},
             "hours": result.by_hour().where("topic = 'hours'").collect(),
             "consumers": result.by_consumer().where("topic = 'key handed over'").collect(),
@@ -616,6 +873,35 @@ def test_random_stories_are_audited_as_the_model_does(audited):
     assert seen == {None, *CAUSES_THERE_ARE}
 
 
+def test_wherever_a_journal_ends_a_run_that_kept_its_promises_is_not_broken(audited):
+    verdicts = {
+        topic: audited["subscriptions"][topic].verdict
+        for topic in KILLED.cut
+        if topic in audited["subscriptions"]  # else there is nothing about it left
+    }
+    assert [topic for topic, verdict in verdicts.items() if verdict == "broken"] == []
+    counts = Counter(verdicts.values())
+    assert counts["fine"] > 3 * counts["incomplete"] > 0
+
+
+def test_a_run_that_is_told_to_the_end_is_fine(audited):
+    assert {audited["subscriptions"][topic].verdict for topic in KILLED.whole} == {"fine"}
+
+
+@pytest.mark.parametrize("defect", Defect)
+def test_a_broken_promise_is_noticed(audited, defect):
+    """Of some, it cannot be sure: they may have been sent at the end of an earlier life."""
+    found = Counter()
+    for topic, (of_topic, broker) in KILLED.broken.items():
+        if of_topic is defect:
+            verdict = audited["subscriptions"][topic].verdict
+            assert verdict != "fine" or broker.has_sent_all(), topic
+            found[verdict] += 1
+    assert found["broken"] >= 3
+    if defect not in {Defect.SKIPS, Defect.ACKS_BY_ITSELF}:
+        assert found.keys() == {"broken"}
+
+
 def test_entries_that_were_overtaken(audited):
     found = {topic: set() for topic in ORDERS}
     for row in audited["fates"]:
@@ -665,7 +951,7 @@ def test_the_subscription_that_is_asked_for(spark):
     with small_plans(spark):
         assert of("s", rows) == [None, "s", None, None]
         assert of(None, rows) == [None, "s", None, None, "other"]
-        with pytest.raises(ConfigurationError, match="tells of a subscription 'nobody'"):
+        with pytest.raises(ConfigurationError, match="knows a subscription 'nobody'"):
             of("nobody", rows)
         with pytest.raises(ConfigurationError, match="data: there is no delivery journal"):
             of(None, [])

@@ -13,8 +13,9 @@ import sys
 from types import ModuleType
 
 from ackgate.__main__ import main
-from ackgate.pipeline import arguments, command
-from ackgate.pipeline.job import JobSummary
+from ackgate.pipeline import command
+from ackgate.pipeline.running import arguments
+from ackgate.pipeline.jobs.job import JobSummary
 
 
 class Job:

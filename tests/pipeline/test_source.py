@@ -10,12 +10,11 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.cursor.bitmap_runs import run_bounds
-from ackgate.persistence.offline import StoredCursorView, read_cursor
+from ackgate.cursor import run_bounds
+from ackgate.persistence import StoredCursorView, cursor_path, read_cursor, topic_path
 from ackgate.persistence.offline_storage import opened_storage, storage_places
-from ackgate.persistence.paths import cursor_path, topic_path
 from ackgate.pipeline import register
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.unit.pipeline.loopback_files import served
 
 MESSAGES = 60

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from ackgate.pipeline import register
-from ackgate.testing.cluster import BrokerCluster
+from ackgate.testing import BrokerCluster
 
 MESSAGES = 90
 SETTINGS = {

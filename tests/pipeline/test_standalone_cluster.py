@@ -21,9 +21,9 @@ from pyarrow import parquet
 
 import ackgate
 from ackgate.pipeline import register
-from ackgate.testing.spark_cluster import SparkCluster
 from tests.pipeline.recorded import SETTINGS
 from tests.pipeline.small_plans import SMALL_PLANS, small_plans
+from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
 

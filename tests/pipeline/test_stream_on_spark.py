@@ -16,18 +16,17 @@ from typing import Any
 
 import pulsar
 
-from ackgate.persistence.embedded import open_embedded
-from ackgate.persistence.paths import topic_path
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.persistence.proto.message_pb2 import MessageMetadata
-from ackgate.persistence.topic_node import (
+from ackgate import open_embedded
+from ackgate.persistence import LedgerOptions, topic_path
+from ackgate.persistence.nodes.topic_node import (
     MessageLedgerRecord,
     TopicNode,
     decode_topic_node,
     encode_topic_node,
 )
+from ackgate.persistence.proto.message_pb2 import MessageMetadata
 from ackgate.pipeline import register
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.pipeline.streaming_process import start_stream
 
 PATH = topic_path("public", "default", "orders")

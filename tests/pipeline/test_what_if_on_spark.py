@@ -3,16 +3,17 @@
 import pyarrow as pa
 import pytest
 
-from ackgate.persistence.delivery_columns import columns_of
-from ackgate.persistence.delivery_events import encode_events
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.ports import LedgerEntry
+from ackgate.persistence import LedgerEntry
+from ackgate.persistence.deliveries.columns import columns_of
+from ackgate.persistence.deliveries.events import encode_events
+from ackgate.persistence.records.envelope import Packing
 from ackgate.pipeline.jobs.what_if import frames
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
+from ackgate.pipeline.jobs.what_if.job import STRETCHES, interval_for
 from ackgate.pipeline.jobs.what_if.rows import result_rows
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from ackgate.pipeline.readers.delivery_journal import event_rows
-from ackgate.pipeline.tables import DELIVERY_JOURNAL
+from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
 from tests.property.pipeline.test_what_if import BASE, LIMIT, replayed
 
@@ -86,6 +87,36 @@ def test_nothing_differs_and_all_was_replayed(rows, blocks):
         assert row["events_skipped"] == row["events_missing"] == row["differences"] == 0
         assert 0 < row["events"] < events
         assert row["writes_compared"] > 0
+
+
+def test_over_time_a_mean_is_that_of_the_time_recorded(rows):
+    """Not of a stretch that the recording fills by a fraction: table and picture say the same."""
+    timeline = frames.timeline(rows)
+    names = [variant.name for variant in VARIANTS]
+    told = {row["variant"]: row for row in frames.by_variant(frames.results(rows)).collect()}
+    times = frames.by_time(timeline, names, width_ms=3_600_000).collect()
+    assert len(times) == len(VARIANTS), "one stretch"
+    for row in times:
+        whole = told[row["variant"]]
+        assert row["redeliveries_mean"] == pytest.approx(whole["redeliveries_mean"]) != 0
+        assert row["paused_seconds"] == pytest.approx(whole["paused_seconds"])
+
+
+@pytest.mark.parametrize(
+    ("span_seconds", "width_seconds"),
+    [(0, 0.1), (4, 0.1), (26, 0.5), (600, 10), (6 * 3600, 300), (86_400, 900), (10**8, 1_036_800)],
+)
+def test_stretches_of_time_follow_from_how_long_was_recorded(span_seconds, width_seconds):
+    width_us = interval_for(span_seconds * 1_000_000)
+    assert width_us == width_seconds * 1_000_000
+    assert width_us // 1000 * 1000 == width_us
+    assert span_seconds * 1_000_000 <= STRETCHES * width_us
+
+
+def test_how_long_was_recorded(journal, blocks):
+    times = [event.time_us for each in blocks.values() for block in each for event in block.rows()]
+    assert frames.recorded_us(journal) == max(times) - min(times)
+    assert frames.recorded_us(journal.where("false")) == 0
 
 
 def test_variants_are_summed_up_over_subscriptions(rows):

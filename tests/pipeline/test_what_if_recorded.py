@@ -5,14 +5,15 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from ackgate.persistence.paths import delivery_journal_path
+from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.pipeline import register
-from ackgate.pipeline.job import DataAddress, JobRun
+from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.what_if import JOB
 from ackgate.pipeline.jobs.what_if.events import events_of
+from ackgate.pipeline.jobs.what_if.job import STRETCHES
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
-from ackgate.testing.delivery_journals import read_stored_blocks
+from tests.support.delivery_journals import read_stored_blocks
 
 LIMIT = "managedLedgerMaxUnackedRangesToPersist"
 
@@ -63,7 +64,7 @@ def test_a_higher_limit_would_have_kept_every_gate_open(recorded_run):
 
 def test_the_job(spark, recorded_run, tmp_path):
     arguments = Namespace(
-        set=[f"{LIMIT}=10,100000"], variants=None, interval_seconds=60, settings_groups=None
+        set=[f"{LIMIT}=10,100000"], variants=None, interval_seconds=None, settings_groups=None
     )
     address = DataAddress({"path": str(recorded_run.data_dir)})
     told: list[str] = []
@@ -86,9 +87,17 @@ def test_the_job(spark, recorded_run, tmp_path):
         "results",
         "timeline",
     }
-    results = [
+    timeline = rows_of(tmp_path / "timeline")
+    starts = {row["from_ms"] for row in timeline}
+    assert 5 < len(starts) <= STRETCHES + 1, "the recording is seconds long"
+    for row in timeline:
+        assert row["recorded_seconds"] * 1000 <= row["until_ms"] - row["from_ms"]
+    assert len(rows_of(tmp_path / "results")) == 3 * summary.figures["subscriptions"]
+
+
+def rows_of(result):
+    return [
         json.loads(line)
-        for path in (tmp_path / "results").glob("*.json")
-        for line in path.read_text().splitlines()
+        for path in result.glob("*.json")
+        for line in path.read_text(encoding="utf-8").splitlines()
     ]
-    assert len(results) == 3 * summary.figures["subscriptions"]

@@ -91,7 +91,7 @@ def search(mutation: Mutation, seeds: int) -> Found:
     """Run seeds until one finds the mutation. In a process that has not imported ackgate yet."""
     began = time.perf_counter()
     sys.meta_path.insert(0, MutatingFinder(mutation))
-    from ackgate.testing.simulation.world import simulate
+    from tests.support.simulation.world import simulate
 
     assert mutation.module in sys.modules
     for seed in range(seeds):

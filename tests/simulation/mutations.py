@@ -68,7 +68,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- bookies and ledgers
     Mutation(
         "the journal is not synced",
-        "ackgate.persistence.ledgers.journal",
+        "ackgate.persistence.bookies.journal",
         "        file.append(block)\n        file.sync()\n",
         "        file.append(block)\n",
         _POWER,
@@ -90,28 +90,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a writer does not look whether it was fenced",
-        "ackgate.persistence.ledgers.group_commit",
+        "ackgate.persistence.bookies.group_commit",
         "        return self._fences.poll()\n",
         "        return set()\n",
         _OWNERS,
     ),
     Mutation(
         "a ledger is recovered without being fenced",
-        "ackgate.persistence.ledgers.ledger_recovery",
+        "ackgate.persistence.ledgers.recovery",
         "            unfenced = await self._fence(metadata)\n",
         "            unfenced: set[int] = set()\n",
         _OWNERS,
     ),
     Mutation(
         "a dead writer's journal is removed before its entries are written",
-        "ackgate.persistence.ledgers.takeover",
+        "ackgate.persistence.bookies.takeover",
         "                self._carry_file(path)\n            self._write_portion()\n",
         "                self._carry_file(path)\n",
         _KILLS,
     ),
     Mutation(
         "fragment files are not synced before the journal goes",
-        "ackgate.persistence.ledgers.fragment_storage",
+        "ackgate.persistence.bookies.fragment_storage",
         "            self._disk.sync_files([file for file, _ in touched])\n",
         "            pass\n",
         _POWER,
@@ -119,21 +119,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- cursors, written
     Mutation(
         "receipts are given when an ack is applied",
-        "ackgate.broker.subscription",
-        '            or self.topic.parts.settings.persistence.ack_receipt_durability == "applied"\n',
-        '            or self.topic.parts.settings.persistence.ack_receipt_durability != "applied"\n',
+        "ackgate.subscription.machine",
+        "        if self._is_durable and self._settings.receipts_mean_durable:\n",
+        "        if self._is_durable and not self._settings.receipts_mean_durable:\n",
         {**_KILLS, **_UNLIMITED},
     ),
     Mutation(
         "a receipt goes one version early",
-        "ackgate.persistence.cursor_store",
-        "        if version <= writer.durable_version:\n",
-        "        if version <= writer.durable_version + 1:\n",
+        "ackgate.subscription.receipts",
+        "        if receipt.version <= self.durable_version:\n",
+        "        if receipt.version <= self.durable_version + 1:\n",
         {**_KILLS, **_UNLIMITED},
     ),
     Mutation(
         "partly acked batches are left out of deltas",
-        "ackgate.cursor.growth",
+        "ackgate.cursor.ack_state",
         "                position: unacked[position] for position in"
         " sorted(self._batches & unacked.keys())\n",
         "                position: unacked[position] for position in"
@@ -150,10 +150,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         },
     ),
     Mutation(
-        "growth goes on over a reset, so that it is written as a delta",
-        "ackgate.cursor.growth",
-        "        self.is_tracking = False\n        self._forget(0)\n\n    def begin",
-        "        pass\n\n    def begin",
+        "a reset counts as growth, so that it is written as a delta",
+        "ackgate.cursor.ack_state",
+        "        self._growth.spoil()\n        self.version += 1\n        self.grown_since = self.version\n",
+        "        self.version += 1\n",
         {
             **_KILLS,
             **_UNLIMITED,
@@ -168,18 +168,18 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a cursor's node is written whatever its version",
-        "ackgate.persistence.owned_node",
-        "                self.path, value, expected_version=self._version\n",
-        "                self.path, value, expected_version=None\n",
+        "ackgate.persistence.nodes.fenced_node",
+        "                self.path, encoded, expected_version=self._version\n",
+        "                self.path, encoded, expected_version=None\n",
         {**_OWNERS, "cursor_entries_max": 3},
     ),
     Mutation(
         "the old cursor ledger is deleted before the node names the new one",
-        "ackgate.persistence.cursor_persister",
-        "        self._candidate = ledger\n",
-        "        self._candidate = ledger\n"
-        "        if self.node.cursor_ledger_id is not None:\n"
-        "            await delete_ledger(self._client, self.node.cursor_ledger_id)\n",
+        "ackgate.persistence.cursors.store",
+        "                    path.ledger_created(step, writer.ledger_id)\n",
+        "                    path.ledger_created(step, writer.ledger_id)\n"
+        "                    if self._node.cursor_ledger_id is not None:\n"
+        "                        await delete_ledger(self._client, self._node.cursor_ledger_id)\n",
         {
             **_KILLS,
             **_UNLIMITED,
@@ -196,21 +196,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- cursors, recovered
     Mutation(
         "the older of two states wins",
-        "ackgate.persistence.recovery",
-        "    return node if node.record.stamp > ledger.record.stamp else ledger\n",
-        "    return node if node.record.stamp < ledger.record.stamp else ledger\n",
+        "ackgate.persistence.records.recovery",
+        "        if node is not None and node.stamp <= record.stamp:\n",
+        "        if node is not None and node.stamp > record.stamp:\n",
         {**_KILLS, **_UNLIMITED},
     ),
     Mutation(
         "the last delta is dropped",
-        "ackgate.persistence.recovery",
-        "        return fold(snapshot, linked)\n",
-        "        return fold(snapshot, linked[:-1])\n",
+        "ackgate.persistence.records.recovery",
+        "            tuple(reversed(self._records)),",
+        "            tuple(reversed(self._records[1:] or self._records)),",
         {**_KILLS, **_UNLIMITED, "deltas_max": 1000},
     ),
     Mutation(
         "a cursor is opened without its ledger being fenced",
-        "ackgate.persistence.cursor_opening",
+        "ackgate.persistence.cursors.opening",
         "            partial(self.ledger_client.open, password=ledger_password(self.settings)),\n",
         "            partial(\n"
         "                self.ledger_client.open_without_recovery,\n"
@@ -220,7 +220,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a topic's epoch does not grow",
-        "ackgate.broker.managed_ledger",
+        "ackgate.persistence.messages.managed_ledger",
         "owner_epoch=node.owner_epoch + 1, ledgers=",
         "owner_epoch=node.owner_epoch, ledgers=",
         _OWNERS,
@@ -228,14 +228,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- topics
     Mutation(
         "de-duplication learns nothing from stored messages",
-        "ackgate.broker.topic_deduplication",
+        "ackgate.broker.topic.topic_deduplication",
         "                self.producers.replay(entry)\n",
         "                pass\n",
         {**_KILLS, "deduplication": True, "fault_seconds": 0.2},
     ),
     Mutation(
         "what a producer sends behind a failed entry is stored",
-        "ackgate.broker.topic",
+        "ackgate.broker.topic.topic",
         "        if not self.is_closing:\n            # What they have sent",
         "        if self.is_closing:\n            # What they have sent",
         {
@@ -253,15 +253,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- the gate
     Mutation(
         "the gate does not hear of an outcome",
-        "ackgate.broker.subscription",
-        "        if outcome is not None and store.failing_since_ms is None:\n",
-        "        if outcome is not None and store.failing_since_ms is not None:\n",
+        "ackgate.subscription.machine",
+        "        self._gate.persisted(outcome, now_ms)\n",
+        "        outcome is None and self._gate.persisted(outcome, now_ms)\n",
     ),
     Mutation(
         "permits wake up nobody",
-        "ackgate.broker.consumer",
-        "            dispatcher.add_permits(self.key, permits)\n            subscription.ask_round()\n",
-        "            dispatcher.add_permits(self.key, permits)\n",
+        "ackgate.broker.topic.subscription",
+        "        self.core.flow(consumer, permits, now_ms=self._now_ms)\n        self.ask_turn()\n",
+        "        self.core.flow(consumer, permits, now_ms=self._now_ms)\n",
     ),
     Mutation(
         "the gate shuts one range early",
@@ -272,10 +272,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "the strict budget is one too many",
-        "ackgate.broker.dispatch_loop",
-        "            subscription.gate.budget(budget, subscription.topic.parts.clock_ms())\n",
-        "            budget += 1\n"
-        "            subscription.gate.budget(budget, subscription.topic.parts.clock_ms())\n",
+        "ackgate.subscription.machine",
+        "            gate.budget(budget, now_ms)\n",
+        "            budget += 1\n            gate.budget(budget, now_ms)\n",
         {
             "gate": True,
             "strict": True,
@@ -290,30 +289,30 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- what is held back
     Mutation(
         "what is given back is held, and read all the same",
-        "ackgate.broker.delayed.nacks",
+        "ackgate.subscription.held",
         "        return self._tracker.tracked(ledger_id)\n",
         "        return self._tracker.tracked(ledger_id) and None\n",
         {**_KILLS, **_HELD_BACK, "permits": 1},
     ),
     Mutation(
         "what was held back is forgotten by a recovery",
-        "ackgate.broker.subscription",
-        "            self.nacks = HeldNacks(store.recovered_nacks)\n",
-        "            self.nacks = HeldNacks(type(store.recovered_nacks)())\n",
+        "ackgate.subscription.machine",
+        "            self._held.hold_nacks(HeldNacks(nacks))\n",
+        "            self._held.hold_nacks(HeldNacks(type(nacks)()))\n",
         {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2},
     ),
     Mutation(
         "pending nacks are left out of snapshots",
-        "ackgate.persistence.planner",
+        "ackgate.persistence.records.planner",
         "            nacks=NO_NACKS if nacks is None else nacks.nacks,\n",
         "            nacks=NO_NACKS if nacks is None else nacks.nacks and NO_NACKS,\n",
         {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2, "deltas_max": 0},
     ),
     Mutation(
         "a strict budget hops over what is held back",
-        "ackgate.broker.dispatch_loop",
-        " subscription.holds and not self._is_strict\n",
-        " subscription.holds\n",
+        "ackgate.subscription.machine",
+        "        return self._held.is_used and self.holds and not self._is_strict\n",
+        "        return self._held.is_used and self.holds\n",
         {
             **_HELD_BACK,
             "backoff_ms": 300,
@@ -327,14 +326,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     # ---------------------------------------------------------------- delayed delivery
     Mutation(
         "delayed entries are rounded down in strict mode",
-        "ackgate.dispatcher.trackers.keys",
+        "ackgate.dispatcher.delayed.delay_keys",
         "        rounded = (np.minimum(deliver_at_ms, above) + low_bits) & ~low_bits\n",
         "        rounded = np.minimum(deliver_at_ms, above) & ~low_bits\n",
         _DELAYED,
     ),
     Mutation(
         "what a recovered snapshot holds counts as loaded",
-        "ackgate.dispatcher.trackers.recovering",
+        "ackgate.dispatcher.buckets.recovering",
         "        self._holdings.set_groups(bucket, groups, 0)\n",
         "        self._holdings.set_groups(bucket, groups, len(groups))\n",
         {**_KILLS, **_DELAYED},
@@ -342,7 +341,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "snapshots that nobody names are not looked for",
         "ackgate.broker.orphans",
-        "        orphans += await find_orphan_snapshots(parts.ledger_client, parts.metadata, ids)\n",
+        "        *await find_orphan_snapshots(client, metadata, ids),\n",
         "",
         {**_KILLS, **_DELAYED, "fault_seconds": 0.2},
     ),

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from ackgate.testing.simulation.__main__ import told
-from ackgate.testing.simulation.world import simulate
 from tests.simulation.mutated import Found, mutated_source
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.support.simulation.__main__ import told
+from tests.support.simulation.world import simulate
 
-SEEDS_MAX = 60
+SEEDS_MAX = 200
 
 
 @pytest.fixture(scope="session")

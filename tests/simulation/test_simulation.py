@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from ackgate.testing.simulation.__main__ import told
-from ackgate.testing.simulation.facts import ViolationError
-from ackgate.testing.simulation.plan import make_plan
-from ackgate.testing.simulation.world import World, simulate
+from tests.support.simulation.__main__ import told
+from tests.support.simulation.facts import ViolationError
+from tests.support.simulation.plan import make_plan
+from tests.support.simulation.world import World, simulate
 
 SEEDS_PER_TEST = 50
 
@@ -24,7 +24,7 @@ def test_every_invariant_holds_in_every_run(first: int) -> None:
 
 
 def digest_in_another_process(seed: int, hash_seed: int) -> str:
-    code = f"from ackgate.testing.simulation.world import simulate; print(simulate({seed}).digest)"
+    code = f"from tests.support.simulation.world import simulate; print(simulate({seed}).digest)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},

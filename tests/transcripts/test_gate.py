@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.dispatcher.gate import Gate, GateSettings
+from ackgate.cursor import WrittenCounts
+from ackgate.dispatcher import Gate, GateSettings
 from tests.transcripts.runner import replay
-from tests.written_counts import Written
 
 HERE = Path(__file__).parent / "gate"
 
@@ -44,11 +44,12 @@ class Stage:
 
     def do_persisted(self, given: dict[str, str]) -> bool:
         in_memory = int(given.get("ranges", 0))
-        written = Written(
+        written = WrittenCounts(
+            version=0,
             ranges_in_memory=in_memory,
             ranges_persisted=int(given.get("kept", in_memory)),
             entries_dropped=int(given.get("dropped", 0)),
-            batch_indexes_dropped=int(given.get("partly-dropped", 0)),
+            batch_indexes_in_memory=int(given.get("partly-dropped", 0)),
             size_guard_hit=given.get("guard") == "1",
         )
         return self.gate.persisted(written, self.now_ms)

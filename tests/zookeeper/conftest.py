@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from ackgate.persistence import SessionState, WatchEvent, ZooKeeperMetadataStore
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
-from ackgate.persistence.ports import SessionState, WatchEvent
+from ackgate.testing import ZooKeeperEnsemble, ZooKeeperProcess
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
-from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 WAIT_SECONDS = 30
 QUICK = SessionOptions(session_timeout_ms=1_500, operation_timeout_seconds=20)

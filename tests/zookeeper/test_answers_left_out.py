@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ackgate.errors import OutcomeUnknownError
+from ackgate.persistence import SessionState
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.ports import SessionState
-from ackgate.testing.zookeeper import ZooKeeperProcess
+from ackgate.testing import ZooKeeperProcess
 from tests.zookeeper.conftest import Connect, States
 
 pytestmark = pytest.mark.slow

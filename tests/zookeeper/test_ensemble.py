@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from ackgate.errors import OutcomeUnknownError, SessionLostError
+from ackgate.persistence import SessionState, ZooKeeperMetadataStore
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
-from ackgate.persistence.ports import SessionState
-from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from ackgate.testing import ZooKeeperEnsemble, ZooKeeperProcess
 from tests.zookeeper.conftest import QUICK, Connect, States
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from ackgate.errors import OutcomeUnknownError, SessionLostError, StoreSuspendedError
+from ackgate.persistence import SessionState, WatchEvent, WatchKind
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.ports import SessionState, WatchEvent, WatchKind
+from ackgate.testing import ZooKeeperProcess
 from ackgate.testing.proxy import ProxyMode, TcpProxy
-from ackgate.testing.zookeeper import ZooKeeperProcess
 from tests.zookeeper.conftest import Connect, Heard, States
 
 pytestmark = pytest.mark.slow

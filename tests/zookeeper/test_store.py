@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from ackgate.config.persistence import PersistenceSettings
 from ackgate.errors import (
     CallerError,
     ClosedHandleError,
@@ -19,12 +18,10 @@ from ackgate.errors import (
     MetadataStoreError,
     NodeTooLargeError,
 )
-from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
+from ackgate.persistence import PersistenceSettings, SessionState, ZooKeeperMetadataStore
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
-from ackgate.persistence.ports import SessionState
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.zookeeper import ZooKeeperProcess, free_ports
+from ackgate.persistence.ports.node_rules import NODE_BYTES_MAX
+from ackgate.testing import BrokerProcess, ZooKeeperProcess, free_ports
 from tests.zookeeper.conftest import Connect, States
 
 SECRET = "swordfish"

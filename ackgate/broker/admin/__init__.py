@@ -1,0 +1,1 @@
+"""The admin interface over HTTP: Pulsar's paths, and the metrics."""

@@ -12,28 +12,26 @@ import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from ackgate.broker.admin import (
     brokers,
     bundles,
     cursor_moves,
     delayed,
-    lookup,
     metrics,
-    namespace_policies,
     namespaces,
     partitions,
-    schemas,
+    policies,
     stats,
     subscriptions,
-    topic_policies,
     topics,
 )
-from ackgate.broker.admin.call import AUTHORITATIVE, Call, Reply, json_reply
-from ackgate.broker.admin.refusals import RefusedError, status_of
-from ackgate.broker.admin.router import Router
-from ackgate.broker.errors import NotOwnedError
+from ackgate.broker.admin.http.browsers import BrowserGuard, RequestHeaders
+from ackgate.broker.admin.http.call import AUTHORITATIVE, Call, Reply, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, status_of
+from ackgate.broker.admin.http.router import Router
+from ackgate.broker.wire.errors import NotOwnedError
 from ackgate.errors import AckGateError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
     from aiohttp.web_protocol import RequestHandler
 
-    from ackgate.broker.server import BrokerServer
+    from ackgate.broker.admin.http.call import AdminBroker
 
 log = logging.getLogger(__name__)
 
@@ -57,37 +55,42 @@ SHUTDOWN_SECONDS: Final = 1.0
 
 QUERY_FIELDS_MAX: Final = 32
 
-ROUTER: Final = Router(
-    (
-        *brokers.ROUTES,
-        *lookup.ROUTES,
-        *bundles.ROUTES,
-        *metrics.ROUTES,
-        *namespaces.ROUTES,
-        *namespace_policies.ROUTES,
-        *topics.ROUTES,
-        *partitions.ROUTES,
-        *schemas.ROUTES,
-        *stats.ROUTES,
-        *subscriptions.ROUTES,
-        *cursor_moves.ROUTES,
-        *delayed.ROUTES,
-        *topic_policies.ROUTES,
-    )
-)
+SECTIONS: Final = {
+    "Brokers": brokers.ROUTES,
+    "Bundles and lookups": bundles.ROUTES,
+    "Metrics": metrics.ROUTES,
+    "Tenants and namespaces": namespaces.ROUTES,
+    "Topics and schemas": topics.ROUTES,
+    "Partitioned topics": partitions.ROUTES,
+    "Statistics": stats.ROUTES,
+    "Subscriptions": subscriptions.ROUTES,
+    "Moving cursors": cursor_moves.ROUTES,
+    "Delayed messages": delayed.ROUTES,
+    "Policies": policies.ROUTES,
+}
+"""All routes, as the reference page shows them. Literal pieces stand before parameters."""
+
+ROUTER: Final = Router(route for routes in SECTIONS.values() for route in routes)
 
 
 async def serve_http(
-    broker: BrokerServer, host: str, port: int
+    broker: AdminBroker, host: str, port: int
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
     """Listen. Returns the port and how to stop. Raises `ConfigurationError`."""
+    settings = broker.settings.broker
+    guard = BrowserGuard(
+        broker.host_names,
+        settings.web_service_allowed_hosts,
+        settings.web_service_allowed_origins,
+    )
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        reply = await answer(broker, request)
+        reply = await answer(broker, guard, request)
+        origin = request.headers.get("Origin", "")
         return web.Response(
             status=reply.status,
             body=reply.body or None,
-            headers=_headers(reply),
+            headers={**_headers(reply), **guard.answer_headers(origin)},
         )
 
     runner = web.ServerRunner(
@@ -107,7 +110,9 @@ async def serve_http(
 
 
 def _headers(reply: Reply) -> dict[str, str]:
-    headers = {"Content-Type": reply.content_type} if reply.body else {}
+    headers = dict(reply.headers)
+    if reply.body:
+        headers["Content-Type"] = reply.content_type
     if reply.location:
         headers["Location"] = reply.location
     return headers
@@ -135,20 +140,21 @@ _http_log: Final = logging.getLogger(f"{__name__}.http")
 _http_log.addFilter(_is_worth_a_line)
 
 
-async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:
+async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequest) -> Reply:
     """What a request is answered, whatever happens."""
     try:
+        said = _said(request)
+        guard.check(said)
+        if request.method == "OPTIONS" and said.origin:
+            return guard.preflight(said)
         raw_path, _, raw_query = request.raw_path.partition("?")
         found = ROUTER.find(request.method, raw_path)
-        call = Call(
-            broker,
-            found.parameters,
-            _query(raw_query),
-            await _body(request),
-            request.method,
-            raw_path,
+        query, body = _query(raw_query), await _body(request)
+        if body:
+            guard.check_body(said)
+        return await found.handler(
+            Call(broker, found.parameters, query, body, request.method, raw_path)
         )
-        return await found.handler(call)
     except NotOwnedError as error:
         return _redirect(error, request.raw_path)
     except AckGateError as error:
@@ -161,6 +167,19 @@ async def answer(broker: BrokerServer, request: web.BaseRequest) -> Reply:
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return json_reply({"reason": "internal error; the broker's log has more"}, 500)
+
+
+def _said(request: web.BaseRequest) -> RequestHeaders:
+    """The headers that say where a request comes from. Refuses a request that has one twice."""
+    texts = {}
+    for name in ("Host", "Origin", "Sec-Fetch-Site", "Content-Type"):
+        lines = request.headers.getall(name, [])
+        if len(lines) > 1:
+            raise RefusedError(400, f"there is more than one header {name}")
+        texts[name] = lines[0].strip() if lines else ""
+    if request.version < HttpVersion11 and not texts["Host"]:
+        texts["Host"] = "localhost"  # older than the header; no browser has spoken so for decades
+    return RequestHeaders(*texts.values())
 
 
 def _redirect(error: NotOwnedError, raw_path: str) -> Reply:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from importlib import metadata as packages
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import Reply, json_reply
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route
+from ackgate.broker.admin.http.call import Reply, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
 from ackgate.config.settings import DYNAMIC_KEYS
+from ackgate.persistence.nodes.paths import LEDGERS
 from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call
+    from ackgate.broker.admin.http.call import Call
 
 _OK: Final = Reply(200, b"ok", "text/plain")
 _CHANGED: Final = Reply(200)
 
 
 async def health(call: Call) -> Reply:
-    """Whether metadata can be read and the broker takes connections."""
+    """200 if metadata can be read and the broker takes connections."""
     metadata = call.broker.parts.metadata
     if metadata.session_state is not SessionState.CONNECTED:
         raise RefusedError(503, f"metadata store: session is {metadata.session_state.value}")
@@ -28,7 +29,7 @@ async def health(call: Call) -> Reply:
 
 
 async def version(_: Call) -> Reply:
-    """Of this package."""
+    """The version of this package."""
     try:
         text = packages.version("ackgate")
     except packages.PackageNotFoundError:  # run from a source tree
@@ -37,12 +38,29 @@ async def version(_: Call) -> Reply:
 
 
 async def list_brokers(call: Call) -> Reply:
-    """All that live."""
+    """All live brokers."""
     return json_reply(sorted(call.broker.ownership.view.brokers))
 
 
+async def list_brokers_of_cluster(call: Call) -> Reply:
+    """All live brokers of this cluster; another name is not found."""
+    _check_cluster(call)
+    return await list_brokers(call)
+
+
+async def internal_configuration(call: Call) -> Reply:
+    """Where the metadata are, for tools that look into them: Pulsar's ``InternalConfigurationData``."""
+    keys = (
+        "zookeeperServers",
+        "configurationStoreServers",
+        "metadataStoreUrl",
+        "configurationMetadataStoreUrl",
+    )
+    return json_reply({**dict.fromkeys(keys, call.broker.metadata_url), "ledgersRootPath": LEDGERS})
+
+
 async def leader(call: Call) -> Reply:
-    """The one that has been there for the longest time. It has no other privilege."""
+    """The broker with the longest session; it has no further duty."""
     broker = call.broker.ownership.view.leader
     if broker is None:
         raise RefusedError(404, "Couldn't find leader broker")
@@ -50,7 +68,7 @@ async def leader(call: Call) -> Reply:
 
 
 async def owned_namespaces(call: Call) -> Reply:
-    """The bundles of a broker."""
+    """The bundles that a broker owns."""
     view, broker_id = call.broker.ownership.view, call.parameters["broker"]
     if broker_id not in view.brokers:
         raise RefusedError(404, f"Broker {broker_id} not found")
@@ -60,36 +78,35 @@ async def owned_namespaces(call: Call) -> Reply:
 
 
 async def list_clusters(call: Call) -> Reply:
-    """There is one."""
+    """The name of this cluster, in a list."""
     return json_reply([call.broker.parts.settings.broker.cluster_name])
 
 
 async def get_cluster(call: Call) -> Reply:
-    """Its addresses."""
-    if call.parameters["cluster"] != call.broker.parts.settings.broker.cluster_name:
-        raise RefusedError(404, "Cluster does not exist")
+    """The addresses of this cluster."""
+    _check_cluster(call)
     return json_reply(
         {"serviceUrl": call.broker.web_url, "brokerServiceUrl": call.broker.service_url}
     )
 
 
 async def dynamic_keys(call: Call) -> Reply:
-    """What can be changed while the broker runs."""
+    """The keys that can be changed while the broker runs."""
     return json_reply(call.broker.dynamic.keys)
 
 
 async def dynamic_values(call: Call) -> Reply:
-    """What was changed."""
+    """The keys that were changed, with their values."""
     return json_reply(call.broker.dynamic.values)
 
 
 async def runtime_configuration(call: Call) -> Reply:
-    """Every setting in force, as a ``broker.conf`` would say it; no secrets."""
+    """Every setting in force, as texts of a ``broker.conf``; no secrets."""
     return json_reply(call.broker.parts.settings.texts())
 
 
 async def set_dynamic(call: Call) -> Reply:
-    """Change a key, durably; holds from now on."""
+    """Change a key, durably; it takes effect at once."""
     key = call.parameters["key"]
     if key not in DYNAMIC_KEYS:
         raise RefusedError(412, "Can't update non-dynamic configuration")
@@ -98,12 +115,17 @@ async def set_dynamic(call: Call) -> Reply:
 
 
 async def clear_dynamic(call: Call) -> Reply:
-    """Take a change back."""
+    """Take a change back, durably."""
     key = call.parameters["key"]
     if key not in DYNAMIC_KEYS:
         raise RefusedError(412, "Can't delete non-dynamic configuration")
     await call.broker.dynamic.change(key, None)
     return _CHANGED
+
+
+def _check_cluster(call: Call) -> None:
+    if call.parameters["cluster"] != call.broker.parts.settings.broker.cluster_name:
+        raise RefusedError(404, "Cluster does not exist")
 
 
 def broker_id(call: Call) -> str:
@@ -124,8 +146,9 @@ ROUTES: Final = (
     Route("GET", f"{_CONFIGURATION}/runtime", runtime_configuration),
     Route("POST", f"{_CONFIGURATION}/{{key}}/{{value}}", set_dynamic),
     Route("DELETE", f"{_CONFIGURATION}/{{key}}", clear_dynamic),
+    Route("GET", f"{_BROKERS}/internal-configuration", internal_configuration),
     Route("GET", _BROKERS, list_brokers),
-    Route("GET", f"{_BROKERS}/{{cluster}}", list_brokers),
+    Route("GET", f"{_BROKERS}/{{cluster}}", list_brokers_of_cluster),
     Route("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
     Route("GET", "/admin/v2/clusters", list_clusters),
     Route("GET", "/admin/v2/clusters/{cluster}", get_cluster),

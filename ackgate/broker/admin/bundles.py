@@ -1,35 +1,34 @@
-"""The bundles of a namespace: which there are, and giving them away. Edge."""
+"""Bundles: which there are, giving them away, and where a topic is served (lookup over HTTP). Edge."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, json_reply
-from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.http.call import AUTHORITATIVE, DONE, Reply, json_reply
+from ackgate.broker.admin.http.peers import bundle_path
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import raise_refusal
-from ackgate.broker.admin.peers import bundle_path
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route
-from ackgate.broker.bundle_states import BundleState
-from ackgate.broker.errors import NotOwnedError
-from ackgate.broker.ownership import LOCATE_SECONDS_MAX
+from ackgate.broker.cluster.bundle_states import BundleState
+from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX
+from ackgate.broker.wire.errors import NotOwnedError
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
-    from ackgate.broker.bundles import Bundle
-    from ackgate.persistence.owner_nodes import BrokerRecord
+    from ackgate.broker.admin.http.call import Call
+    from ackgate.broker.cluster.bundles import Bundle
+    from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 
 
 async def list_bundles(call: Call) -> Reply:
-    """Where a namespace is cut."""
-    await check_namespace_exists(call)
+    """The bundles of a namespace: their boundaries."""
+    await call.require_namespace()
     return json_reply((await call.broker.ownership.bundles(call.namespace_name)).told())
 
 
 async def unload_namespace(call: Call) -> Reply:
-    """Close every topic of a namespace; whoever asks for one has it loaded again, anywhere."""
-    await check_namespace_exists(call)
+    """Close every topic of a namespace; the next lookup of one loads it again, at any broker."""
+    await call.require_namespace()
     bundles = await call.broker.ownership.bundles(call.namespace_name)
     for reply in await asyncio.gather(*(_unload(call, bundle) for bundle in bundles)):
         raise_refusal(reply)
@@ -37,7 +36,7 @@ async def unload_namespace(call: Call) -> Reply:
 
 
 async def unload_bundle(call: Call) -> Reply:
-    """Close every topic of a bundle; ``destinationBroker`` shall serve it from then on."""
+    """Close every topic of a bundle; `?destinationBroker=` serves it from then on."""
     bundle = await _bundle(call)
     destination = _destination(call)
     ownership = call.broker.ownership
@@ -50,7 +49,7 @@ async def unload_bundle(call: Call) -> Reply:
 
 
 async def acquire_bundle(call: Call) -> Reply:
-    """Take a bundle that nobody owns: asked for by the broker that had it."""
+    """Acquire a bundle that no broker owns; the broker that released it asks for this (ours)."""
     bundle = await _bundle(call)
     try:
         async with asyncio.timeout(LOCATE_SECONDS_MAX):
@@ -87,12 +86,41 @@ def _destination(call: Call) -> BrokerRecord | None:
     return broker
 
 
+# ---- lookups over HTTP
+
+
+async def look_up(call: Call) -> Reply:
+    """The addresses of the broker that serves the topic, which may not exist yet."""
+    name = call.topic_name
+    found = await call.broker.ownership.locate(name, is_authoritative=call.is_asked(AUTHORITATIVE))
+    if not found.is_owner:
+        raise NotOwnedError(name, found.web_url, is_owner=False)
+    return json_reply(
+        {
+            "brokerUrl": found.service_url,
+            "httpUrl": found.web_url,
+            "nativeUrl": found.service_url,
+            "brokerUrlSsl": "",
+        }
+    )
+
+
+async def bundle(call: Call) -> Reply:
+    """The bundle that the topic falls into; any broker knows."""
+    name = call.topic_name
+    bundles = await call.broker.ownership.bundles(name.namespace_name)
+    return Reply(200, bundles.of(name).range_name.encode(), "text/plain")
+
+
 _NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE: Final = f"{_NAMESPACE}/{{bundle}}"
+_TOPIC: Final = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final = (
     Route("GET", f"{_NAMESPACE}/bundles", list_bundles),
     Route("PUT", f"{_NAMESPACE}/unload", unload_namespace),
     Route("PUT", f"{_BUNDLE}/unload", unload_bundle),
     Route("PUT", f"{_BUNDLE}/acquire", acquire_bundle),
+    Route("GET", _TOPIC, look_up),
+    Route("GET", f"{_TOPIC}/bundle", bundle),
 )

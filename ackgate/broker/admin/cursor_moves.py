@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, CursorTarget
+from ackgate.broker.admin.http.call import DONE, CursorTarget
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route
-from ackgate.cursor.position import EARLIEST, LATEST
+from ackgate.cursor import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
-    from ackgate.broker.subscription import Subscription
+    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.topic.subscription import SubscriptionDriver
 
 BATCH_MESSAGES_MAX: Final = 1_000_000
 """Index of a message in its batch: what is larger is no index."""
 
 
 async def skip_messages(call: Call) -> Reply:
-    """Ack the next so many entries."""
+    """Ack the next `entries` unacked entries."""
     entries = call.integer("entries")
     if await call.partitions():
         raise RefusedError(405, "Skip messages on a partitioned topic is not allowed")
-    await (await call.subscription()).moves.skip(entries)
+    await (await call.subscription()).skip(entries)
     return DONE
 
 
@@ -36,22 +36,22 @@ async def skip_all(call: Call) -> Reply:
     if partitions := await call.partitions():
         await on_each(call, partitions, skip_all)
         return DONE
-    await (await call.subscription()).moves.clear_backlog()
+    await (await call.subscription()).clear_backlog()
     return DONE
 
 
 async def reset_to_time(call: Call) -> Reply:
-    """Read next what was published at this time (ms since 1970) or later."""
+    """Read next from the first message published at this time (ms since 1970) or later."""
     publish_time_ms = call.integer("timestamp")
     if partitions := await call.partitions():
         await on_each(call, partitions, reset_to_time)
         return DONE
-    await (await call.subscription()).moves.reset_to_time(publish_time_ms)
+    await (await call.subscription()).seek_to_time(publish_time_ms)
     return DONE
 
 
 async def reset_to_position(call: Call) -> Reply:
-    """Read next what lies at this position, or behind it."""
+    """Read next from the position in the body, or after it."""
     target = CursorTarget.read(call.json())
     if await call.partitions():
         raise RefusedError(405, "Reset-cursor at position is not allowed for partitioned-topic")
@@ -60,7 +60,7 @@ async def reset_to_position(call: Call) -> Reply:
 
 
 async def expire_messages(call: Call) -> Reply:
-    """Ack what was published longer ago than so many seconds."""
+    """Ack what was published more than `seconds` ago."""
     seconds = call.integer("seconds")
     if partitions := await call.partitions():
         await on_each(call, partitions, expire_messages)
@@ -78,12 +78,12 @@ async def expire_to_position(call: Call) -> Reply:
     position = target.position
     if target.is_excluded and position not in {EARLIEST, LATEST}:
         position = subscription.topic.ledger.facts.previous(position)
-    await subscription.moves.expire_through(position)
+    await subscription.expire_through(position)
     return DONE
 
 
 async def expire_all_subscriptions(call: Call) -> Reply:
-    """The same for every subscription of a topic; all are tried before a refusal is told."""
+    """The same for every subscription of a topic; a failure of one does not stop the others."""
     seconds = call.integer("seconds")
     if partitions := await call.partitions():
         await on_each(call, partitions, expire_all_subscriptions)
@@ -99,7 +99,7 @@ async def expire_all_subscriptions(call: Call) -> Reply:
     return DONE
 
 
-async def _expire(subscription: Subscription, seconds: int) -> None:
+async def _expire(subscription: SubscriptionDriver, seconds: int) -> None:
     if not subscription.cursor.backlog_entries:
         # Pulsar's words, twice a blank included.
         raise RefusedError(
@@ -109,28 +109,28 @@ async def _expire(subscription: Subscription, seconds: int) -> None:
             "subscription almost catch  up. If it's performed on a partitioned topic operation "
             "might succeeded on other partitions, please check stats of individual partition.",
         )
-    await subscription.moves.expire_older_than(seconds)
+    await subscription.expire_older_than(seconds)
 
 
-async def _reset(subscription: Subscription, target: CursorTarget) -> None:
+async def _reset(subscription: SubscriptionDriver, target: CursorTarget) -> None:
     position, index = target.position, target.batch_index
     ledger = subscription.topic.ledger
     if position in {EARLIEST, LATEST} or not ledger.facts.exists(position):
-        await subscription.moves.reset(position)
+        await subscription.seek(position)
         return
     if index < 0:
         following = ledger.facts.next_valid(position)
-        await subscription.moves.reset(following if target.is_excluded else position)
+        await subscription.seek(following if target.is_excluded else position)
         return
     index = min(index, BATCH_MESSAGES_MAX) + target.is_excluded
     if index == 0:
-        await subscription.moves.reset(position)
+        await subscription.seek(position)
         return
     messages = (await ledger.reads.read_one(position)).metadata.num_messages_in_batch
     if index >= messages:
-        await subscription.moves.reset(ledger.facts.next_valid(position))
+        await subscription.seek(ledger.facts.next_valid(position))
     else:
-        await subscription.moves.reset(position, (1 << messages) - (1 << index))
+        await subscription.seek(position, (1 << messages) - (1 << index))
 
 
 _TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.call import DONE, json_reply
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route
+from ackgate.broker.admin.http.call import DONE, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
-from ackgate.broker.delayed.clear import clear_delayed
 from ackgate.broker.stats.delayed import delayed_state
 from ackgate.broker.stats.json_form import fields_json
-from ackgate.cursor.position import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
+from ackgate.broker.topic.topic import clear_delayed
+from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.delayed.cancel import PositionOutcome
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
 
 _SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
     CancelOutcome.UNKNOWN_POSITION: 404,
@@ -35,7 +35,7 @@ _SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
 
 
 async def get_delayed(call: Call) -> Reply:
-    """What each subscription holds back, and how many messages are cancelled."""
+    """The delayed messages of each subscription, and how many are cancelled (ours)."""
     await _refuse_partitioned(call)
     topic = await call.topic()
     return json_reply(
@@ -51,7 +51,7 @@ async def get_delayed(call: Call) -> Reply:
     )
 
 
-def _told_of(subscription: Subscription) -> dict[str, Any]:
+def _told_of(subscription: SubscriptionDriver) -> dict[str, Any]:
     """What it holds, what it holds back of nacks, which tracker it has and why, its buckets."""
     state = delayed_state(subscription)
     return {
@@ -63,7 +63,7 @@ def _told_of(subscription: Subscription) -> dict[str, Any]:
 
 
 async def cancel_one(call: Call) -> Reply:
-    """Cancel one message; what is no success is refused."""
+    """Cancel one delayed message; an error if it was not cancelled (ours)."""
     position = Position(call.integer("ledgerId"), call.integer("entryId"))
     await _refuse_partitioned(call)
     topic = await call.topic()
@@ -74,9 +74,9 @@ async def cancel_one(call: Call) -> Reply:
 
 
 async def cancel_many(call: Call) -> Reply:
-    """Cancel those in the body, ``{"positions": ["12:0", ...]}``; for each its outcome.
+    """Cancel the messages in the body, ``{"positions": ["12:0", ...]}``; returns the outcome of each (ours).
 
-    Of subscriptions only those are told where it was another one, or some consumer had it.
+    Of the subscriptions only those with another outcome or with a consumer that had it.
     """
     positions = _positions(call.json())
     await _refuse_partitioned(call)
@@ -90,14 +90,14 @@ async def cancel_many(call: Call) -> Reply:
 
 
 async def clear_index(call: Call) -> Reply:
-    """Drop a subscription's index of delayed messages with its snapshots; reading rebuilds it."""
+    """Drop a subscription's index of delayed messages with its snapshots; reading rebuilds it (ours)."""
     await _refuse_partitioned(call)
-    await (await call.subscription()).moves.clear_delayed()
+    await (await call.subscription()).clear_delayed()
     return DONE
 
 
 async def clear_indexes(call: Call) -> Reply:
-    """The same for all subscriptions of a topic, and for the index that they share."""
+    """Drop the indexes of delayed messages of a topic, the shared one too; reading rebuilds them (ours)."""
     await _refuse_partitioned(call)
     await clear_delayed(await call.topic())
     return DONE

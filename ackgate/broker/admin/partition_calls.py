@@ -12,16 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
-from ackgate.broker.admin.call import AUTHORITATIVE, Reply, json_reply
-from ackgate.broker.admin.refusals import RefusedError, reason_of, status_of
+from ackgate.broker.admin.http.call import AUTHORITATIVE, Reply, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, reason_of, status_of
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackgate.broker.admin.call import Call
-    from ackgate.broker.admin.router import Handler
-    from ackgate.broker.names import TopicName
+    from ackgate.broker.admin.http.call import Call
+    from ackgate.broker.admin.http.router import Handler
+    from ackgate.broker.wire.names import TopicName
 
 ASKED_AT_ONCE_MAX: Final = 32
 """Partitions that are asked at the same time."""

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, json_reply
-from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic_not_found
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each_tried, raise_refusal
-from ackgate.broker.admin.refusals import RefusedError, topic_exists, topic_not_found
-from ackgate.broker.admin.router import Route
 from ackgate.broker.admin.topics import check_unused, delete_topic
-from ackgate.broker.errors import TopicNotFoundError
-from ackgate.broker.registry import TopicConflictError
+from ackgate.broker.topic.registry import TopicConflictError
+from ackgate.broker.wire.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
+    from ackgate.broker.admin.http.call import Call, Reply
 
 
 async def list_partitioned(call: Call) -> Reply:
     """The partitioned topics of a namespace."""
-    await check_namespace_exists(call)
+    await call.require_namespace()
     return json_reply(await call.broker.registry.partitioned_topic_names(call.namespace_name))
 
 
 async def get_partitions(call: Call) -> Reply:
-    """How many partitions; 0 of a topic that has none."""
+    """The number of partitions; 0 for a topic that is not partitioned."""
     name = call.topic_name
     try:
         count = await call.broker.registry.partition_count(
@@ -36,7 +35,7 @@ async def get_partitions(call: Call) -> Reply:
 
 
 async def create_partitions(call: Call) -> Reply:
-    """Make a partitioned topic."""
+    """Create a partitioned topic; the body is the number of partitions."""
     name, count = call.topic_name, _count(call)
     if count < 1:
         raise RefusedError(406, "Number of partitions should be more than 0")
@@ -92,9 +91,7 @@ def _count(call: Call) -> int:
     """The body: a number, or a partitioned topic's metadata with one in it."""
     value = call.json()
     count = value.get("partitions") if isinstance(value, dict) else value
-    if type(count) is not int:
-        raise RefusedError(400, "the body must be the number of partitions")
-    return count
+    return integer_in(count, "the number of partitions")
 
 
 _NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"

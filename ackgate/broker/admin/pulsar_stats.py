@@ -68,7 +68,7 @@ _NOT_HAD_BY_CONSUMERS: Final[Mapping[str, Any]] = {
 
 
 def topic_json(stats: TopicStats) -> dict[str, Any]:
-    """One topic."""
+    """A topic in Pulsar's form."""
     return {
         **fields_json(stats, without={"publishers", "subscriptions"}),
         **_NOT_HAD_BY_TOPICS,
@@ -84,7 +84,7 @@ def topic_json(stats: TopicStats) -> dict[str, Any]:
 
 
 def subscription_json(stats: SubscriptionStats) -> dict[str, Any]:
-    """One subscription."""
+    """A subscription in Pulsar's form."""
     return {
         **_known(fields_json(stats, without={"consumers"})),
         **_NOT_HAD_BY_SUBSCRIPTIONS,
@@ -94,17 +94,17 @@ def subscription_json(stats: SubscriptionStats) -> dict[str, Any]:
 
 
 def _consumer_json(stats: ConsumerStats) -> dict[str, Any]:
-    told = {
+    fields = {
         **_known(fields_json(stats)),
         **_NOT_HAD_BY_CONSUMERS,
         "lastAckedTime": iso_time(stats.last_acked_timestamp / 1000),
         "lastConsumedTime": iso_time(stats.last_consumed_timestamp / 1000),
     }
     if stats.key_hash_range_arrays is not None:
-        told["drainingHashes"] = []
-    return told
+        fields["drainingHashes"] = []
+    return fields
 
 
-def _known(told: dict[str, Any]) -> dict[str, Any]:
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
     """Pulsar leaves out what it has no value for."""
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.brokers import broker_id
-from ackgate.broker.admin.call import json_reply
+from ackgate.broker.admin.http.call import json_reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.pulsar_stats import topic_json
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route
 from ackgate.broker.stats.internal import internal_stats
 from ackgate.broker.stats.json_form import to_json
 from ackgate.broker.stats.ledger_acks import CELLS_MAX, ack_picture
-from ackgate.broker.stats.partitioned import add_up
 from ackgate.broker.stats.take import earliest_publish_times, subscription_stats, topic_stats
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
-    from ackgate.broker.admin.router import Handler
-    from ackgate.broker.topic import Topic
+    from collections.abc import Iterable, Mapping
+
+    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.admin.http.router import Handler
+    from ackgate.broker.topic.topic import Topic
 
 CELLS_DEFAULT: Final = 64
 
@@ -31,12 +33,12 @@ BITMAP_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 async def get_stats(call: Call) -> Reply:
-    """One topic or partition."""
+    """Statistics of one topic or partition."""
     return json_reply(await _stats(call, await call.topic()))
 
 
 async def get_partitioned_stats(call: Call) -> Reply:
-    """All partitions added up, and each of them unless ``perPartition=false``."""
+    """Statistics of all partitions added up, and of each unless `?perPartition=false`."""
     stats = await _of_partitions(call, get_stats, "/stats")
     told = add_up(stats.values())
     told["metadata"] = {"partitions": len(stats), "deleted": False}
@@ -58,7 +60,7 @@ async def get_partitioned_internal_stats(call: Call) -> Reply:
 
 
 async def get_ack_state(call: Call) -> Reply:
-    """One subscription: its stats, and per ledger what is acked, in ``cells`` slices.
+    """One subscription: its statistics, and the acked share of each ledger in `?cells=` slices (ours).
 
     With ``bitmaps=true`` also the acked entry ids above the mark-delete: a portable Roaring bitmap
     per ledger, in base64, as far as `BITMAP_BYTES_MAX` goes (``bitmapsOmitted`` says how many not).
@@ -121,3 +123,60 @@ ROUTES: Final = (
     Route("GET", f"{_TOPIC}/partitioned-internalStats", get_partitioned_internal_stats),
     Route("GET", f"{_TOPIC}/subscription/{{subscription}}/ackState", get_ack_state),
 )
+
+
+# ---- The statistics of a partitioned topic: those of its partitions, added up
+#
+# As Pulsar adds: counters and rates are summed, subscriptions of one name become one whose
+# consumers are those of all partitions; what is true of one partition (paused, blocked) is true of
+# it. The ack state of a subscription stays with its partitions: cursors cannot be added.
+
+_OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
+"""Keys that say nothing of several partitions together."""
+
+
+def add_up(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add topic statistics in their JSON form."""
+    total: dict[str, Any] = {}
+    for stats in partitions:
+        _add(total, stats)
+    total["publishers"] = _by_name(total.get("publishers", []), "producerName")
+    for subscription in total.get("subscriptions", {}).values():
+        subscription["consumers"] = _by_name(subscription["consumers"], "consumerName")
+    return total
+
+
+def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+    for key, value in stats.items():
+        if key in _OF_ONE_CURSOR:
+            continue
+        present = total.get(key)
+        match value:
+            case bool():
+                total[key] = bool(present) or value
+            case int() | float() if key.startswith(("last", "earliest")):
+                total[key] = _edge(key, present, value)
+            case int() | float() if value == -1 and present in {None, -1}:
+                total[key] = value  # "no limit"
+            case int() | float():
+                total[key] = (present or 0) + value
+            case list():
+                total[key] = [*(present or []), *value]
+            case dict():
+                _add(total.setdefault(key, {}), value)
+            case _:
+                total.setdefault(key, value)
+
+
+def _edge(key: str, present: float | None, value: float) -> float:
+    """The latest, or the earliest that is known at all (0: none)."""
+    known = [time for time in (present, value) if time]
+    return (max if key.startswith("last") else min)(known, default=0)
+
+
+def _by_name(parties: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Those of one name are one client's, one on each partition."""
+    grouped: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for party in parties:
+        _add(grouped[party.get(name, "")], party)
+    return list(grouped.values())

@@ -5,25 +5,25 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.admin.call import DONE, CursorTarget, json_reply
+from ackgate.broker.admin.http.call import DONE, CursorTarget, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each, on_each_tried, raise_refusal
-from ackgate.broker.admin.refusals import RefusedError, topic_not_found
-from ackgate.broker.admin.router import Route
-from ackgate.broker.errors import TopicNotFoundError
-from ackgate.cursor.position import LATEST
+from ackgate.broker.wire.errors import TopicNotFoundError
+from ackgate.cursor import LATEST
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
-    from ackgate.broker.names import TopicName
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.names import TopicName
 
 PROPERTIES_MAX: Final = 100
 """Properties of one subscription; they lie in its metadata node."""
 
 
 async def list_subscriptions(call: Call) -> Reply:
-    """Names of the subscriptions of a topic, or of any of its partitions."""
+    """The names of the subscriptions of a topic, or of any of its partitions."""
     partitions = await call.partitions()
     if not partitions:
         return json_reply(list((await call.topic()).subscriptions))
@@ -32,7 +32,7 @@ async def list_subscriptions(call: Call) -> Reply:
 
 
 async def create_subscription(call: Call) -> Reply:
-    """A durable subscription at a position; without one behind the last message.
+    """Create a durable subscription at the position in the body; default: after the last message.
 
     A topic that does not exist is made where topics may be made by being asked for.
     """
@@ -52,7 +52,7 @@ async def create_subscription(call: Call) -> Reply:
 
 
 async def delete_subscription(call: Call) -> Reply:
-    """Delete a subscription; with ``force=true`` one that has consumers too."""
+    """Delete a subscription; `?force=true` also one that has consumers."""
     name, is_forced = call.subscription_name, call.is_asked("force")
     if partitions := await call.partitions():
         if not is_forced:  # before any is deleted, as far as can be seen from here
@@ -71,7 +71,7 @@ async def delete_subscription(call: Call) -> Reply:
 
 
 async def get_properties(call: Call) -> Reply:
-    """What users attached to a subscription."""
+    """The properties that users attached to a subscription."""
     if partitions := await call.partitions():
         return (await on_each(call, partitions[:1], get_properties))[0]
     store = (await call.subscription()).store
@@ -79,7 +79,7 @@ async def get_properties(call: Call) -> Reply:
 
 
 async def set_properties(call: Call) -> Reply:
-    """Replace what users attached to a subscription, durably."""
+    """Replace these properties, durably."""
     properties = _properties(call.json())
     if partitions := await call.partitions():
         await on_each(call, partitions, set_properties)
@@ -118,7 +118,7 @@ def _check_some_succeeded(replies: list[Reply], *, besides: int) -> None:
             raise_refusal(reply)
 
 
-def _check_unused(subscription: Subscription | None) -> None:
+def _check_unused(subscription: SubscriptionDriver | None) -> None:
     if subscription is not None and subscription.consumers:
         raise RefusedError(412, "Subscription has active connected consumers")
 

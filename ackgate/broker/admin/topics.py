@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.call import DONE, json_reply
-from ackgate.broker.admin.namespaces import check_namespace_exists
+from ackgate.broker.admin.http.call import DONE, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
+from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
-from ackgate.broker.admin.refusals import RefusedError, topic_exists
-from ackgate.broker.admin.router import Route
-from ackgate.broker.bundle_states import BundleState
-from ackgate.broker.errors import NotOwnedError
-from ackgate.broker.registry import TopicConflictError
+from ackgate.broker.cluster.bundle_states import BundleState
+from ackgate.broker.schemas.registry import version_bytes
+from ackgate.broker.topic.registry import TopicConflictError
+from ackgate.broker.wire.errors import NotOwnedError
+from ackgate.broker.wire.wire_types import SchemaType
 
 if TYPE_CHECKING:
-    from ackgate.broker.admin.call import Call, Reply
-    from ackgate.broker.names import TopicName
-    from ackgate.broker.topic import Topic
-    from ackgate.cursor.position import Position
+    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire.wire_types import StoredSchema
+    from ackgate.cursor import Position
 
 _PARTITION_LIKE: Final = re.compile(r"(.*)-partition-[0-9]+")
 
 
 async def list_topics(call: Call) -> Reply:
     """Every topic and partition of a namespace, loaded or not."""
-    await check_namespace_exists(call)
+    await call.require_namespace()
     return json_reply(await call.broker.registry.topic_names(call.namespace_name))
 
 
+async def list_topics_by_mode(call: Call) -> Reply:
+    """Every topic and partition of a namespace; `?mode=NON_PERSISTENT` has none."""
+    if call.query.get("mode", "").upper() == "NON_PERSISTENT":
+        return await list_non_persistent(call)
+    return await list_topics(call)
+
+
+async def list_non_persistent(call: Call) -> Reply:
+    """Always empty: non-persistent topics are not served, but Pulsar's tools ask for them."""
+    await call.require_namespace()
+    return json_reply([])
+
+
 async def create_topic(call: Call) -> Reply:
-    """A topic that is not partitioned."""
+    """Create a topic that is not partitioned."""
     name = call.topic_name
     registry = call.broker.registry
     if await _is_missing_partition(call, name):
@@ -48,7 +64,7 @@ async def create_topic(call: Call) -> Reply:
 
 
 async def unload_topic(call: Call) -> Reply:
-    """Close a topic (all its partitions); the next who asks loads it again."""
+    """Close a topic, or all of its partitions; the next use loads it again."""
     if partitions := await call.partitions():
         await on_each(call, partitions, unload_topic)
         return DONE
@@ -61,7 +77,7 @@ async def unload_topic(call: Call) -> Reply:
 
 
 async def terminate_topic(call: Call) -> Reply:
-    """Take no more messages, for good."""
+    """Terminate a topic: it takes no more messages, for good. Returns the last position."""
     if await call.partitions():
         raise RefusedError(405, "Termination of a partitioned topic is not allowed")
     topic = await call.topic()
@@ -69,7 +85,7 @@ async def terminate_topic(call: Call) -> Reply:
 
 
 async def last_message_id(call: Call) -> Reply:
-    """The last entry."""
+    """The position of the last entry."""
     topic = await call.topic()
     return _message_id(topic, topic.ledger.facts.last_confirmed)
 
@@ -126,15 +142,79 @@ def _message_id(topic: Topic, position: Position) -> Reply:
     )
 
 
+# ---- schemas, for clients that look up over HTTP, and for people; reads only
+
+VERSION_MAX: Final = 2**63 - 1
+
+
+async def latest_schema(call: Call) -> Reply:
+    """The latest schema."""
+    return _told(await call.broker.schemas.get(call.topic_name))
+
+
+async def one_schema(call: Call) -> Reply:
+    """One version of the schema."""
+    version = call.integer("version")
+    if version > VERSION_MAX:
+        raise RefusedError(404, "Schema not found")
+    return _told(await call.broker.schemas.get(call.topic_name, version_bytes(version)))
+
+
+async def all_schemas(call: Call) -> Reply:
+    """All versions of the schema, oldest first."""
+    stored = await call.broker.schemas.all(call.topic_name)
+    return json_reply({"getSchemaResponses": [schema_json(schema) for schema in stored]})
+
+
+def _told(stored: StoredSchema | None) -> Reply:
+    if stored is None:
+        raise RefusedError(404, "Schema not found")
+    return json_reply(schema_json(stored))
+
+
+def schema_json(stored: StoredSchema) -> dict[str, Any]:
+    """One version of the schema in Pulsar's form."""
+    schema = stored.schema
+    is_pair = schema.type is SchemaType.KEY_VALUE
+    definition = _pair(schema.definition) if is_pair else schema.definition.decode(errors="replace")
+    return {
+        "version": int.from_bytes(stored.version, "big"),
+        "type": schema.type.name,
+        "timestamp": 0,
+        "data": definition,
+        "properties": dict(schema.properties),
+    }
+
+
+def _pair(definition: bytes) -> str:
+    """A key/value schema's two definitions as one JSON text; each is stored after its length."""
+    parts: list[Any] = []
+    for _ in range(2):
+        length = int.from_bytes(definition[:4], "big", signed=True)
+        part, definition = definition[4 : 4 + max(length, 0)], definition[4 + max(length, 0) :]
+        try:
+            parts.append(json.loads(part))
+        except ValueError:
+            parts.append("")  # a primitive has no definition
+    return json.dumps(dict(zip(("key", "value"), parts, strict=True)))
+
+
 _NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
+_NON_PERSISTENT: Final = "/admin/v2/non-persistent/{tenant}/{namespace}"
 _TOPIC: Final = f"{_NAMESPACE}/{{topic}}"
+_SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final = (
     Route("GET", _NAMESPACE, list_topics),
-    Route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", list_topics),
+    Route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", list_topics_by_mode),
+    Route("GET", _NON_PERSISTENT, list_non_persistent),
+    Route("GET", f"{_NON_PERSISTENT}/partitioned", list_non_persistent),
     Route("PUT", _TOPIC, create_topic),
     Route("DELETE", _TOPIC, delete_topic),
     Route("PUT", f"{_TOPIC}/unload", unload_topic),
     Route("POST", f"{_TOPIC}/terminate", terminate_topic),
     Route("GET", f"{_TOPIC}/lastMessageId", last_message_id),
+    Route("GET", f"{_SCHEMAS}/schema", latest_schema),
+    Route("GET", f"{_SCHEMAS}/schema/{{version}}", one_schema),
+    Route("GET", f"{_SCHEMAS}/schemas", all_schemas),
 )

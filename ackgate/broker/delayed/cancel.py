@@ -15,29 +15,27 @@ is delivered to nobody who has not been given it before. An ack twice is nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from pyroaring import BitMap
 
-from ackgate.broker.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
-from ackgate.broker.hidden_cursors import HiddenCursor
-from ackgate.cursor.position import Position
+from ackgate.broker.delayed.hidden_cursors import HiddenCursor, HiddenCursorTopic
+from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
 from ackgate.errors import CallerError, CursorClosedError, OwnershipError
-from ackgate.persistence.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from ackgate.broker.consumer import Consumer
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from numpy.typing import NDArray
+
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.persistence.cursor_store import CursorStore
+    from ackgate.cursor import ManagedCursor, Position
+    from ackgate.persistence.cursors.store import CursorStore
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +89,34 @@ class PositionOutcome:
     """Where it is or was delayed; for each what the cancel met there."""
 
 
+class CancellingSubscription(Protocol):
+    """A subscription in which messages are cancelled."""
+
+    @property
+    def cursor(self) -> ManagedCursor: ...
+
+    def holder_name(self, position: Position) -> str | None:
+        """The consumer that has an entry and has not acked it; None: nobody has it."""
+
+    def ack_elsewhere(self, positions: Sequence[Position]) -> int:
+        """Ack whole entries for nobody's consumer."""
+
+
+class CancellingTopic(HiddenCursorTopic, Protocol):
+    """The topic of the cancelled messages."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, CancellingSubscription]:
+        """Those that are loaded, by name."""
+
+
 class CancelledMessages:
     """The cancelled messages of one topic."""
 
     def __init__(
-        self, topic: Topic, open_store: Callable[[Position | None], Awaitable[CursorStore]]
+        self,
+        topic: CancellingTopic,
+        open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
         """`open_store`: opens the hidden cursor, or makes it at a position."""
         self._topic = topic
@@ -117,41 +138,25 @@ class CancelledMessages:
         """Whether a message that exists is cancelled."""
         return self._store is not None and self._store.cursor.is_acked(position)
 
-    def ack_in(
-        self, cursor: ManagedCursor, tell: Callable[[Sequence[Position]], None] | None = None
-    ) -> int:
-        """Ack all of them in another cursor of the topic. Returns how many were not.
-
-        `tell` hears of those, ledger by ledger, each time after a change of the cursor.
-        """
+    def by_ledger(self, first_ledger_id: int) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+        """All of them from this ledger on: ledger and entry ids."""
         if self._store is None:
-            return 0
-        acked = 0
-        for ledger_id, cancelled in self._by_ledger(self._store.cursor):
-            if ledger_id >= cursor.mark_delete.ledger_id:
-                before = None if tell is None else _unacked_of(cursor, ledger_id, cancelled)
-                ids = np.frombuffer(cancelled.to_array(), dtype=np.uint32)
-                acked += cursor.ack_many(ledger_id, ids)
-                if tell is not None and before:
-                    tell(before)
-        return acked
-
-    def _by_ledger(self, hidden: ManagedCursor) -> Iterator[tuple[int, BitMap]]:
-        facts, snapshot = self._topic.ledger.facts, hidden.snapshot()
+            return
+        ledgers, snapshot = self._topic.ledger.facts, self._store.cursor.snapshot()
         mark_delete = snapshot.mark_delete
-        for ledger_id in facts.ledger_ids:
+        for ledger_id in [each for each in ledgers.ledger_ids if each >= first_ledger_id]:
             cancelled = snapshot.acked.get(ledger_id, BitMap())
             if ledger_id < mark_delete.ledger_id:
-                cancelled |= BitMap(range(facts.entry_count(ledger_id) or 0))
+                cancelled |= BitMap(range(ledgers.entry_count(ledger_id) or 0))
             elif ledger_id == mark_delete.ledger_id:
                 cancelled |= BitMap(range(mark_delete.entry_id + 1))
             if cancelled:
-                yield ledger_id, cancelled
+                yield ledger_id, np.frombuffer(cancelled.to_array(), dtype=np.uint32)
 
     # -- cancelling -----------------------------------------------------------------------------
 
     async def cancel(self, positions: Sequence[Position]) -> list[PositionOutcome]:
-        """Cancel these, each for itself; what cannot be is told, and nothing is done to it.
+        """Cancel these, each for itself. A message that cannot be cancelled is reported, and unchanged.
 
         Returns, in the order given, when what is cancelled is durable. Raises `CallerError` (too
         many), what reading raises (nothing has changed then), `PersistenceFailedError` or what
@@ -242,11 +247,7 @@ class CancelledMessages:
         except CursorClosedError:
             self._check_open()
             raise
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        store.when_durable(
-            version, lambda error: fail(durable, error) if error is not None else resolve(durable)
-        )
-        await durable
+        await store.until_durable(version)
         outcome = store.outcome
         if outcome is not None and outcome.entries_dropped:
             raise PersistenceFailedError(
@@ -264,7 +265,9 @@ class CancelledMessages:
                     told[position][name] = _whereabouts(
                         subscription, position, CancelOutcome.CANCELLED
                     )
-                subscription.ack_elsewhere(group)
+                # One that is being closed finds them in the hidden cursor when it is opened again.
+                with contextlib.suppress(CursorClosedError):
+                    subscription.ack_elsewhere(group)
                 await asyncio.sleep(0)
         return told
 
@@ -308,7 +311,6 @@ class CancelledMessages:
             raise ServiceNotReadyError(f"topic {self._topic.name} is being closed")
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """New settings."""
         self._hidden.configure(settings_of_cancelled(settings))
 
     def ledger_trimmed(self, ledger_id: int) -> None:
@@ -324,7 +326,7 @@ class CancelledMessages:
         self._hidden.abandon(error)
 
     async def delete(self) -> None:
-        """Forget it all."""
+        """Delete it, with what is stored."""
         await self._hidden.delete()
 
 
@@ -338,31 +340,16 @@ def settings_of_cancelled(settings: PersistenceSettings) -> PersistenceSettings:
     )
 
 
-def _unacked_of(cursor: ManagedCursor, ledger_id: int, wanted: BitMap) -> list[Position]:
-    positions = (Position(ledger_id, entry_id) for entry_id in wanted)
-    return [position for position in positions if not cursor.is_acked(position)]
-
-
 def _whereabouts(
-    subscription: Subscription, position: Position, still_there: CancelOutcome
+    subscription: CancellingSubscription, position: Position, still_there: CancelOutcome
 ) -> SubscriptionOutcome:
     """Where an unexpired entry is, as far as this subscription goes."""
     if subscription.cursor.is_acked(position):
         return SubscriptionOutcome(CancelOutcome.ACKED)
-    consumer = _who_has(subscription, position)
-    if consumer is not None:
-        return SubscriptionOutcome(CancelOutcome.DELIVERED, consumer.name)
+    holder = subscription.holder_name(position)
+    if holder is not None:
+        return SubscriptionOutcome(CancelOutcome.DELIVERED, holder)
     return SubscriptionOutcome(still_there)
-
-
-def _who_has(subscription: Subscription, position: Position) -> Consumer | None:
-    dispatcher = subscription.dispatcher
-    if dispatcher is None:
-        return None
-    holder = dispatcher.holder(position)
-    if holder is None and position < subscription.cursor.read_position:
-        holder = dispatcher.active_consumer  # Exclusive and Failover: it was sent all that was read
-    return None if holder is None else subscription.consumers.get(holder)
 
 
 def _groups(positions: Sequence[Position], size: int) -> Iterator[Sequence[Position]]:

@@ -12,33 +12,30 @@ reads it first. With buckets, their registry is the node of the topic's hidden c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from ackgate.broker.delayed.delivery_times import delayed_by_ledger
+from ackgate.broker.delayed.hidden_cursors import HiddenCursor, HiddenCursorTopic
 from ackgate.broker.delayed.tracker_status import DelayStatus
-from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.hidden_cursors import HiddenCursor
+from ackgate.broker.delayed.trackers import TrackerHome, TrackerServices
 from ackgate.config.delayed import BUCKET_FACTORY
-from ackgate.cursor.position import EARLIEST
-from ackgate.dispatcher.trackers.shared_index import SharedIndex
-from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
-from ackgate.persistence.paths import cursor_path
+from ackgate.cursor import EARLIEST
+from ackgate.dispatcher.delayed import SharedIndex
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, cursor_path
+from ackgate.subscription.held import delayed_by_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pyroaring import BitMap
 
-    from ackgate.broker.entry import Entry
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
-    from ackgate.dispatcher.trackers.delayed import DelaySettings
-    from ackgate.dispatcher.trackers.shared_view import SharedView
+    from ackgate.cursor import ManagedCursor, Position
+    from ackgate.dispatcher.buckets import BucketStatistics
+    from ackgate.dispatcher.delayed import DelaySettings, SharedView
     from ackgate.errors import OwnershipError
-    from ackgate.persistence.cursor_store import CursorStore
+    from ackgate.persistence.cursors.store import CursorStore
 
 
 class _Everything:
@@ -47,14 +44,40 @@ class _Everything:
     mark_delete: Final = EARLIEST
 
     def acked_entries(self, ledger_id: int) -> None:
-        """None that nobody wants."""
+        """No entry is left out."""
+
+
+class SharedIndexMember(Protocol):
+    """A subscription that takes part."""
+
+    @property
+    def cursor(self) -> ManagedCursor: ...
+
+    def ask_turn(self) -> None:
+        """There may be more due."""
+
+    def on_lost(self, entries: Mapping[int, BitMap]) -> None:
+        """Delayed entries were lost with a snapshot: read them again."""
+
+
+class SharedIndexTopic(HiddenCursorTopic, Protocol):
+    """The topic of a shared index."""
+
+    @property
+    def parts(self) -> TrackerServices: ...
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        """Delayed delivery as it holds here."""
 
 
 class SharedDelays:
     """The shared index of one topic: there is none before a subscription joins."""
 
     def __init__(
-        self, topic: Topic, open_store: Callable[[Position | None], Awaitable[CursorStore]]
+        self,
+        topic: SharedIndexTopic,
+        open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
         """`open_store`: opens the hidden cursor, or makes it at a position."""
         settings = topic.parts.settings.delayed
@@ -65,7 +88,7 @@ class SharedDelays:
         self._hidden = HiddenCursor(topic, open_store)
         self._home: TrackerHome | None = None
         self._index: SharedIndex | None = None
-        self._members: list[Subscription] = []
+        self._members: list[SharedIndexMember] = []
         self._is_recovering = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -76,7 +99,6 @@ class SharedDelays:
             await self._hidden.open(create=not exists)
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """New settings."""
         self._hidden.configure(settings)
 
     async def close(self) -> None:
@@ -105,7 +127,7 @@ class SharedDelays:
 
     # -- subscriptions --------------------------------------------------------------------------
 
-    def join(self, subscription: Subscription, settings: DelaySettings) -> SharedView:
+    def join(self, subscription: SharedIndexMember, settings: DelaySettings) -> SharedView:
         """A subscription's view; the first one has the index made."""
         if self._index is None:
             self._index = self._make(settings)
@@ -113,8 +135,8 @@ class SharedDelays:
         self._members.append(subscription)
         return self._index.join(cursor.mark_delete, cursor.acked_entries)
 
-    def leave(self, subscription: Subscription, view: SharedView) -> None:
-        """A subscription was deleted."""
+    def leave(self, subscription: SharedIndexMember, view: SharedView) -> None:
+        """A subscription was deleted: drop its view."""
         if self._index is not None and subscription in self._members:
             self._members.remove(subscription)
             self._index.leave(view)
@@ -166,13 +188,13 @@ class SharedDelays:
             self._is_recovering = statistics is not None and statistics.buckets_unread > 0
             index.hear_recovered(self._topic.ledger.facts.ledger_ids)
         for subscription in self._members:
-            subscription.ask_round()
+            subscription.ask_turn()
 
     def _on_lost(self, lost: Mapping[int, BitMap]) -> None:
         if self._index is not None:
             self._index.hear_lost(lost)
         for subscription in self._members:
-            subscription.lost.add({ledger: entries.copy() for ledger, entries in lost.items()})
+            subscription.on_lost({ledger: entries.copy() for ledger, entries in lost.items()})
 
     def status(self) -> DelayStatus:
         """How delayed entries are tracked."""
@@ -186,13 +208,15 @@ class SharedDelays:
 class SharedTracking:
     """In place of a subscription's `TrackerHome`, where its topic has a shared index.
 
-    ``own``: what an earlier setting has left behind for this subscription alone.
+    ``own``: what an earlier setting stored for this subscription alone.
     """
 
     remembers: Final = True
     """The view is made at once: others may have delayed entries already."""
 
-    def __init__(self, subscription: Subscription, shared: SharedDelays, own: TrackerHome) -> None:
+    def __init__(
+        self, subscription: SharedIndexMember, shared: SharedDelays, own: TrackerHome
+    ) -> None:
         self._subscription = subscription
         self._shared = shared
         self._own = own
@@ -204,13 +228,11 @@ class SharedTracking:
         return self._shared.status() if self._view is not None else self._own.status
 
     def make(self, settings: DelaySettings) -> SharedView:
-        """The subscription's view."""
         self._own.clean()
         self._view = self._shared.join(self._subscription, settings)
         return self._view
 
     def pump(self) -> None:
-        """See `TrackerHome.pump`."""
         self._shared.pump()
 
     async def until_cleared(self) -> None:
@@ -218,11 +240,9 @@ class SharedTracking:
         await self._own.until_cleared()
 
     async def close(self, *, is_kept: bool = True) -> None:
-        """See `TrackerHome.close`."""
         await self._own.close(is_kept=is_kept)
 
     def abandon(self) -> None:
-        """See `TrackerHome.abandon`."""
         self._own.abandon()
 
     async def delete(self) -> None:

@@ -17,30 +17,30 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
-from ackgate.broker.delayed.bucket_storage import BucketStorage, delete_snapshots
+from ackgate.broker.cluster.services import BrokerServices
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
-from ackgate.broker.errors import PersistenceFailedError
+from ackgate.broker.wire.errors import PersistenceFailedError
 from ackgate.config.delayed import BUCKET_FACTORY
-from ackgate.dispatcher.trackers.bucket_plans import BucketRecord
-from ackgate.dispatcher.trackers.bucket_settings import bucket_settings
-from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
-from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
+from ackgate.cursor import BucketRecord
+from ackgate.dispatcher.buckets import BucketTracker, bucket_settings
+from ackgate.dispatcher.delayed import TimeBucketTracker
+from ackgate.embedded.bucket_storage import BucketStorage, delete_snapshots
 from ackgate.errors import AckGateError, CorruptRecordError
-from ackgate.persistence.bucket_registry import BUCKET_PREFIX, registered_buckets, snapshot_ids
-from ackgate.persistence.bucket_snapshots import BucketSnapshots
+from ackgate.persistence.buckets.registry import BUCKET_PREFIX, registered_buckets, snapshot_ids
+from ackgate.persistence.buckets.snapshots import BucketSnapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyroaring import BitMap
 
-    from ackgate.broker.parts import BrokerParts
     from ackgate.config.delayed import DelayedSettings
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.timing.wheel import Timer
-    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
-    from ackgate.dispatcher.trackers.delayed import DelayedTracker, DelaySettings
-    from ackgate.persistence.cursor_store import CursorStore
+    from ackgate.cursor import Position
+    from ackgate.dispatcher.buckets import BucketStatistics
+    from ackgate.dispatcher.delayed import DelayedTracker, DelaySettings
+    from ackgate.dispatcher.timing import Timer
+    from ackgate.embedded.bucket_storage import StorageLanes
+    from ackgate.persistence.cursors.store import CursorStore
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,28 @@ CLEAR_SECONDS_MAX: Final = 30.0
 
 SEAL_MS_MAX: Final = 5_000
 """How long closing describes what it stores."""
+
+
+class Deadlines(Protocol):
+    """The broker's timers."""
+
+    def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
+        """Call `wake` in so many milliseconds, not sooner."""
+
+    def cancel(self, timer: Timer) -> None:
+        """Do not call it, if it was not called yet."""
+
+
+class TrackerServices(BrokerServices, Protocol):
+    """What trackers need of their broker."""
+
+    @property
+    def delayed_lanes(self) -> StorageLanes:
+        """Bounds the storage work of all trackers."""
+
+    @property
+    def waits(self) -> Deadlines:
+        """When there is work to be done."""
 
 
 class AckedEntries(Protocol):
@@ -65,12 +87,12 @@ class AckedEntries(Protocol):
 class TrackerHome:
     """One cursor's tracker, with its storage if it has one.
 
-    Call `pump` after telling the tracker anything, `close`, `abandon` or `delete` at the end.
+    Call `pump` after each call of the tracker, `close`, `abandon` or `delete` at the end.
     """
 
     def __init__(
         self,
-        parts: BrokerParts,
+        parts: TrackerServices,
         path: str,
         cursor: AckedEntries,
         store: CursorStore | None,
@@ -149,7 +171,7 @@ class TrackerHome:
         return tracker
 
     def clean(self) -> None:
-        """Begin to delete what another setting has left behind. Where no tracker uses it."""
+        """Begin to delete what another setting stored, where no tracker uses it."""
         if self.remembers and (self._cleaning is None or self._cleaning.done()):
             self._cleaning = asyncio.get_running_loop().create_task(self._clean())
 
@@ -192,7 +214,7 @@ class TrackerHome:
                 raise PersistenceFailedError(f"{self._path}: snapshots are still registered")
 
     def _on_answer(self) -> None:
-        """The tracker has heard of something."""
+        """The tracker got an outcome."""
         self._answered.set()
         self.pump()
         self._on_change()

@@ -6,24 +6,88 @@ journal's own node lies in a tree of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
-from ackgate.broker.journal.recorded_settings import configured, opened, policies_of, settings_of
-from ackgate.broker.journal.writer import JournalWriter, limits_of
-from ackgate.persistence.delivery_journal import DeliveryJournal
-from ackgate.persistence.paths import delivery_journal_path
+from ackgate.broker.cluster.services import BrokerServices
+from ackgate.broker.journal.writer import JournalPace, JournalWriter, limits_of
+from ackgate.config.field import key_of
+from ackgate.config.settings import ROOMS
+from ackgate.dispatcher import KeyShared
+from ackgate.persistence.deliveries.details import Configured, MessageLedger, Opened, TopicPolicies
+from ackgate.persistence.deliveries.journal import DeliveryJournal
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.subscription import notes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ackgate.broker.cluster.policies import EffectivePolicies
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.topic import Topic
-    from ackgate.persistence.delivery_details import TopicPolicies
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire.wire_types import SubscriptionType
+    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.cursor import CursorSnapshot, Position
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
+    from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
+    from ackgate.subscription.notes import Note
+
+
+class JournalServices(BrokerServices, Protocol):
+    """What a journal needs of its broker."""
+
+    @property
+    def journal_pace(self) -> JournalPace:
+        """Bounds the time that all journals take."""
+
+    @property
+    def clock_us(self) -> Callable[[], int]:
+        """Microseconds since 1970."""
+
+
+class JournaledTopic(Protocol):
+    """What a journal needs of its topic."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def parts(self) -> JournalServices: ...
+
+    @property
+    def ledger(self) -> ManagedLedger[Any]: ...
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        """Delayed delivery as it holds here."""
+
+    @property
+    def pauses_on_ack_state(self) -> bool:
+        """Whether its gates may shut."""
+
+
+class JournaledConsumer(Protocol):
+    """A consumer, as its events name it."""
+
+    @property
+    def label(self) -> str:
+        """Unique among the consumers of a subscription."""
+
+    @property
+    def type(self) -> SubscriptionType:
+        """The type that it subscribed with."""
 
 
 class TopicJournaling:
     """Whether a topic has a journal, and its life."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: JournaledTopic) -> None:
         self._topic = topic
         self._writer: JournalWriter | None = None
         self._settings: dict[str, str] = {}
@@ -35,7 +99,7 @@ class TopicJournaling:
         return delivery_journal_path(name.tenant, name.namespace, name.local_name)
 
     def begin(self) -> TopicJournal | None:
-        """The topic's ledgers are open: what the journal is told by from now on; None: it is off."""
+        """The topic's ledgers are open: where notes go from now on; None: the journal is off."""
         topic = self._topic
         parts = topic.parts
         if not parts.settings.journal.delivery_journal_enabled:
@@ -102,3 +166,165 @@ class TopicJournaling:
             await self._writer.remove()
         elif await self._topic.parts.metadata.get(self._path) is not None:
             await (await self._open()).remove()
+
+
+# ---- Which settings the delivery journal records, with their values for one topic
+#
+# They are those that decide what is dispatched, when, and what of a cursor is kept: enough to do
+# the same again (the pipeline's job ``what-if``). Policies of the topic and its namespace are laid over
+# the settings that they are policies for. None of them is a secret.
+
+WHOLE_ROOMS: Final = ("cursor", "dispatcher", "delayed")
+
+OF_PERSISTENCE: Final = (
+    "managed_ledger_max_unacked_ranges_to_persist",
+    "managed_ledger_max_batch_deleted_index_to_persist",
+    "managed_ledger_max_unacked_ranges_to_persist_in_metadata_store",
+    "pending_nacks_max_bytes_to_persist",
+    "managed_cursor_info_compression_type",
+    "managed_cursor_info_compression_threshold_in_bytes",
+    "max_entry_bytes",
+    "cursor_record_chunk_bytes",
+    "managed_ledger_default_mark_delete_rate_limit",
+    "ack_persist_linger_ms",
+    "managed_ledger_cursor_position_flush_seconds",
+    "ack_receipt_durability",
+    "ack_receipt_timeout_seconds",
+    "fallback_rate_limit",
+    "managed_ledger_cursor_max_entries_per_ledger",
+    "managed_ledger_cursor_rollover_time_in_seconds",
+    "cursor_deltas_per_snapshot_max",
+    "cursor_delta_bytes_per_snapshot_max",
+    "cursor_recovery_scan_entries_max",
+    "metadata_store_max_node_bytes",
+)
+
+KEYS: Final = frozenset(
+    (
+        *(key_of(name) for room in WHOLE_ROOMS for name in ROOMS[room].model_fields),
+        *map(key_of, OF_PERSISTENCE),
+    )
+)
+"""By their names in broker.conf."""
+
+
+def settings_of(topic: JournaledTopic) -> dict[str, str]:
+    """As they hold for the topic now, as texts of a broker.conf."""
+    delayed = topic.delayed_delivery
+    return {
+        **{key: text for key, text in topic.parts.settings.texts().items() if key in KEYS},
+        "dispatcherPauseOnAckStatePersistentEnabled": str(topic.pauses_on_ack_state).lower(),
+        "delayedDeliveryEnabled": str(delayed.is_active).lower(),
+        "delayedDeliveryTickTimeMillis": str(delayed.tick_ms),
+        "delayedDeliveryMaxDelayInMillis": str(delayed.max_delay_ms),
+    }
+
+
+def policies_of(topic: JournaledTopic) -> TopicPolicies:
+    """What holds for the topic and is no setting."""
+    backoff = topic.policies.redelivery_backoff()
+    return TopicPolicies(None if backoff is None else backoff.to_json())
+
+
+def opened(topic: JournaledTopic, settings: Mapping[str, str]) -> Opened:
+    """The topic as it was opened."""
+    entry_counts = topic.ledger.facts.entry_counts
+    return Opened(
+        dict(settings),
+        policies_of(topic),
+        tuple(
+            MessageLedger(
+                record.ledger_id, entry_counts[record.ledger_id], record.entry_count is None
+            )
+            for record in topic.ledger.ledger_records
+        ),
+    )
+
+
+def configured(
+    topic: JournaledTopic, before: Mapping[str, str], after: Mapping[str, str]
+) -> Configured:
+    """The settings that differ, and the policies."""
+    changed = {key: text for key, text in after.items() if before.get(key) != text}
+    return Configured(changed, policies_of(topic))
+
+
+# ---- What one subscription's notes are in the delivery journal of its topic
+#
+# The subscription machine makes the notes (`ackgate.subscription.notes`), the cursor's store reports
+# its attempts to write; both end up as events of the topic's journal, in the order in which they happened.
+
+
+class SubscriptionRecorder:
+    """Records one subscription. A `WriteWitness` of its store."""
+
+    __slots__ = ("_journal", "_name")
+
+    def __init__(self, journal: TopicJournal, name: str) -> None:
+        self._journal = journal
+        self._name = name
+
+    def subscribed(self, position: Position, *, is_durable: bool) -> None:
+        self._journal.note_subscribed(self._name, position, is_durable=is_durable)
+
+    def recovered(self, report: RecoveryReport, state: CursorSnapshot) -> None:
+        """The subscription was opened, in this state."""
+        self._journal.note_recovered(self._name, report, state)
+
+    def wrote(self, outcome: PersistOutcome) -> None:
+        self._journal.note_persisted(self._name, outcome)
+
+    def attempt_failed(
+        self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
+    ) -> None:
+        self._journal.note_persist_failed(self._name, where, version, error, failing_since_ms)
+
+    def record(self, made: Sequence[Note]) -> None:
+        """Record the notes, in order."""
+        for note in made:
+            self._record(note)
+
+    def _record(self, note: Note) -> None:
+        journal, name = self._journal, self._name
+        match note:
+            case notes.Dispatched(consumer, entries, counts, masks, is_replay):
+                journal.note_dispatched(
+                    name,
+                    consumer.label,
+                    [entry.position for entry in entries],
+                    [entry.message_count for entry in entries],
+                    redelivery_counts=counts,
+                    unacked_masks=masks,
+                    deliver_at_ms=[e.deliver_at_ms for e in entries] if is_replay else None,
+                )
+            case notes.Acked(consumer, positions, version, at_once):
+                journal.note_acked(name, _label(consumer), positions, version, at_once=at_once)
+            case notes.AckedMixed(consumer, whole, parts, version):
+                journal.note_acked_mixed(name, _label(consumer), whole, parts, version)
+            case notes.AckedThrough(consumer, through, mask, and_whole, version):
+                label = _label(consumer)
+                if and_whole is not None:
+                    journal.note_acked_through_batch(name, label, through, and_whole, version)
+                else:
+                    journal.note_acked_through(name, label, through, version, unacked_mask=mask)
+            case notes.ReceiptSent(consumer, version):
+                journal.note_receipt(name, consumer.label, version)
+            case notes.GivenBack(consumer, reason, spans, masks):
+                journal.note_nacked(name, consumer.label, reason, spans, masks)
+            case notes.Attached(consumer, kind):
+                is_out_of_order = isinstance(kind, KeyShared) and kind.allow_out_of_order
+                journal.note_consumer_added(
+                    name, consumer.label, consumer.type.spelling, is_out_of_order=is_out_of_order
+                )
+            case notes.Detached(consumer):
+                journal.note_consumer_removed(name, consumer.label)
+            case notes.Moved(move, version):
+                journal.note_reset(name, move, version)
+            case notes.GateEdge(is_open, reasons):
+                journal.note_gate(name, reasons, is_open=is_open)
+            case _:
+                assert_never(note)
+
+
+def _label(consumer: JournaledConsumer | None) -> str | None:
+    return None if consumer is None else consumer.label

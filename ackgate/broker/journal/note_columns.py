@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 import numpy as np
 
 from ackgate.broker.journal import notes as forms
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.delivery_columns import (
+from ackgate.persistence.deliveries.columns import (
     BLOB_COLUMNS,
     KINDS,
     TEXT_COLUMNS,
@@ -28,10 +27,11 @@ from ackgate.persistence.delivery_columns import (
     NumberColumn,
     WordColumn,
 )
-from ackgate.persistence.delivery_details import Acked, encode_detail
-from ackgate.persistence.envelope import Compression, Packing
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.planner import plan_snapshot
+from ackgate.persistence.deliveries.details import AckedCall, encode_detail
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Compression, Packing
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import plan_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -45,13 +45,12 @@ if TYPE_CHECKING:
         MixedAcksNote,
         NackedNote,
         Note,
-        PartialAck,
         PublishedNote,
         RowNote,
         WholeAcksNote,
     )
-    from ackgate.cursor.position import Position
-    from ackgate.cursor.snapshot import CursorSnapshot
+    from ackgate.cursor import CursorSnapshot, Position
+    from ackgate.subscription.notes import PartialAck
 
     Ints = NDArray[np.int64]
 
@@ -180,14 +179,12 @@ class _Block:
             self.number(name, rows[is_set], values[is_set])
 
     def text(self, name: str) -> _Words[str]:
-        """A column of text."""
         column = self._texts.get(name)
         if column is None:
             column = self._texts[name] = _Words(self.size)
         return column
 
     def blob(self, name: str) -> _Words[bytes]:
-        """A column of bytes."""
         column = self._blobs.get(name)
         if column is None:
             column = self._blobs[name] = _Words(self.size)
@@ -224,7 +221,7 @@ class _Block:
         self.number("entry_id", rows, flat[1::2])
 
     def columns(self, topic: str, first_sequence: int) -> EventColumns:
-        """All of them."""
+        """All columns."""
         all_set = np.ones(self.size, dtype=np.bool_)
         return EventColumns(
             topic=topic,
@@ -367,7 +364,7 @@ def _tell_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
 
 @lru_cache(maxsize=1_000)
 def _call_detail(entries: int, *, at_once: bool) -> str:
-    return encode_detail(Acked(entries, at_once))
+    return encode_detail(AckedCall(entries, at_once))
 
 
 def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows) -> None:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Mapping, Sequence
 
-    from ackgate.cursor.position import Position
-    from ackgate.cursor.unacked_entries import Span
-    from ackgate.persistence.delivery_columns import EventKind
+    from ackgate.cursor import Position, Span
+    from ackgate.persistence.deliveries.columns import EventKind
+    from ackgate.subscription.notes import PartialAck
 
 Column: TypeAlias = "array[int]"
 """Numbers of a note, by type code ``q``. They are put together while they are at hand anyway, in one
@@ -96,18 +96,6 @@ class WholeAcksNote(NamedTuple):
     at_once: bool
 
 
-class PartialAck(NamedTuple):
-    """A part of a batch that was acked; masks hold what is not."""
-
-    position: Position
-    mask: int
-    """As the client has it."""
-    before: int | None
-    """As the cursor had it before the call; None: it was not partly acked."""
-    was_acked: bool
-    """Whether the whole entry was acked before the call."""
-
-
 class MixedAcksNote(NamedTuple):
     """Whole entries and parts of batches that one call acked, in this order."""
 
@@ -122,7 +110,7 @@ class MixedAcksNote(NamedTuple):
 
 
 class NackedNote(NamedTuple):
-    """Entries that a consumer gave back, or left behind."""
+    """Entries that a consumer gave back, or had unacked when it closed."""
 
     form: int
     events: int

@@ -1,4 +1,4 @@
-"""The delivery journal of one open topic: what the event loop tells it, in a queue that is bounded.
+"""The delivery journal of one open topic: the notes of the event loop, in a bounded queue.
 
 Every `note_*` appends one tuple and returns: nothing is built, nothing waits. What does not fit is
 dropped and counted, and the journal says where::
@@ -28,10 +28,10 @@ from ackgate.broker.journal.notes import (
     RowNote,
     WholeAcksNote,
 )
-from ackgate.persistence.delivery_columns import EventKind
-from ackgate.persistence.delivery_details import (
+from ackgate.persistence.deliveries.columns import EventKind
+from ackgate.persistence.deliveries.details import (
     REASONS,
-    Acked,
+    AckedCall,
     ConsumerAdded,
     PersistFailed,
     Subscribed,
@@ -40,15 +40,13 @@ from ackgate.persistence.delivery_details import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ackgate.broker.entry import Entry
-    from ackgate.broker.journal.notes import Note, PartialAck
-    from ackgate.broker.producer import Producer
-    from ackgate.cursor.position import Position
-    from ackgate.cursor.snapshot import CursorSnapshot
-    from ackgate.cursor.unacked_entries import Span
-    from ackgate.persistence.delivery_details import Configured, Opened, Reset
-    from ackgate.persistence.outcome import PersistOutcome, PersistWhere, RecoveryReport
+    from ackgate.broker.journal.notes import Note
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.cursor import CursorMove, CursorSnapshot, Position, Span
+    from ackgate.persistence.deliveries.details import Configured, Opened
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
+    from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
+    from ackgate.subscription.notes import PartialAck
 
 
 UNKNOWN_TIME: Final = -1
@@ -56,12 +54,18 @@ UNKNOWN_TIME: Final = -1
 _INT64_MAX: Final = 2**63 - 1
 
 
+class NamedProducer(Protocol):
+    """A producer, as its entries' events name it."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Published(Protocol):
     """What is known of an entry between its coming and its receipt."""
 
     @property
-    def producer(self) -> Producer:
-        """Who sent it."""
+    def producer(self) -> NamedProducer: ...
 
     @property
     def publish_time_ms(self) -> int:
@@ -153,7 +157,7 @@ class TopicJournal:
         self._gap[0] += count
 
     def take(self, events_max: int) -> Taken | None:
-        """The oldest notes, of about so many events; None: there is none, and `wake` will tell."""
+        """The oldest notes, of about so many events; None: there is none; `wake` is called when there is."""
         taken: list[Note] = []
         events = 0
         notes = self._notes
@@ -222,7 +226,7 @@ class TopicJournal:
     # ---------------------------------------------------------------- messages
 
     def note_published(self, entries: Sequence[Entry], contexts: Sequence[Published]) -> None:
-        """Producers have receipts for these entries, which lie behind each other."""
+        """Producers have receipts for these entries, which follow each other."""
         names = [context.producer.name for context in contexts]
         keys = [context.key for context in contexts]
         self._append(
@@ -276,7 +280,7 @@ class TopicJournal:
         *,
         at_once: bool,
     ) -> None:
-        """One call has acked whole entries; `at_once` as in `Acked`."""
+        """One call has acked whole entries; `at_once` as in `AckedCall`."""
         count = len(positions)
         if not count:
             return
@@ -352,7 +356,7 @@ class TopicJournal:
             "ledger_id": before.ledger_id,
             "entry_id": before.entry_id,
             "is_cumulative": True,
-            "detail": Acked(entries=2),
+            "detail": AckedCall(entries=2),
         }
         whole = {
             **common,
@@ -371,7 +375,7 @@ class TopicJournal:
         spans: Sequence[Span],
         unacked_masks: Mapping[Position, int],
     ) -> None:
-        """A consumer gave these back ("asked"), or left them behind ("consumer_closed")."""
+        """A consumer gave these back ("asked"), or closed with them unacked ("consumer_closed")."""
         count = sum(span.stop - span.start for span in spans)
         if count:
             self._append(
@@ -390,7 +394,6 @@ class TopicJournal:
     # ---------------------------------------------------------------- subscriptions
 
     def note_subscribed(self, subscription: str, position: Position, *, is_durable: bool) -> None:
-        """A subscription was made."""
         self._row(
             EventKind.SUBSCRIBED,
             subscription=subscription,
@@ -398,7 +401,6 @@ class TopicJournal:
         )
 
     def note_unsubscribed(self, subscription: str) -> None:
-        """A subscription is gone."""
         self._row(EventKind.UNSUBSCRIBED, subscription=subscription)
 
     def note_recovered(
@@ -427,11 +429,9 @@ class TopicJournal:
         )
 
     def note_consumer_removed(self, subscription: str, consumer: str) -> None:
-        """A consumer has left."""
         self._row(EventKind.CONSUMER_REMOVED, subscription=subscription, consumer=consumer)
 
-    def note_reset(self, subscription: str, reset: Reset, version: int) -> None:
-        """A subscription was moved."""
+    def note_reset(self, subscription: str, reset: CursorMove, version: int) -> None:
         self._row(
             EventKind.RESET,
             subscription=subscription,
@@ -441,7 +441,7 @@ class TopicJournal:
         )
 
     def note_receipt(self, subscription: str, consumer: str, version: int) -> None:
-        """A consumer was told that its acks are durable."""
+        """A consumer got the receipt of its acks."""
         self._row(EventKind.RECEIPT, subscription=subscription, consumer=consumer, version=version)
 
     def note_gate(self, subscription: str, reasons: Iterable[str], *, is_open: bool) -> None:

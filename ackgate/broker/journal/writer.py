@@ -17,21 +17,66 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.journal.note_columns import columns_of_notes
 from ackgate.broker.journal.topic_journal import TopicJournal
 from ackgate.errors import AckGateError, OwnershipError, StorageError
-from ackgate.persistence.delivery_journal import DeliveryJournal, JournalLimits
-from ackgate.persistence.futures import resolve
+from ackgate.persistence.deliveries.journal import DeliveryJournal, JournalLimits
+from ackgate.persistence.system.futures import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ackgate.broker.journal.pace import JournalPace
     from ackgate.broker.journal.topic_journal import Taken
     from ackgate.config.journal import JournalSettings
+
+# ---- How much of the broker's time its delivery journals may take, all topics together
+#
+# Edge: the event loop's clock. Blocks are made in turns; one that took its maker `t` is followed by a
+# pause, so that no more than a share of the time goes into journals::
+#
+#     block  . . .  block  . . .  block         a share of a quarter: three times `t` of pause
+#     t      3 t    t      3 t
+#
+# What cannot be written in this time waits in the topics' queues, and beyond those it is dropped.
+
+SHARE_MAX: Final = 0.25
+"""Of the event loop's time."""
+
+OPENINGS_AT_ONCE_MAX: Final = 20
+"""Journals that are opened at the same time: nobody waits for them."""
+
+
+class JournalPace:
+    """Gives the journals their turns, one after the other."""
+
+    def __init__(self) -> None:
+        self.openings = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
+        self._turn = asyncio.Lock()
+        self._free_at = 0.0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Make a block inside, without awaiting anything."""
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            wait = self._free_at - loop.time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            began = loop.time()
+            try:
+                yield
+            finally:
+                self.took(loop.time() - began)
+
+    def took(self, seconds: float) -> None:
+        """A journal has had the loop for so long."""
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + seconds * (1 / SHARE_MAX - 1)
+
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +166,6 @@ class JournalWriter:
         )
 
     def configure(self, settings: JournalSettings) -> None:
-        """New settings."""
         self._settings = settings
         if self._journal is not None:
             self._journal.configure(limits_of(settings))
@@ -214,7 +258,7 @@ class JournalWriter:
         self._last_failure = str(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, or until `_hurry`."""
+        """Wait for the time, or until `_hurry` is set."""
         self._pausing = pausing = self._loop.create_future()
         timer = self._loop.call_later(seconds, resolve, pausing)
         try:

@@ -1,0 +1,1 @@
+"""Statistics of topics, subscriptions and consumers: taken once, frozen, rendered by others."""

@@ -9,22 +9,64 @@ and the forecast, which live in memory only, are None.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
-
-from ackgate.broker.stats.forecast import seconds_until_used_up
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.subscription import Subscription
-    from ackgate.cursor.stats import CursorStats
-    from ackgate.dispatcher.gate import GateStatistics
-    from ackgate.persistence.outcome import RecoveryReport
-    from ackgate.persistence.store_stats import CursorStoreStats
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.cursor import CursorStatistics
+    from ackgate.dispatcher import GateStatistics
+    from ackgate.persistence.cursors.store import CursorStore
+    from ackgate.persistence.records.outcome import CursorStoreStats, RecoveryReport
+
+# ---- In how many seconds will a headroom be used up, if it goes on shrinking as it did?
+#
+# The slope is that of the straight line closest to the samples (least squares): one burst of
+# acks does not turn the answer round. There is none while the headroom does not shrink, before enough
+# time has been watched, and beyond a day, where the rate says nothing any more.
+
+SPAN_MS_MIN: Final = 2_000
+"""Less than this was watched: no forecast."""
+
+FORECAST_SECONDS_MAX: Final = 86_400.0
+
+
+def seconds_until_used_up(samples: Sequence[tuple[int, float]]) -> float | None:
+    """`samples`: (time in ms, headroom), oldest first, the last one of now.
+
+    0.0 when nothing is left already; None when the rate allows no answer.
+    """
+    if not samples:
+        return None
+    now_ms, headroom = samples[-1]
+    if headroom <= 0:
+        return 0.0
+    if now_ms - samples[0][0] < SPAN_MS_MIN:
+        return None
+    shrinks_per_ms = -_slope(samples)
+    if shrinks_per_ms <= 0:
+        return None
+    seconds = headroom / shrinks_per_ms / 1000
+    return seconds if seconds <= FORECAST_SECONDS_MAX else None
+
+
+def _slope(samples: Sequence[tuple[int, float]]) -> float:
+    """Of the least-squares line, per ms. The times must not all be equal."""
+    origin_ms = samples[0][0]
+    count = len(samples)
+    time_mean = sum(at_ms - origin_ms for at_ms, _ in samples) / count
+    level_mean = sum(level for _, level in samples) / count
+    covariance = variance = 0.0
+    for at_ms, level in samples:
+        offset = at_ms - origin_ms - time_mean
+        covariance += offset * (level - level_mean)
+        variance += offset * offset
+    return covariance / variance
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class GateForecast:
     """What happens if the ranges go on growing as they did in the last minute.
 
     0.0: it has happened. None: the rate allows no answer.
@@ -50,12 +92,15 @@ class AckState:
     """Acked entries that the last write left out: they would come again after a crash."""
     batch_indexes_dropped: int
     """Partly acked entries that it left out."""
-    cursor: CursorStats
+    cursor: CursorStatistics
     gate: GateStatistics | None
     store: CursorStoreStats | None
     recovery: RecoveryReport | None
     """What opening the cursor found. None: of a reader, whose state is not kept."""
-    forecast: Forecast | None
+    forecast: GateForecast | None
+    is_gate_switched_on: bool | None = None
+    """Whether setting or policy have the gate on for the topic. `gate.is_enabled` is true only once a
+    consumer has shown the subscription to be Shared or Key_Shared. None: not known."""
 
 
 class Headroom(NamedTuple):
@@ -67,21 +112,21 @@ class Headroom(NamedTuple):
     """Ranges, before more than the limit exist."""
 
 
-def headroom_of(subscription: Subscription) -> Headroom:
+def headroom_of(subscription: SubscriptionDriver) -> Headroom:
     """The headroom now. O(ranges) where the gate is strict, else O(1)."""
-    gate, cursor = subscription.gate.settings, subscription.cursor
+    gate, cursor = subscription.core.gate.settings, subscription.cursor
     to_limit = gate.ranges_max + 1 - cursor.range_count
     if gate.is_strict and gate.enabled:
-        # The gate itself is told no more of the budget than the next read needs.
+        # The gate itself knows no more of the budget than the next read needs.
         return Headroom(cursor.entry_budget(gate.ranges_max), to_limit)
     return Headroom(to_limit, to_limit)
 
 
 def of_subscription(
-    subscription: Subscription, headrooms: Sequence[tuple[int, Headroom]]
+    subscription: SubscriptionDriver, headrooms: Sequence[tuple[int, Headroom]]
 ) -> AckState:
     """`headrooms`: (time in ms, headroom), oldest first, the last one of now."""
-    gate, store = subscription.gate.statistics(), subscription.store
+    gate, store = subscription.core.gate.statistics(), subscription.store
     if gate.is_strict and gate.is_enabled:
         gate = replace(gate, budget_entries=headrooms[-1][1].to_shut)
     outcome = store.outcome if store is not None else None
@@ -98,19 +143,26 @@ def of_subscription(
         batch_indexes_dropped=outcome.batch_indexes_dropped if outcome is not None else 0,
         cursor=subscription.cursor.statistics(),
         gate=gate,
-        store=store.statistics() if store is not None else None,
+        store=None if store is None else _store_stats(subscription, store),
         recovery=recovery,
         forecast=_forecast(gate, headrooms),
+        is_gate_switched_on=subscription.topic.pauses_on_ack_state,
     )
 
 
-def _forecast(gate: GateStatistics, headrooms: Sequence[tuple[int, Headroom]]) -> Forecast:
+def _store_stats(subscription: SubscriptionDriver, store: CursorStore) -> CursorStoreStats:
+    """The store's, with the receipts, which the subscription keeps."""
+    waiting = subscription.core.statistics().receipts_waiting
+    return replace(store.statistics(), receipts_waiting=waiting)
+
+
+def _forecast(gate: GateStatistics, headrooms: Sequence[tuple[int, Headroom]]) -> GateForecast:
     shuts_in: float | None = None
     if gate.is_enabled:
         shuts_in = 0.0
         if gate.is_open:
             shuts_in = seconds_until_used_up([(at, left.to_shut) for at, left in headrooms])
-    return Forecast(
+    return GateForecast(
         gate_shuts_in_seconds=shuts_in,
         limit_reached_in_seconds=seconds_until_used_up(
             [(at, left.to_limit) for at, left in headrooms]

@@ -8,19 +8,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ackgate.broker.delayed.statistics import DelayedStatistics, NackStatistics
 from ackgate.broker.delayed.tracker_status import DelayStatus
+from ackgate.subscription import HeldStatistics
 
 if TYPE_CHECKING:
-    from ackgate.broker.subscription import Subscription
-    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.dispatcher.buckets import BucketStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class NackStatistics:
+    """Entries of one subscription that were given back and wait for their backoff."""
+
+    pending: int = 0
+    """Entries that wait (a batch is one)."""
+    bytes: int = 0
+    """Memory they take."""
+    next_deadline_ms: int | None = None
+    """When the next is due, ms since 1970; in the past if it waits for consumers. None: none waits."""
+    persisted: int = 0
+    """Entries in the newest durable image, or the recovered one."""
+    dropped: int = 0
+    """Entries left out of it, to keep within `pendingNacksMaxBytesToPersist`: after a crash they come
+    again at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedState:
     """The held entries of one subscription."""
 
-    held: DelayedStatistics = field(default_factory=DelayedStatistics)
+    held: HeldStatistics = field(default_factory=HeldStatistics)
     nacks: NackStatistics = field(default_factory=NackStatistics)
     tracking: DelayStatus = field(default_factory=DelayStatus)
     buckets: BucketStatistics | None = None
@@ -40,11 +57,19 @@ class DelayedState:
         return ((why,) if why else ()) + (() if self.buckets is None else self.buckets.degraded)
 
 
-def delayed_state(subscription: Subscription) -> DelayedState:
+def delayed_state(subscription: SubscriptionDriver) -> DelayedState:
     """What it holds back now."""
+    held = subscription.core.statistics().held
+    kept = None if subscription.store is None else subscription.store.statistics()
     return DelayedState(
-        held=subscription.held.statistics(),
-        nacks=subscription.nack_statistics(),
+        held=held,
+        nacks=NackStatistics(
+            pending=held.held_nacks,
+            bytes=held.held_nack_bytes,
+            next_deadline_ms=held.nack_deadline_ms,
+            persisted=0 if kept is None else kept.nacks_persisted,
+            dropped=0 if kept is None else kept.nacks_dropped,
+        ),
         tracking=subscription.tracking.status,
         buckets=subscription.tracking.statistics(),
     )

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
 from ackgate.broker.stats.take import iso_time
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
 
 RANGES_TOLD_MAX: Final = 10_000
 """Ranges of one cursor in an answer (Pulsar prints all of them, megabytes if need be)."""
@@ -89,19 +89,19 @@ def _state(topic: Topic, *, has_current: bool) -> str:
     return "LedgerOpened" if has_current else "ClosedLedger"
 
 
-def _cursor_stats(subscription: Subscription) -> dict[str, Any]:
+def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
     cursor, store = subscription.cursor, subscription.store
     ledger_id = store.statistics().cursor_ledger_id if store is not None else None
     last_entry = store.statistics().cursor_ledger_last_entry if store is not None else -1
     is_waiting = _is_waiting(subscription)
-    dispatcher = subscription.dispatcher
-    replays = dispatcher.statistics().replay_entries if dispatcher is not None else 0
+    dispatch = subscription.core.statistics().dispatcher
+    replays = dispatch.replay_entries if dispatch is not None else 0
     return {
         "markDeletePosition": str(cursor.mark_delete),
         "readPosition": str(cursor.read_position),
         "waitingReadOp": is_waiting,
         "pendingReadOps": int(subscription.is_reading),
-        "messagesConsumedCounter": subscription.messages_acked,
+        "messagesConsumedCounter": subscription.core.counts.messages_acked,
         "cursorLedger": ledger_id if ledger_id is not None else -1,
         "cursorLedgerLastEntry": last_entry,
         "individuallyDeletedMessages": cursor.ranges_text(RANGES_TOLD_MAX),
@@ -115,14 +115,14 @@ def _cursor_stats(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _is_waiting(subscription: Subscription) -> bool:
+def _is_waiting(subscription: SubscriptionDriver) -> bool:
     """Whether it has consumers and nothing to read (Pulsar's cursor waits for entries then)."""
     last = subscription.topic.ledger.facts.last_confirmed
     return bool(subscription.consumers) and subscription.cursor.read_position > last
 
 
-def _entries_since_first_unacked(subscription: Subscription) -> int:
-    """Entries behind the mark-delete up to and including the read position, as Pulsar counts."""
+def _entries_since_first_unacked(subscription: SubscriptionDriver) -> int:
+    """Entries after the mark-delete up to and including the read position, as Pulsar counts."""
     cursor, facts = subscription.cursor, subscription.topic.ledger.facts
     ledger_id, entry_id = cursor.read_position
     return 1 + facts.count_between(cursor.mark_delete, Position(ledger_id, entry_id - 1))

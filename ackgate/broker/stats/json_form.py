@@ -1,7 +1,7 @@
 """Frozen statistics as JSON and back: one rule instead of a function per class.
 
 Pure. A dataclass or a named tuple is an object whose keys are its fields in Pulsar's camelCase;
-a `Position` is ``"ledger:entry"`` as Pulsar prints it; an enum is its value. `from_json` is told the
+a `Position` is ``"ledger:entry"`` as Pulsar prints it; an enum is its value. `from_json` takes the
 class and checks what it reads, because it comes from a socket.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import CorruptRecordError
 
 T = TypeVar("T")
@@ -116,17 +116,15 @@ def _is_named_tuple(kind: type) -> bool:
 def _named_types() -> dict[str, Any]:
     from ackgate.broker.stats.ack_state import AckState  # noqa: PLC0415 - for readers only
     from ackgate.broker.stats.delayed import DelayedState  # noqa: PLC0415
-    from ackgate.cursor.recovered import RecoveredStateReport  # noqa: PLC0415
-    from ackgate.cursor.stats import CursorStats  # noqa: PLC0415
-    from ackgate.dispatcher.gate import GateStatistics  # noqa: PLC0415
-    from ackgate.dispatcher.trackers.bucket_statistics import BucketStatistics  # noqa: PLC0415
-    from ackgate.persistence.outcome import PersistOutcome, RecoveryReport  # noqa: PLC0415
-    from ackgate.persistence.store_stats import CursorStoreStats  # noqa: PLC0415
+    from ackgate.cursor import CursorStatistics, RecoveredStateReport  # noqa: PLC0415
+    from ackgate.dispatcher import GateStatistics  # noqa: PLC0415
+    from ackgate.dispatcher.buckets import BucketStatistics  # noqa: PLC0415
+    from ackgate.persistence.records.outcome import CursorStoreStats, PersistOutcome, RecoveryReport  # noqa: PLC0415
 
     types_named = (
         AckState,
         BucketStatistics,
-        CursorStats,
+        CursorStatistics,
         CursorStoreStats,
         DelayedState,
         GateStatistics,

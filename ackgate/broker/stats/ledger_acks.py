@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ackgate.cursor.bitmap_runs import run_count
+from ackgate.cursor import run_count
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap
 
-    from ackgate.cursor.position import Position
+    from ackgate.cursor import Position
 
 FULL: Final = 1000
 """A cell in which everything is acked."""

@@ -1,27 +1,111 @@
 """Remembers how the counters of topics and their clients stood, so that rates can be told.
 
 Edge only in that it looks at live objects. The objects count, and know nothing of rates; samples
-are taken by the broker's upkeep and by whoever asks for statistics, and go with their object.
+are taken by the broker's upkeep and by requests for statistics, and go with their object.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ackgate.broker.stats.ack_state import Headroom, headroom_of
-from ackgate.broker.stats.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackgate.broker.consumer import Consumer
-    from ackgate.broker.producer import Producer
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
 
-    Counting: TypeAlias = Topic | Producer | Subscription | Consumer
+    Counting: TypeAlias = Topic | Producer | SubscriptionDriver | Consumer
+
+# ---- The last minute of some numbers, in a handful of samples: what rates and forecasts are made of
+#
+# The numbers are noted now and then; in between they cost nothing. Samples closer
+# than `SPACING_MS` are not taken, those older than `WINDOW_MS` go, and while nothing changes the last
+# one only moves, so that an idle subscription keeps two::
+#
+#     numbers   |            x----x                  window start
+#               |        x                               v
+#               |  x  x                            |--x--.-----x--x--> now
+#                                                  gone   kept (between two: a straight line)
+
+SPACING_MS: Final = 1_000
+"""At least this long between two samples: `--watch` may ask as often as it likes."""
+
+WINDOW_MS: Final = 60_000
+"""How far back a rate looks; Pulsar averages over its minute of statistics too."""
+
+RATE_SPAN_MS_MIN: Final = 200
+"""A rate over less time than this would be noise: it is 0."""
+
+
+class Sample(NamedTuple):
+    """Some numbers at one time."""
+
+    at_ms: int
+    numbers: tuple[float, ...]
+
+
+class History:
+    """Samples of one object's numbers, oldest first. At most one a second of the last minute."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples that are kept, oldest first."""
+        return tuple(self._samples)
+
+    def note(self, now_ms: int, numbers: tuple[float, ...]) -> None:
+        """The numbers are these now. Cheap; too early is ignored."""
+        samples = self._samples
+        if samples and now_ms - samples[-1].at_ms < SPACING_MS:
+            return
+        sample = Sample(now_ms, numbers)
+        if len(samples) > 1 and samples[-1].numbers == samples[-2].numbers == numbers:
+            samples[-1] = sample
+        else:
+            samples.append(sample)
+        # The newest sample before the window stays: the line from it enters the window.
+        while len(samples) > 1 and samples[1].at_ms <= now_ms - WINDOW_MS:
+            del samples[0]
+
+    def rates(self, now_ms: int, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """Growth per second of each number over the window, given what they are now."""
+        if not self._samples:
+            return (0.0,) * len(numbers)
+        base = self._at(max(now_ms - WINDOW_MS, self._samples[0].at_ms))
+        span_ms = now_ms - base.at_ms
+        if span_ms < RATE_SPAN_MS_MIN:
+            return (0.0,) * len(numbers)
+        return tuple(
+            (after - before) * 1000 / span_ms
+            for before, after in zip(base.numbers, numbers, strict=True)
+        )
+
+    def _at(self, at_ms: int) -> Sample:
+        """The numbers at a time within what is kept, on the line between two samples."""
+        before = self._samples[0]
+        for after in self._samples:
+            if after.at_ms > at_ms:
+                share = (at_ms - before.at_ms) / (after.at_ms - before.at_ms)
+                return Sample(
+                    at_ms,
+                    tuple(
+                        low + (high - low) * share
+                        for low, high in zip(before.numbers, after.numbers, strict=True)
+                    ),
+                )
+            before = after
+        return before
+
 
 SAMPLE_SECONDS: Final = 10.0
 """How often upkeep samples everything."""
@@ -51,7 +135,7 @@ class StatsSampler:
                 self._note(producer, producer_numbers(producer), now_ms)
             for subscription in topic.subscriptions.values():
                 self._note(subscription, subscription_numbers(subscription), now_ms)
-                for consumer in subscription.consumers.values():
+                for consumer in subscription.consumers:
                     self._note(consumer, consumer_numbers(consumer), now_ms)
 
     def rates(self, counting: Counting, numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -61,7 +145,7 @@ class StatsSampler:
         self._note(counting, numbers, now_ms)
         return rates
 
-    def headrooms(self, subscription: Subscription) -> list[tuple[int, Headroom]]:
+    def headrooms(self, subscription: SubscriptionDriver) -> list[tuple[int, Headroom]]:
         """The subscription's headroom over the last minute, the last one of now."""
         kept = [
             (sample.at_ms, Headroom(*map(int, sample.numbers[_HEADROOM])))
@@ -91,21 +175,23 @@ def producer_numbers(producer: Producer) -> tuple[float, ...]:
 
 def consumer_numbers(consumer: Consumer) -> tuple[float, ...]:
     """Messages out, bytes out, messages acked, messages redelivered."""
+    counts = consumer.subscription.counts_of(consumer)
     return (
-        consumer.messages_out,
+        counts.messages_out,
         consumer.bytes_out,
-        consumer.messages_acked,
-        consumer.messages_redelivered,
+        counts.messages_acked,
+        counts.messages_redelivered,
     )
 
 
-def subscription_numbers(subscription: Subscription) -> tuple[float, ...]:
+def subscription_numbers(subscription: SubscriptionDriver) -> tuple[float, ...]:
     """Messages out, bytes out, acked, redelivered, expired; then the `Headroom`."""
+    counts = subscription.core.counts
     return (
-        subscription.messages_out,
+        counts.messages_out,
         subscription.bytes_out,
-        subscription.messages_acked,
-        subscription.messages_redelivered,
-        subscription.moves.entries_expired,
+        counts.messages_acked,
+        counts.messages_redelivered,
+        subscription.core.entries_expired,
         *headroom_of(subscription),
     )

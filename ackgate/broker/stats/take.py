@@ -23,19 +23,21 @@ from ackgate.broker.stats.values import (
     SubscriptionStats,
     TopicStats,
 )
-from ackgate.broker.wire_types import AccessMode, SubscriptionType
-from ackgate.dispatcher.key_shared import KeySharedDispatcher
+from ackgate.broker.wire.wire_types import AccessMode, SubscriptionType
+from ackgate.dispatcher import KeyShared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.broker.consumer import Consumer
-    from ackgate.broker.producer import Producer
     from ackgate.broker.stats.sampler import StatsSampler
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.dispatcher import ConsumerStatistics
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.cursor import Position
+    from ackgate.dispatcher import ConsumerStatistics
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
 
 TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
     None: "None",
@@ -118,23 +120,22 @@ def topic_stats(
 
 
 def subscription_stats(
-    subscription: Subscription, sampler: StatsSampler, *, earliest_ms: int = 0
+    subscription: SubscriptionDriver, sampler: StatsSampler, *, earliest_ms: int = 0
 ) -> SubscriptionStats:
     """One subscription with its consumers and its ack state."""
-    cursor, dispatcher = subscription.cursor, subscription.dispatcher
-    numbers = subscription_numbers(subscription)
+    core, cursor = subscription.core, subscription.cursor
+    known = core.statistics()
+    dispatch, counts = known.dispatcher, known.total
     rate_out, throughput_out, ack_rate, redeliver_rate, expire_rate, *_ = sampler.rates(
-        subscription, numbers
+        subscription, subscription_numbers(subscription)
     )
-    known = dispatcher.statistics() if dispatcher is not None else None
-    seen = {consumer.consumer: consumer for consumer in known.consumers} if known else {}
     consumers = tuple(
-        _consumer_stats(consumer, seen[key], sampler)
-        for key, consumer in subscription.consumers.items()
-        if key in seen
+        _consumer_stats(consumer, seen, sampler)
+        for consumer in subscription.consumers
+        if (seen := core.dispatch_of(consumer)) is not None
     )
-    active = known.active_consumer if known else None
-    policy = dispatcher.policy if isinstance(dispatcher, KeySharedDispatcher) else None
+    active = core.active_consumer
+    policy = known.kind if isinstance(known.kind, KeyShared) else None
     store = subscription.store
     delayed = delayed_state(subscription)
     return SubscriptionStats(
@@ -145,31 +146,33 @@ def subscription_stats(
         msg_rate_redeliver=redeliver_rate,
         message_ack_rate=ack_rate,
         msg_rate_expired=expire_rate,
-        msg_out_counter=subscription.messages_out,
+        msg_out_counter=counts.messages_out,
         bytes_out_counter=subscription.bytes_out,
         msg_backlog=cursor.backlog_entries,
         msg_backlog_no_delayed=max(0, cursor.backlog_entries - delayed.held.delayed_entries),
         msg_delayed=delayed.held.delayed_entries,
         delayed_message_index_size_in_bytes=delayed.held.delayed_bytes,
-        backlog_size=_backlog_bytes(subscription.topic, cursor.mark_delete),
+        backlog_size=_backlog_bytes(subscription.topic.ledger, cursor.mark_delete),
         earliest_msg_publish_time_in_backlog=earliest_ms,
-        unacked_messages=known.unacked_messages if known else 0,
-        msg_in_replay=known.replay_entries if known else 0,
-        blocked_subscription_on_unacked_msgs=bool(known and known.is_blocked_on_unacked_messages),
-        is_blocked_on_ack_state_persistent=not subscription.gate.is_open,
+        unacked_messages=dispatch.unacked_messages if dispatch else 0,
+        msg_in_replay=dispatch.replay_entries if dispatch else 0,
+        blocked_subscription_on_unacked_msgs=bool(
+            dispatch and dispatch.is_blocked_on_unacked_messages
+        ),
+        is_blocked_on_ack_state_persistent=not known.gate.is_open,
         active_consumer_name=(
-            (subscription.consumers[active].name if active in subscription.consumers else "")
+            (active.name if active is not None else "")
             if subscription.type in {SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER}
             else None
         ),
         key_shared_mode=policy.mode.name if policy is not None else None,
         allow_out_of_order_delivery=policy is not None and policy.allow_out_of_order,
-        total_msg_expired=subscription.moves.entries_expired,
-        last_expire_timestamp=subscription.moves.last_expired_ms,
-        last_consumed_flow_timestamp=subscription.last_flow_ms,
-        last_consumed_timestamp=subscription.last_sent_ms,
-        last_acked_timestamp=subscription.last_acked_ms,
-        last_mark_delete_advanced_timestamp=subscription.last_mark_delete_ms,
+        total_msg_expired=known.entries_expired,
+        last_expire_timestamp=known.last_expired_ms,
+        last_consumed_flow_timestamp=counts.last_flow_ms,
+        last_consumed_timestamp=counts.last_sent_ms,
+        last_acked_timestamp=counts.last_acked_ms,
+        last_mark_delete_advanced_timestamp=known.last_mark_delete_ms,
         non_contiguous_deleted_messages_ranges=cursor.range_count,
         non_contiguous_deleted_messages_ranges_serialized_size=cursor.byte_estimate,
         subscription_properties=dict(store.cursor_properties) if store is not None else {},
@@ -185,14 +188,14 @@ def iso_time(seconds: float) -> str:
     return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
-def _backlog_bytes(topic: Topic, mark_delete: Position) -> int:
+def _backlog_bytes(ledger: ManagedLedger[Entry], mark_delete: Position) -> int:
     """Bytes from the mark-delete on, acked or not, as Pulsar estimates them.
 
-    Whole ledgers, and of the mark-delete's own ledger the share behind it.
+    Whole ledgers, and of the mark-delete's own ledger the share after it.
     """
     total = 0
-    for record in topic.ledger.ledger_records:
-        entries = topic.ledger.facts.entry_count(record.ledger_id)
+    for record in ledger.ledger_records:
+        entries = ledger.facts.entry_count(record.ledger_id)
         if record.ledger_id > mark_delete.ledger_id:
             total += record.size_bytes
         elif record.ledger_id == mark_delete.ledger_id and entries:
@@ -206,6 +209,7 @@ def _consumer_stats(
     rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
         consumer, consumer_numbers(consumer)
     )
+    counts = consumer.subscription.counts_of(consumer)
     return ConsumerStats(
         consumer_name=consumer.name,
         address=f"/{consumer.session.peer}",
@@ -215,15 +219,15 @@ def _consumer_stats(
         msg_throughput_out=throughput_out,
         msg_rate_redeliver=redeliver_rate,
         message_ack_rate=ack_rate,
-        msg_out_counter=consumer.messages_out,
+        msg_out_counter=counts.messages_out,
         bytes_out_counter=consumer.bytes_out,
         available_permits=seen.permits,
         unacked_messages=seen.unacked_messages,
         avg_messages_per_entry=round(seen.messages_per_entry_average),
         blocked_consumer_on_unacked_msgs=seen.is_blocked_on_unacked_messages,
-        last_acked_timestamp=consumer.last_acked_ms,
-        last_consumed_timestamp=consumer.last_sent_ms,
-        last_consumed_flow_timestamp=consumer.last_flow_ms,
+        last_acked_timestamp=counts.last_acked_ms,
+        last_consumed_timestamp=counts.last_sent_ms,
+        last_consumed_flow_timestamp=counts.last_flow_ms,
         key_hash_range_arrays=seen.hash_ranges or None,
         metadata=dict(consumer.metadata),
     )

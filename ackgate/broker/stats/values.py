@@ -1,14 +1,16 @@
-"""What is told of topics, subscriptions, consumers and publishers.
+"""Statistics of topics, subscriptions, consumers and publishers.
 
-Pure, frozen. Fields carry Pulsar's names in snake case (``msgBacklog`` is `msg_backlog`), and mean
-what they mean there; rates are per second over the last minute, times ``*_timestamp`` are ms since
-1970 with 0 for never. `ack_state` and `delayed` are ours.
+Pure, frozen. Fields have Pulsar's names in snake case (``msgBacklog`` is `msg_backlog`) and Pulsar's
+meaning. Each is described once, here: for JSON, ``/metrics`` and the reference page. Rates are over the
+last minute. `ack_state` and `delayed` are ours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ackgate.broker.stats.described import statistic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,122 +23,209 @@ if TYPE_CHECKING:
 class ConsumerStats:
     """One consumer of a subscription."""
 
-    consumer_name: str
-    address: str
-    client_version: str
-    connected_since: str
-    msg_rate_out: float
-    msg_throughput_out: float
-    msg_rate_redeliver: float
-    message_ack_rate: float
-    msg_out_counter: int
-    bytes_out_counter: int
-    available_permits: int
-    unacked_messages: int
-    avg_messages_per_entry: int
-    blocked_consumer_on_unacked_msgs: bool
-    last_acked_timestamp: int
-    last_consumed_timestamp: int
-    last_consumed_flow_timestamp: int
-    key_hash_range_arrays: tuple[tuple[int, ...], ...] | None
-    """Key_Shared: (first, last) hash of each range it owns, both included."""
-    metadata: Mapping[str, str]
+    consumer_name: str = statistic("Its name")
+    address: str = statistic("The client's address")
+    client_version: str = statistic("What the client calls itself")
+    connected_since: str = statistic("When it connected", "ISO 8601")
+    msg_rate_out: float = statistic("Messages delivered", "per second")
+    msg_throughput_out: float = statistic("Bytes delivered", "per second")
+    msg_rate_redeliver: float = statistic("Messages delivered again", "per second")
+    message_ack_rate: float = statistic("Messages acked", "per second")
+    msg_out_counter: int = statistic("Messages delivered")
+    bytes_out_counter: int = statistic("Delivered", "bytes")
+    available_permits: int = statistic("Messages that the client still takes")
+    unacked_messages: int = statistic("Messages sent to it and not acked yet")
+    avg_messages_per_entry: int = statistic("Average messages of an entry")
+    blocked_consumer_on_unacked_msgs: bool = statistic(
+        "Whether too many unacked messages stop its deliveries"
+    )
+    last_acked_timestamp: int = statistic("Time of the last ack", "ms since 1970, 0 for never")
+    last_consumed_timestamp: int = statistic(
+        "Time of the last delivery", "ms since 1970, 0 for never"
+    )
+    last_consumed_flow_timestamp: int = statistic(
+        "Time of the last FLOW", "ms since 1970, 0 for never"
+    )
+    key_hash_range_arrays: tuple[tuple[int, ...], ...] | None = statistic(
+        "Key_Shared: the (first, last) hash of each range that it owns, both included"
+    )
+    metadata: Mapping[str, str] = statistic("What the client attached")
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherStats:
     """One producer of a topic."""
 
-    access_mode: str
-    producer_id: int
-    producer_name: str
-    address: str
-    client_version: str
-    connected_since: str
-    msg_rate_in: float
-    msg_throughput_in: float
-    average_msg_size: float
-    metadata: Mapping[str, str]
+    access_mode: str = statistic("Shared, Exclusive, WaitForExclusive or ExclusiveWithFencing")
+    producer_id: int = statistic("Its id on its connection")
+    producer_name: str = statistic("Its name")
+    address: str = statistic("The client's address")
+    client_version: str = statistic("What the client calls itself")
+    connected_since: str = statistic("When it connected", "ISO 8601")
+    msg_rate_in: float = statistic("Messages published", "per second")
+    msg_throughput_in: float = statistic("Bytes published", "per second")
+    average_msg_size: float = statistic("Average size of a published entry", "bytes")
+    metadata: Mapping[str, str] = statistic("What the client attached")
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
     """One subscription of a topic."""
 
-    type: str
-    """"None" before the first consumer."""
-    is_durable: bool
-    msg_rate_out: float
-    msg_throughput_out: float
-    msg_rate_redeliver: float
-    message_ack_rate: float
-    msg_rate_expired: float
-    msg_out_counter: int
-    bytes_out_counter: int
-    msg_backlog: int
-    """Entries not acked, as Pulsar counts it."""
-    msg_backlog_no_delayed: int
-    """Of these, the ones that do not wait for their delivery time."""
-    msg_delayed: int
-    """Entries that do."""
-    delayed_message_index_size_in_bytes: int
-    """Memory of their index."""
-    backlog_size: int
-    """Bytes from the mark-delete on."""
-    earliest_msg_publish_time_in_backlog: int
-    """0 unless asked for (``getEarliestTimeInBacklog=true``)."""
-    unacked_messages: int
-    """Sent to a consumer and not acked yet."""
-    msg_in_replay: int
-    """Entries that wait to be sent again."""
-    blocked_subscription_on_unacked_msgs: bool
-    is_blocked_on_ack_state_persistent: bool
-    """Whether the gate is shut. False whenever the feature is off."""
-    active_consumer_name: str | None
-    """Exclusive and Failover."""
-    key_shared_mode: str | None
-    allow_out_of_order_delivery: bool
-    total_msg_expired: int
-    last_expire_timestamp: int
-    last_consumed_flow_timestamp: int
-    last_consumed_timestamp: int
-    last_acked_timestamp: int
-    last_mark_delete_advanced_timestamp: int
-    non_contiguous_deleted_messages_ranges: int
-    non_contiguous_deleted_messages_ranges_serialized_size: int
-    subscription_properties: Mapping[str, str]
-    consumers: tuple[ConsumerStats, ...]
-    ack_state: AckState
-    delayed: DelayedState
+    type: str = statistic(
+        "Exclusive, Shared, Failover or Key_Shared; None before the first consumer"
+    )
+    is_durable: bool = statistic("False for a reader's")
+    msg_rate_out: float = statistic(
+        "Messages delivered", "per second", "pulsar_subscription_msg_rate_out"
+    )
+    msg_throughput_out: float = statistic(
+        "Bytes delivered", "per second", "pulsar_subscription_msg_throughput_out"
+    )
+    msg_rate_redeliver: float = statistic(
+        "Messages delivered again", "per second", "pulsar_subscription_msg_rate_redeliver"
+    )
+    message_ack_rate: float = statistic(
+        "Messages acked", "per second", "pulsar_subscription_msg_ack_rate"
+    )
+    msg_rate_expired: float = statistic(
+        "Messages expired", "per second", "pulsar_subscription_msg_rate_expired"
+    )
+    msg_out_counter: int = statistic("Messages delivered")
+    bytes_out_counter: int = statistic("Delivered", "bytes")
+    msg_backlog: int = statistic("Entries not acked", "", "pulsar_subscription_back_log")
+    msg_backlog_no_delayed: int = statistic(
+        "Entries not acked that do not wait for their delivery time",
+        "",
+        "pulsar_subscription_back_log_no_delayed",
+    )
+    msg_delayed: int = statistic(
+        "Entries that wait for their delivery time", "", "pulsar_subscription_delayed"
+    )
+    delayed_message_index_size_in_bytes: int = statistic(
+        "Memory of the index of delayed entries",
+        "bytes",
+        "pulsar_subscription_delayed_message_index_size_bytes",
+    )
+    backlog_size: int = statistic("Stored from the mark-delete position on", "bytes")
+    earliest_msg_publish_time_in_backlog: int = statistic(
+        "Publish time of the first unacked entry, if ?getEarliestTimeInBacklog=true asks for it",
+        "ms since 1970, else 0",
+    )
+    unacked_messages: int = statistic(
+        "Messages sent to consumers and not acked yet", "", "pulsar_subscription_unacked_messages"
+    )
+    msg_in_replay: int = statistic(
+        "Entries that wait to be sent again", "", "pulsar_subscription_in_replay"
+    )
+    blocked_subscription_on_unacked_msgs: bool = statistic(
+        "Whether too many unacked messages stop deliveries",
+        "",
+        "pulsar_subscription_blocked_on_unacked_messages",
+    )
+    is_blocked_on_ack_state_persistent: bool = statistic(
+        "Whether the gate is shut; false while the gate is off"
+    )
+    active_consumer_name: str | None = statistic(
+        "Exclusive and Failover: the consumer that receives"
+    )
+    key_shared_mode: str | None = statistic("AUTO_SPLIT or STICKY")
+    allow_out_of_order_delivery: bool = statistic(
+        "Key_Shared: whether keys may move before their acks"
+    )
+    total_msg_expired: int = statistic(
+        "Messages expired", "", "pulsar_subscription_total_msg_expired"
+    )
+    last_expire_timestamp: int = statistic(
+        "Time of the last expiry",
+        "ms since 1970, 0 for never",
+        "pulsar_subscription_last_expire_timestamp",
+    )
+    last_consumed_flow_timestamp: int = statistic(
+        "Time of the last FLOW",
+        "ms since 1970, 0 for never",
+        "pulsar_subscription_last_consumed_flow_timestamp",
+    )
+    last_consumed_timestamp: int = statistic(
+        "Time of the last delivery",
+        "ms since 1970, 0 for never",
+        "pulsar_subscription_last_consumed_timestamp",
+    )
+    last_acked_timestamp: int = statistic(
+        "Time of the last ack",
+        "ms since 1970, 0 for never",
+        "pulsar_subscription_last_acked_timestamp",
+    )
+    last_mark_delete_advanced_timestamp: int = statistic(
+        "Time of the last advance of the mark-delete position",
+        "ms since 1970, 0 for never",
+        "pulsar_subscription_last_mark_delete_advanced_timestamp",
+    )
+    non_contiguous_deleted_messages_ranges: int = statistic(
+        "Ack ranges above the mark-delete position"
+    )
+    non_contiguous_deleted_messages_ranges_serialized_size: int = statistic(
+        "Size of these ranges when written", "bytes"
+    )
+    subscription_properties: Mapping[str, str] = statistic("What users attached")
+    consumers: tuple[ConsumerStats, ...] = statistic("Its consumers")
+    ack_state: AckState = statistic("Its ack state (ours)")
+    delayed: DelayedState = statistic("Its delayed and negatively acked entries (ours)")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
     """One topic, or one partition."""
 
-    msg_rate_in: float
-    msg_throughput_in: float
-    msg_rate_out: float
-    msg_throughput_out: float
-    bytes_in_counter: int
-    msg_in_counter: int
-    bytes_out_counter: int
-    msg_out_counter: int
-    average_msg_size: float
-    storage_size: int
-    backlog_size: int
-    earliest_msg_publish_time_in_backlogs: int
-    waiting_publishers: int
-    deduplication_status: str
-    non_contiguous_deleted_messages_ranges: int
-    non_contiguous_deleted_messages_ranges_serialized_size: int
-    delayed_message_index_size_in_bytes: int
-    delayed_index_is_shared: bool
-    """One index for all subscriptions; what is told of its buckets is told with each of them. Ours."""
-    delayed_messages_cancelled: int
-    """Messages that were cancelled and are still stored; acked for every subscription. Ours."""
-    delayed_messages_refused: int
-    """Publishes that were to wait longer than is allowed, since the topic was loaded. Ours."""
-    owner_broker: str
-    publishers: tuple[PublisherStats, ...]
-    subscriptions: Mapping[str, SubscriptionStats]
+    msg_rate_in: float = statistic("Messages published", "per second", "pulsar_rate_in")
+    msg_throughput_in: float = statistic("Bytes published", "per second", "pulsar_throughput_in")
+    msg_rate_out: float = statistic("Messages delivered", "per second", "pulsar_rate_out")
+    msg_throughput_out: float = statistic("Bytes delivered", "per second", "pulsar_throughput_out")
+    bytes_in_counter: int = statistic(
+        "Published since the topic was loaded", "bytes", "pulsar_in_bytes_total"
+    )
+    msg_in_counter: int = statistic(
+        "Messages published since the topic was loaded", "", "pulsar_in_messages_total"
+    )
+    bytes_out_counter: int = statistic(
+        "Delivered since the topic was loaded", "bytes", "pulsar_out_bytes_total"
+    )
+    msg_out_counter: int = statistic(
+        "Messages delivered since the topic was loaded", "", "pulsar_out_messages_total"
+    )
+    average_msg_size: float = statistic("Average size of a published entry", "bytes")
+    storage_size: int = statistic("Stored messages", "bytes", "pulsar_storage_size")
+    backlog_size: int = statistic(
+        "Stored messages from the oldest mark-delete position on",
+        "bytes",
+        "pulsar_storage_backlog_size",
+    )
+    earliest_msg_publish_time_in_backlogs: int = statistic(
+        "Publish time of the first unacked entry of any subscription, if asked for",
+        "ms since 1970, else 0",
+    )
+    waiting_publishers: int = statistic("Producers that wait for exclusive access")
+    deduplication_status: str = statistic("Enabled or Disabled")
+    non_contiguous_deleted_messages_ranges: int = statistic("Ack ranges of all subscriptions")
+    non_contiguous_deleted_messages_ranges_serialized_size: int = statistic(
+        "Size of these ranges when written", "bytes"
+    )
+    delayed_message_index_size_in_bytes: int = statistic(
+        "Memory of all indexes of delayed entries",
+        "bytes",
+        "pulsar_delayed_message_index_size_bytes",
+    )
+    delayed_index_is_shared: bool = statistic(
+        "Whether all subscriptions share one index, whose buckets then stand at each of them (ours)"
+    )
+    delayed_messages_cancelled: int = statistic(
+        "Cancelled messages that are still stored (ours)", "", "ackgate_delayed_cancelled"
+    )
+    delayed_messages_refused: int = statistic(
+        "Publishes with a longer delay than is allowed, since the topic was loaded (ours)",
+        "",
+        "pulsar_broker_topic_messages_delayed_rejected_total",
+    )
+    owner_broker: str = statistic("The broker that serves the topic")
+    publishers: tuple[PublisherStats, ...] = statistic("Its producers")
+    subscriptions: Mapping[str, SubscriptionStats] = statistic("Its subscriptions, by name")

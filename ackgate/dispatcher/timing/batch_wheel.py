@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ackgate.cursor.whole_numbers import whole_numbers
-from ackgate.dispatcher.timing.levels import SLOTS_PER_LEVEL_MAX, Levels
-from ackgate.dispatcher.timing.ticks import (
+from ackgate.cursor import checked_integers
+from ackgate.dispatcher.timing.levels import (
+    SLOTS_PER_LEVEL_MAX,
     TICK_MS_MAX,
+    Levels,
     between,
     deadline_ticks,
     now_tick,
@@ -106,7 +107,6 @@ class BatchWheel:
 
     @property
     def level_count(self) -> int:
-        """Levels made so far."""
         return self._levels.level_count
 
     @property
@@ -251,7 +251,7 @@ class BatchWheel:
     # -- places ---------------------------------------------------------------------------------
 
     def _checked(self, ids: ArrayLike) -> Numbers:
-        array_of_ids = whole_numbers(ids, "ids")
+        array_of_ids = checked_integers(ids, "ids")
         if array_of_ids.size:
             lowest, highest = int(array_of_ids.min()), int(array_of_ids.max())
             if lowest < 0 or highest >= self._ids_max:
@@ -323,7 +323,6 @@ class BatchWheel:
                 return
 
     def check(self) -> None:
-        """Assert every invariant. O(everything)."""
         self._levels.check()
         waiting = list(self._everything())
         free = self._free[: self._free_count].tolist()

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from ackgate.dispatcher.timing.ticks import between
+from ackgate.dispatcher.timing.levels import between
 from ackgate.dispatcher.timing.wheel import SLOTS_PER_LEVEL, TIMERS_MAX_PER_ADVANCE, TimingWheel
 from ackgate.errors import CallerError
 
@@ -38,7 +38,7 @@ PURGE_INTERVAL: Final = 1_000
 """Completed operations that a purge waits for, as in Kafka."""
 
 
-class Operation(Protocol):
+class DelayedOperation(Protocol):
     """Something that waits. It must not call the purgatory, nor change anything."""
 
     def try_complete(self) -> bool:
@@ -46,12 +46,12 @@ class Operation(Protocol):
         ...
 
 
-O = TypeVar("O", bound=Operation)
+O = TypeVar("O", bound=DelayedOperation)
 K = TypeVar("K", bound="Hashable")
 
 
 @dataclass(frozen=True, slots=True)
-class PurgatoryStats:
+class PurgatoryStatistics:
     """Counts of one purgatory."""
 
     size: int
@@ -117,9 +117,9 @@ class Purgatory(Generic[K, O]):
         return self._wheel.size
 
     @property
-    def stats(self) -> PurgatoryStats:
+    def stats(self) -> PurgatoryStatistics:
         """All counts. O(1)."""
-        return PurgatoryStats(
+        return PurgatoryStatistics(
             size=self._wheel.size,
             watched=self._watched,
             estimated_total=self._estimated_total,
@@ -246,7 +246,6 @@ class Purgatory(Generic[K, O]):
         return before - self._watched
 
     def check(self) -> None:
-        """Assert every invariant. O(everything)."""
         self._wheel.check()
         assert all(self._watchers.values()), "an empty list was kept"
         assert self._watched == sum(map(len, self._watchers.values()))

@@ -34,9 +34,13 @@ from ackgate.dispatcher.timing.levels import (
     ARRAY_MIN,
     CASCADE_MAX,
     SLOTS_PER_LEVEL_MAX,
+    TICK_MS_MAX,
     Levels,
+    between,
+    clipped,
+    now_tick,
+    whole,
 )
-from ackgate.dispatcher.timing.ticks import TICK_MS_MAX, between, clipped, now_tick, whole
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -198,7 +202,6 @@ class TimingWheel(Generic[T]):
         return self._items[timer & _PLACE_MASK] if self.is_live(timer) else None
 
     def live(self, timers: list[Timer]) -> list[Timer]:
-        """Those that are live."""
         own, items = self._timers, self._items
         return [
             timer
@@ -310,7 +313,6 @@ class TimingWheel(Generic[T]):
             self._cancelled_count -= 1
 
     def check(self) -> None:
-        """Assert every invariant. O(everything)."""
         self._levels.check()
         waiting = [*self._levels.everything(), *self._arrived, *self._due]
         assert len(waiting) == len(set(waiting)), "a place is used twice"

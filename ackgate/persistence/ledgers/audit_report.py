@@ -82,7 +82,6 @@ class AuditTotals:
     """Could not be looked at."""
 
     def add(self, audit: LedgerAudit, *, is_repair: bool) -> None:
-        """Count a ledger in."""
         self.ledgers += 1
         self.under_replicated_ledgers += not audit.is_whole and audit.error is None
         self.unmended_ledgers += not (audit.is_whole or (is_repair and audit.is_mended))

@@ -29,8 +29,8 @@ from ackgate.errors import (
     NoSuchLedgerError,
     StorageError,
 )
+from ackgate.persistence.bookies.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.audit_report import LedgerAudit
-from ackgate.persistence.ledgers.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.quorum import held_count
 from ackgate.persistence.ledgers.replication import FragmentFinding, plan_repair, spans
 from ackgate.persistence.ledgers.rewrite import rewrite
@@ -39,12 +39,12 @@ from ackgate.persistence.ports import DigestType, Fragment, LedgerState
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 
-    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.bookies.settings import AuditSettings
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
-    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
-    from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
+    from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.replication import FragmentSpan, Move
-    from ackgate.persistence.ledgers.settings import AuditSettings
     from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,6 @@ class Auditor:
         self._away_since: dict[str, float] = {}
 
     def configure(self, settings: AuditSettings) -> None:
-        """Go on with these."""
         self._settings = settings
         self._pace.bytes_per_second = settings.bytes_per_second
 

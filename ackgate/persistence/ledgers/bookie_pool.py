@@ -1,6 +1,8 @@
 """The bookies that a client has, by id.
 
-Edge. Knows which of them can be written, and tries those again that could not.
+Edge. Knows which of them can be written, and tries those again that could not. Ledgers are spread by
+turns: each new one begins one bookie further on. A bookie whose last write failed is taken only when
+the others do not suffice, and after it was tried.
 """
 
 from __future__ import annotations
@@ -8,12 +10,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError, NotEnoughBookiesError, StorageError
-from ackgate.persistence.ledgers.placement import choose_ensemble, choose_spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.bookies.bookie import Bookie
+
+
+def choose_ensemble(bookie_ids: Sequence[str], size: int, turn: int) -> tuple[str, ...] | None:
+    """`size` of these bookies, beginning at the turn's; None when there are not enough."""
+    if size > len(bookie_ids):
+        return None
+    start = turn % len(bookie_ids)
+    return tuple(bookie_ids[(start + i) % len(bookie_ids)] for i in range(size))
+
+
+def choose_spare(bookie_ids: Sequence[str], ensemble: Sequence[str], turn: int) -> str | None:
+    """One of these bookies that is not in the ensemble, beginning at the turn's."""
+    for i in range(len(bookie_ids)):
+        candidate = bookie_ids[(turn + i) % len(bookie_ids)]
+        if candidate not in ensemble:
+            return candidate
+    return None
 
 
 class BookiePool:

@@ -14,44 +14,53 @@ lock is taken: for tools beside a running broker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from typing import TYPE_CHECKING
 
-from ackgate.errors import CallerError, ClosedHandleError, StorageError
-from ackgate.persistence.ledgers.auditor import Auditor
-from ackgate.persistence.ledgers.bookie_opening import BookieOpener, distinct
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ClosedHandleError,
+    CorruptRecordError,
+    LedgerGivenUpError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from ackgate.persistence.bookies.register import LedgerOrigin, Mark
+from ackgate.persistence.bookies.settings import AuditSettings, LedgerClientSettings
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
+from ackgate.persistence.ledgers.catalog import LedgerCatalog, PasswordCheck, encode_metadata
+from ackgate.persistence.ledgers.ensemble_change import take_in
 from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
-from ackgate.persistence.ledgers.io_lane import ThreadLane
-from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
-from ackgate.persistence.ledgers.ledger_password import PasswordCheck
-from ackgate.persistence.ledgers.ledger_recovery import LedgerRecovery
+from ackgate.persistence.ledgers.opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ledgers.reader import BookieLedgerReader, confirmed_of
-from ackgate.persistence.ledgers.settings import AuditSettings, LedgerClientSettings
+from ackgate.persistence.ledgers.recovery import LedgerRecovery
 from ackgate.persistence.ledgers.writer import BookieLedgerWriter
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerState
+from ackgate.persistence.system.io_lane import ThreadLane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from ackgate.persistence.ledgers.bookie import Bookie
-    from ackgate.persistence.ledgers.bookie_opening import AbsentBookies
-    from ackgate.persistence.ledgers.disk import Disk
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.settings import BookieSettings
+    from ackgate.persistence.ledgers.auditor import Auditor
+    from ackgate.persistence.ledgers.catalog import CatalogEntry
     from ackgate.persistence.ledgers.entry_reads import BadCopy
-    from ackgate.persistence.ledgers.io_lane import IoLane
-    from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry
-    from ackgate.persistence.ledgers.settings import BookieSettings
+    from ackgate.persistence.ledgers.opening import AbsentBookies
     from ackgate.persistence.ports import LedgerOptions, MetadataStore
+    from ackgate.persistence.system.disk import Disk
+    from ackgate.persistence.system.io_lane import IoLane
 
 logger = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -102,11 +111,14 @@ class BookieLedgerClient:
         random_bytes: Callable[[int], bytes] = os.urandom,
         absent: AbsentBookies | None = None,
         marks: Mapping[str, bytes] | None = None,
+        run: int = -1,
     ) -> None:
         """`absent`: bookies that may come later. They are the client's too.
 
         `marks` go into the custom metadata of every ledger that is made here.
         """
+        self.run = run
+        """Number of this start among all on the metadata store; bookies remember the highest."""
         self._marks = dict(marks or {})
         self._pool = BookiePool(bookies)
         self._absent = absent
@@ -155,9 +167,46 @@ class BookieLedgerClient:
             custom_metadata={**options.custom_metadata, **self._marks},
         )
         password = PasswordCheck.of(options.password, self._random_bytes)
-        entry = await self._catalog.create(metadata, password)
+        await self._begin(metadata, password)
+        try:
+            entry = await self._catalog.create(metadata, password)
+        except AckGateError:
+            await self._give_back(metadata)
+            raise
         reads = self._reads(entry, options.password)
         return BookieLedgerWriter(entry, self._catalog, self._pool, reads, self._settings)
+
+    async def _begin(self, metadata: LedgerMetadata, password: PasswordCheck) -> None:
+        """Its bookies keep what the ledger is. Raises `ConfigurationError`: one has it already."""
+        ledger_id = metadata.ledger_id
+        origin = LedgerOrigin(ledger_id, encode_metadata(metadata, password))
+        mark = Mark(max(self._catalog.issued_below, ledger_id + 1), self.run)
+        bookies = self._bookies_of(metadata)
+        results = await asyncio.gather(
+            *(bookie.begin(origin, mark) for bookie in bookies), return_exceptions=True
+        )
+        refusals = [r for r in results if isinstance(r, BaseException)]
+        for refusal in refusals:
+            if isinstance(refusal, StorageError):
+                logger.warning("ledger %d: what it is is not kept yet: %s", ledger_id, refusal)
+                continue
+            await asyncio.gather(
+                *(
+                    bookie.give_back(ledger_id)
+                    for bookie, result in zip(bookies, results, strict=True)
+                    if result is None
+                ),
+                return_exceptions=True,
+            )
+            raise refusal
+
+    async def _give_back(self, metadata: LedgerMetadata) -> None:
+        given_back = (b.give_back(metadata.ledger_id) for b in self._bookies_of(metadata))
+        await asyncio.gather(*given_back, return_exceptions=True)
+
+    def _bookies_of(self, metadata: LedgerMetadata) -> list[Bookie]:
+        ensemble = metadata.fragments[-1].ensemble
+        return [bookie for i in ensemble if (bookie := self._pool.get(i)) is not None]
 
     async def _choose_ensemble(self, options: LedgerOptions) -> tuple[str, ...]:
         # BookKeeper's opportunistic striping: fewer bookies will do while some of ours are not well.
@@ -184,39 +233,78 @@ class BookieLedgerClient:
 
     async def delete(self, ledger_id: int) -> None:
         self._check_writable()
-        await self._catalog.remove(ledger_id)
-        await self._remove_files(ledger_id)
+        named = await self._catalog.give_up(ledger_id)
+        # What says that it was given up stays until no file of it is left anywhere.
+        if await self._remove_files(ledger_id) and all(map(self._pool.get, named)):
+            with contextlib.suppress(NoSuchLedgerError):
+                await self._catalog.remove(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         self._check_open()
         return (await self._catalog.read(ledger_id)).metadata
+
+    async def is_empty(self, ledger_id: int) -> bool:
+        self._check_open()
+        metadata = (await self._catalog.read(ledger_id)).metadata
+        if metadata.state is LedgerState.CLOSED:
+            return metadata.last_entry_id < 0
+        if not all(self._pool.get(each) for f in metadata.fragments for each in f.ensemble):
+            return False
+        found = await asyncio.gather(*(bookie.last_entries(ledger_id) for bookie in self._pool))
+        return not any(found)
 
     async def ledger_ids(self) -> list[int]:
         self._check_open()
         return await self._catalog.ledger_ids()
 
     async def delete_orphans(self) -> list[int]:
-        """Remove files of ledgers that have no metadata.
+        """Finish deletions that a crash, or a bookie that was away, has left unfinished.
 
-        A crash came between the two steps of a deletion, or brought files back. Returns the
-        ledgers.
+        Returns the ledgers. What has no metadata is left alone: nothing says that it was deleted.
         """
         self._check_writable()
-        # First what is stored, then what is known: a ledger is known before anything of it is stored.
-        stored: set[int] = set()
-        for bookie in self._pool:
+        unfinished = []
+        for ledger_id in await self._catalog.ledger_ids():
             try:
-                stored |= await bookie.ledger_ids()
-            except StorageError as error:
-                logger.warning("orphans on bookie %s are left: %s", bookie.bookie_id, error)
-        orphans = sorted(stored.difference(await self._catalog.ledger_ids()))
-        for ledger_id in orphans:
-            await self._remove_files(ledger_id)
-        return orphans
+                await self._catalog.read(ledger_id)
+            except LedgerGivenUpError:
+                unfinished.append(ledger_id)
+            except CorruptRecordError:
+                continue
+        for ledger_id in unfinished:
+            with contextlib.suppress(NoSuchLedgerError):
+                await self.delete(ledger_id)
+        return unfinished
+
+    async def keep_origins(self) -> int:
+        """Bookies that lack the origin of a ledger, or have a damaged one, get it from the metadata.
+
+        Returns how many were written. Ledgers of versions that kept no origins get theirs here, too.
+        """
+        self._check_writable()
+        kept = {bookie: await bookie.readable_origin_ids() for bookie in self._pool}
+        written = 0
+        for ledger_id in await self._catalog.ledger_ids():
+            if all(ledger_id in ids for ids in kept.values()):
+                continue
+            try:
+                entry = await self._catalog.read(ledger_id)
+            except (NoSuchLedgerError, CorruptRecordError):
+                continue
+            for bookie in self._bookies_of(entry.metadata):
+                if ledger_id not in kept.get(bookie, ()):
+                    written += 1
+                    await take_in(bookie, entry)
+        if written:
+            logger.warning("the origins of %d ledgers were missing, and are kept anew", written)
+        return written
 
     def auditor(self, settings: AuditSettings | None = None, *, password: bytes = b"") -> Auditor:
         """Who looks whether all copies of all ledgers are there and good, and mends what is not."""
         self._check_open()
+        # Whoever never audits does not wait for its import.
+        from ackgate.persistence.ledgers.auditor import Auditor  # noqa: PLC0415
+
         return Auditor(self._catalog, self._pool, settings or AuditSettings(), password=password)
 
     async def close(self) -> None:
@@ -227,13 +315,17 @@ class BookieLedgerClient:
                 await self._absent.close()
             await asyncio.gather(*(bookie.close() for bookie in self._pool))
 
-    async def _remove_files(self, ledger_id: int) -> None:
+    async def _remove_files(self, ledger_id: int) -> bool:
+        """Whether no bookie that is here has any of them."""
+        is_gone = True
         for bookie in self._pool:
             try:
                 await bookie.delete_ledger(ledger_id)
             except StorageError as error:
-                # Nothing refers to them any more; `delete_orphans` tries again.
+                # The next start tries again.
                 logger.warning("ledger %d: files not removed: %s", ledger_id, error)
+                is_gone = False
+        return is_gone
 
     def _reads(self, entry: CatalogEntry, password: bytes) -> EntryReads:
         ledger_id = entry.metadata.ledger_id

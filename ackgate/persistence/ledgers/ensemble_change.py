@@ -12,15 +12,17 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.errors import MetadataConflictError
+from ackgate.errors import MetadataConflictError, StorageError
+from ackgate.persistence.bookies.register import LedgerOrigin
+from ackgate.persistence.ledgers.catalog import encode_metadata
 from ackgate.persistence.ports import Fragment, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ackgate.persistence.ledgers.bookie import Bookie
+    from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
-    from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
+    from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,15 @@ async def change_ensemble(
         "ledger %d: from entry %d on it goes to %s", metadata.ledger_id, first, ", ".join(ensemble)
     )
     return EnsembleChange(replaced, spares)
+
+
+async def take_in(bookie: Bookie, entry: CatalogEntry) -> None:
+    """A bookie that gets entries of a ledger later in its life keeps what the ledger is."""
+    value = encode_metadata(entry.metadata, entry.password)
+    try:
+        await bookie.take_in(LedgerOrigin(entry.metadata.ledger_id, value))
+    except StorageError as error:
+        logger.warning("ledger %d: what it is is not kept: %s", entry.metadata.ledger_id, error)
 
 
 async def change_as_writer(

@@ -26,8 +26,8 @@ from ackgate.persistence.ports import LedgerEntry
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
+    from ackgate.persistence.bookies.entry_codec import Digest, StoredEntry
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
-    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
     from ackgate.persistence.ports import Fragment, LedgerMetadata
 
 logger = logging.getLogger(__name__)

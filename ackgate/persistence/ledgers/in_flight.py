@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ackgate.persistence.futures import fail_quietly
+from ackgate.persistence.system.futures import fail_quietly
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterator, Sequence
 
     from ackgate.errors import AckGateError
-    from ackgate.persistence.ledgers.entry_batch import EntryBatch
+    from ackgate.persistence.bookies.entry_batch import EntryBatch
 
 
 Ticket: TypeAlias = "tuple[int, asyncio.Future[None]]"
@@ -53,6 +53,7 @@ class AddsInFlight:
         "_payloads",
         "_tickets",
         "confirmed_bytes",
+        "in_flight_bytes",
         "last_add_confirmed",
         "next_entry_id",
     )
@@ -65,10 +66,11 @@ class AddsInFlight:
         self.last_add_confirmed = -1
         self.confirmed_bytes = 0
         """Payload bytes up to `last_add_confirmed`."""
+        self.in_flight_bytes = 0
+        """Payload bytes encoded and not yet confirmed."""
 
     @property
     def count(self) -> int:
-        """Entries not yet confirmed."""
         return self.next_entry_id - 1 - self.last_add_confirmed
 
     def gather(self, payloads: Sequence[bytes], durable: asyncio.Future[None]) -> int:
@@ -96,6 +98,7 @@ class AddsInFlight:
         if self._flights is None:
             self._flights = deque()
         self._flights.append(flight)
+        self.in_flight_bytes += flight.payload_bytes
 
     def flights(self) -> Iterator[Flight]:
         """Those in flight, first to last."""
@@ -112,6 +115,7 @@ class AddsInFlight:
             flight = flights.popleft()
             self.last_add_confirmed = flight.last_entry_id
             self.confirmed_bytes += flight.payload_bytes
+            self.in_flight_bytes -= flight.payload_bytes
             for _, durable in flight.tickets:
                 if not durable.done():
                     durable.set_result(None)
@@ -121,6 +125,7 @@ class AddsInFlight:
     def fail(self, error: AckGateError) -> None:
         """Fail all of them; their ids stay used."""
         flights, self._flights = self._flights, None
+        self.in_flight_bytes = 0
         gathered = self.take_gathered()
         tickets = [ticket for flight in flights or () for ticket in flight.tickets]
         for _, durable in tickets + (gathered.tickets if gathered else []):

@@ -17,7 +17,14 @@ entry up to that number *which belongs there* is synced there.
 
 from __future__ import annotations
 
+from itertools import compress, cycle
+from typing import TYPE_CHECKING
+
 from ackgate.errors import ConfigurationError
+from ackgate.persistence.bookies.entry_codec import PARTS_PER_ENTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 ENSEMBLE_SIZE_MAX = 64
 """More bookies than one ledger ever needs; bounds the work per group commit."""
@@ -53,6 +60,18 @@ def held_count(place: int, first: int, last: int, ensemble_size: int, write_quor
     )
 
 
+def parts_of_place(
+    parts: list[bytes], first_entry_id: int, place: int, ensemble_size: int, write_quorum: int
+) -> bytes:
+    """Join those pieces whose entries belong on the bookie at this place of the ensemble."""
+    mask = [
+        holds(place, first_entry_id + i, ensemble_size, write_quorum)
+        for i in range(ensemble_size)
+        for _ in range(PARTS_PER_ENTRY)
+    ]
+    return b"".join(compress(parts, cycle(mask)))
+
+
 class ConfirmedBorder:
     """Works out up to where the ack quorum has synced."""
 
@@ -72,8 +91,20 @@ class ConfirmedBorder:
         """Another bookie stands at this place now; it begins behind the last add confirmed."""
         self._synced[place] = last_add_confirmed
 
-    def border(self) -> int:
-        """Every entry up to this one has its ack quorum; the one behind it has not (or was not sent)."""
+    def border(self, awaited: Collection[int] = ()) -> int:
+        """Every entry up to this one has its ack quorum; the one behind it has not (or was not sent).
+
+        `awaited`: places that have to have theirs, too.
+        """
+        border = self._quorum_border()
+        for place in awaited:
+            missing = self._synced[place] + 1
+            while not holds(place, missing, self._ensemble_size, self._write_quorum):
+                missing += 1
+            border = min(border, missing - 1)
+        return border
+
+    def _quorum_border(self) -> int:
         size, write, ack = self._ensemble_size, self._write_quorum, self._ack_quorum
         if size == 1:
             return self._synced[0]

@@ -15,8 +15,8 @@ from ackgate.persistence.ledgers.entry_reads import Confirmed
 from ackgate.persistence.ports import LedgerState
 
 if TYPE_CHECKING:
+    from ackgate.persistence.ledgers.catalog import LedgerCatalog
     from ackgate.persistence.ledgers.entry_reads import EntryReads
-    from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata
 
 

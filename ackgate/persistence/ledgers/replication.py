@@ -136,7 +136,6 @@ class FragmentFinding:
     def begin(
         cls, metadata: LedgerMetadata, span: FragmentSpan, *, is_verified: bool
     ) -> FragmentFinding:
-        """Nothing looked at yet."""
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         copies = [
             CopyFinding(

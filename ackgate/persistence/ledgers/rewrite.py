@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ackgate.persistence.futures import fail, resolve
-from ackgate.persistence.ledgers.entry_batch import batch_of
+from ackgate.persistence.bookies.entry_batch import batch_of
+from ackgate.persistence.system.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.errors import AckGateError
-    from ackgate.persistence.ledgers.bookie import Bookie
-    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.entry_codec import StoredEntry
 
 
 async def rewrite(bookie: Bookie, entries: Sequence[StoredEntry], fragment_id: int) -> None:
@@ -35,11 +35,9 @@ class _Rewrite:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def synced(self, last_entry_id: int) -> None:  # noqa: ARG002
-        """They are there."""
         resolve(self.done)
 
     def failed(self, error: AckGateError) -> None:
-        """They are not."""
         fail(self.done, error)
 
     def fenced(self) -> None:

@@ -14,6 +14,10 @@ is kept per entry.
                 fenced | below ack quorum | closed: tickets fail, and nothing more is taken
 
 A handle ends once, with one reason, and stays ended.
+
+A bookie takes a place of the ensemble for a while, and reports to that place, and only as long as it
+has it: a bookie that failed, was replaced and came back to another place still
+reports on what it was given before, and that must not count.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.errors import (
     AckGateError,
@@ -32,23 +36,80 @@ from ackgate.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.ledgers.ensemble_change import change_as_writer, change_ensemble
-from ackgate.persistence.ledgers.ensemble_place import EnsemblePlace
-from ackgate.persistence.ledgers.entry_batch import EntryBatch
-from ackgate.persistence.ledgers.entry_codec import EntryEncoder, parts_of_place
+from ackgate.persistence.bookies.entry_batch import EntryBatch
+from ackgate.persistence.bookies.entry_codec import EntryEncoder
+from ackgate.persistence.ledgers.ensemble_change import (
+    change_as_writer,
+    change_ensemble,
+    take_in,
+)
 from ackgate.persistence.ledgers.in_flight import AddsInFlight, Flight
-from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count
+from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count, parts_of_place
 from ackgate.persistence.ports import AppendTicket, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.settings import LedgerClientSettings
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
+    from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.entry_reads import EntryReads
     from ackgate.persistence.ledgers.in_flight import Ticket
-    from ackgate.persistence.ledgers.ledger_catalog import CatalogEntry, LedgerCatalog
-    from ackgate.persistence.ledgers.settings import LedgerClientSettings
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata
+
+
+class PlaceOwner(Protocol):
+    """The writer, as its places see it."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    def place_synced(self, place: int, last_entry_id: int) -> None:
+        """The bookie there has synced all that it was given up to this entry."""
+
+    def place_failed(self, place: int, error: AckGateError) -> None:
+        """The bookie there has failed."""
+
+    def place_fenced(self) -> None:
+        """Somebody else recovers the ledger."""
+
+
+class EnsemblePlace:
+    """Implements `AddSink` for a writer."""
+
+    __slots__ = ("_owner", "_place", "bookie", "ledger_id")
+
+    is_recovery = False
+
+    def __init__(self, owner: PlaceOwner, place: int, bookie: Bookie | None) -> None:
+        self._owner = owner
+        self._place = place
+        self.ledger_id = owner.ledger_id
+        self.bookie = bookie
+        """None: it failed, or is not here, and was not replaced."""
+
+    def add(self, batch: EntryBatch | None) -> None:
+        """Give entries to the bookie, if there is one and if any belong there."""
+        if batch is not None and self.bookie is not None:
+            self.bookie.add(batch, self)
+
+    def leave(self) -> None:
+        """Whatever the bookie reports from now on does not count."""
+        self.bookie = None
+
+    def synced(self, last_entry_id: int) -> None:
+        if self.bookie is not None:
+            self._owner.place_synced(self._place, last_entry_id)
+
+    def failed(self, error: AckGateError) -> None:
+        if self.bookie is not None:
+            self._owner.place_failed(self._place, error)
+
+    def fenced(self) -> None:
+        """See `AddSink`. Counts whoever says it."""
+        self._owner.place_fenced()
+
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +176,10 @@ class BookieLedgerWriter:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger's id."""
         return self._entry.metadata.ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry confirmed."""
         return self._adds.last_add_confirmed
 
     @property
@@ -162,11 +221,15 @@ class BookieLedgerWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether adds in flight are below the bound."""
-        return self._adds.count < self._settings.in_flight_adds_max
+        """Whether adds in flight are below the bounds."""
+        adds, settings = self._adds, self._settings
+        return (
+            adds.count < settings.in_flight_adds_max
+            and adds.in_flight_bytes < settings.in_flight_bytes_max
+        )
 
     async def wait_for_room(self) -> None:
-        """Return when adds in flight are below the bound."""
+        """Return when adds in flight are below the bounds."""
         while not self.has_room:
             await self._next_confirmed()
 
@@ -261,10 +324,21 @@ class BookieLedgerWriter:
     def _confirm(self) -> None:
         if self._change is None and self._adds.count:
             before = self._adds.last_add_confirmed
-            self._adds.confirm(self._border.border())
+            self._adds.confirm(self._border.border(self._places_behind()))
             if self._adds.last_add_confirmed != before:
                 self._changes_in_a_row = 0
                 self._give_room()
+
+    def _places_behind(self) -> Sequence[int]:
+        """Places whose bookie is too slow to go on without it: else what waits for it would grow."""
+        metadata = self._entry.metadata
+        if metadata.ack_quorum == metadata.write_quorum:
+            return ()
+        return [
+            number
+            for number, place in enumerate(self._places)
+            if place.bookie is not None and place.bookie.is_behind
+        ]
 
     def _give_room(self) -> None:
         if self._room is not None and self.has_room:
@@ -309,6 +383,7 @@ class BookieLedgerWriter:
         self._entry = change.entry
         first = self.last_add_confirmed + 1
         for place, spare in change.spares.items():
+            await take_in(spare, self._entry)
             self._places[place] = taken = EnsemblePlace(self, place, spare)
             self._lost.discard(place)
             self._border.replaced(place, self.last_add_confirmed)

@@ -23,9 +23,9 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
-from ackgate.persistence.futures import resolve
 from ackgate.persistence.metadata.kazoo_handler import KazooHandler
 from ackgate.persistence.ports import SessionState
+from ackgate.persistence.system.futures import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,6 @@ class KazooBridge:
     # ------------------------------------------------------------------ on the loop
 
     def start(self) -> None:
-        """Begin to connect."""
         self._client.start_async()
 
     def send(

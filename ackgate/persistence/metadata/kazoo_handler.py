@@ -62,11 +62,9 @@ class Answer:
         self.exception: BaseException | None = None
 
     def set(self, value: Any = None) -> None:  # noqa: ANN401
-        """It succeeded."""
         self._settle(value, None)
 
     def set_exception(self, exception: BaseException) -> None:
-        """It failed."""
         self._settle(None, exception)
 
     def rawlink(self, callback: Callable[[Answer], None]) -> None:
@@ -78,7 +76,6 @@ class Answer:
         callback(self)
 
     def ready(self) -> bool:
-        """Whether it is there."""
         return self._is_set
 
     def get(self) -> Any:  # noqa: ANN401
@@ -98,7 +95,7 @@ class Answer:
             callback(self)
 
 
-class Connection:
+class KazooConnection:
     """A connected socket that reads ahead and gathers what is to be sent."""
 
     def __init__(self, connected: socket.socket, *, first_answer_seconds_max: float) -> None:
@@ -120,11 +117,9 @@ class Connection:
         return _NEGOTIATED.unpack(self._head)[0] if len(self._head) == _NEGOTIATED.size else None
 
     def fileno(self) -> int:
-        """For polling."""
         return self._socket.fileno()
 
-    def setblocking(self, _: object) -> None:
-        """It never blocks."""
+    def setblocking(self, _: object) -> None: ...
 
     def pending(self) -> int:
         """Bytes that can be received without waiting; 1 for the end."""
@@ -137,7 +132,6 @@ class Connection:
         return chunk
 
     def fill(self) -> None:
-        """Read what is there."""
         try:
             received = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -206,7 +200,6 @@ class Wake:
         self._reader, self._writer = socket.socketpair()
 
     def fileno(self) -> int:
-        """For polling."""
         return self._reader.fileno()
 
     def pending(self) -> int:
@@ -214,7 +207,6 @@ class Wake:
         return self._count
 
     def send(self, data: bytes) -> int:
-        """One more. Never waits."""
         with self._lock:
             if self._count == 0:
                 self._writer.send(data)
@@ -222,21 +214,17 @@ class Wake:
         return len(data)
 
     def recv(self, _: int) -> bytes:
-        """One less. Never waits."""
         with self._lock:
             if self._count == 0:
                 return b""
             self._count -= 1
             return self._reader.recv(1) if self._count == 0 else b"\0"
 
-    def fill(self) -> None:
-        """Nothing to read ahead."""
+    def fill(self) -> None: ...
 
-    def flush(self, _: float) -> None:
-        """Nothing to send."""
+    def flush(self, _: float) -> None: ...
 
     def silent_in(self, _: float) -> float:
-        """Never."""
         return math.inf
 
     def close(self) -> None:
@@ -263,7 +251,7 @@ class KazooHandler:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._answers = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: KazooConnection | None = None
         self._wake: Wake | None = None
         self.problem = ""
         """Why the last attempt to connect failed."""
@@ -289,11 +277,9 @@ class KazooHandler:
 
     # ---------------------------------------------------------------- what kazoo calls
 
-    def start(self) -> None:
-        """There are no workers."""
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """There are no workers."""
+    def stop(self) -> None: ...
 
     def sleep_func(self, seconds: float) -> None:
         """Wait, or until given up."""
@@ -301,11 +287,11 @@ class KazooHandler:
 
     def select(
         self,
-        readers: list[Connection | Wake],
-        writers: list[Connection],
+        readers: list[KazooConnection | Wake],
+        writers: list[KazooConnection],
         _: object,
         timeout: float | None = None,
-    ) -> tuple[list[Connection | Wake], list[Connection], list[object]]:
+    ) -> tuple[list[KazooConnection | Wake], list[KazooConnection], list[object]]:
         """Who has something to receive. Sends what waits before it waits itself."""
         seconds = 60.0 if timeout is None else timeout
         if writers:
@@ -337,7 +323,7 @@ class KazooHandler:
 
     def create_connection(
         self, address: tuple[str, int], timeout: float, **_: object
-    ) -> Connection:
+    ) -> KazooConnection:
         """Connect. One silent server may not take the time in which another could be reached."""
         if self._over.is_set() or not self._is_wanted():
             raise GivenUpError
@@ -349,7 +335,7 @@ class KazooHandler:
             raise
         self.problem = f"{address[0]}:{address[1]}: connected, but no session was granted"
         with self._lock:
-            self._connection = Connection(
+            self._connection = KazooConnection(
                 connected, first_answer_seconds_max=self._connect_seconds_max
             )
             if self._over.is_set():
@@ -362,11 +348,9 @@ class KazooHandler:
         return self._wake, self._wake
 
     def event_object(self) -> threading.Event:
-        """An event."""
         return threading.Event()
 
     def lock_object(self) -> threading.Lock:
-        """A lock."""
         return threading.Lock()
 
     def rlock_object(self) -> Any:  # noqa: ANN401 - a factory's product has no public type
@@ -374,7 +358,6 @@ class KazooHandler:
         return threading.RLock()
 
     def async_result(self) -> Answer:
-        """An answer to come."""
         return Answer(self._answers)
 
     def spawn(self, run: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -21,7 +21,9 @@ from ackgate.errors import (
     SessionLostError,
     StoreSuspendedError,
 )
-from ackgate.persistence.metadata.rules import (
+from ackgate.persistence.metadata.watches import SessionListeners, Watches
+from ackgate.persistence.ports import NodeValue, SessionState, WatchEvent, WatchKind
+from ackgate.persistence.ports.node_rules import (
     MUST_NOT_EXIST,
     NODE_BYTES_MAX,
     check_path,
@@ -29,16 +31,12 @@ from ackgate.persistence.metadata.rules import (
     conflict,
     split,
 )
-from ackgate.persistence.metadata.session_listeners import SessionListeners
-from ackgate.persistence.metadata.watches import Watches
-from ackgate.persistence.ports import NodeValue, SessionState, WatchEvent, WatchKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -60,7 +58,6 @@ class MemoryTree:
         self._sessions: list[MemoryMetadataStore] = []
 
     def join(self, session: MemoryMetadataStore) -> None:
-        """A session begins."""
         self._sessions.append(session)
 
     def leave(self, session: MemoryMetadataStore) -> None:
@@ -130,18 +127,15 @@ class MemoryMetadataStore:
 
     @property
     def node_bytes_max(self) -> int:
-        """See `MetadataStore.node_bytes_max`."""
         return self._node_bytes_max
 
     @property
     def session_state(self) -> SessionState:
-        """See `MetadataStore.session_state`."""
         return self._state
 
     # ------------------------------------------------------------------ the port
 
     async def get(self, path: str) -> NodeValue | None:
-        """See `MetadataStore.get`."""
         self._check_usable()
         check_path(path)
         node = self._tree.find(path)
@@ -152,7 +146,6 @@ class MemoryMetadataStore:
         )
 
     async def put(self, path: str, value: bytes, *, expected_version: int | None) -> int:
-        """See `MetadataStore.put`."""
         self._check_usable()
         check_path(path)
         check_value(path, value, self._node_bytes_max)
@@ -171,7 +164,6 @@ class MemoryMetadataStore:
         return node.version
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """See `MetadataStore.create`."""
         self._check_usable()
         check_path(path)
         check_value(path, value, self._node_bytes_max)
@@ -180,7 +172,6 @@ class MemoryMetadataStore:
         self._add(path, value, owner=self if ephemeral else None)
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
-        """See `MetadataStore.delete`."""
         self._check_usable()
         check_path(path)
         node = self._tree.find(path)
@@ -193,7 +184,6 @@ class MemoryMetadataStore:
         self._tree.remove(path)
 
     async def children(self, path: str) -> list[str]:
-        """See `MetadataStore.children`."""
         self._check_usable()
         if path != "/":
             check_path(path)
@@ -201,15 +191,12 @@ class MemoryMetadataStore:
         return sorted(node.children) if node is not None else []
 
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
         return self._watches.add(path, on_event)
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
-        """See `MetadataStore.on_session_change`."""
         return self._listeners.add(on_change)
 
     async def renew(self) -> None:
-        """See `MetadataStore.renew`."""
         if self._is_closed:
             raise ClosedHandleError("the metadata store is closed")
         if self._state is SessionState.LOST:
@@ -217,7 +204,6 @@ class MemoryMetadataStore:
             self._change(SessionState.CONNECTED)
 
     async def close(self) -> None:
-        """See `MetadataStore.close`."""
         if not self._is_closed:
             self._is_closed = True
             self._watches.clear()

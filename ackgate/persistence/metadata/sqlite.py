@@ -5,18 +5,20 @@ asked for in one turn of the loop, or while a transaction was being committed, s
 
     loop    put  put  create  |         get  put  put  put      |
               \____|____/    |            \____|____|___/     |
-    worker                 [BEGIN ... COMMIT, fsync]         [BEGIN ... COMMIT, fsync]
+    worker                 [BEGIN ... log, sync, COMMIT]     [BEGIN ... log, sync, COMMIT]
                               |                                 |
     loop                   results, then watches             results, then watches
 
-A result is handed out only after the commit, reads too: nobody sees what may yet be lost. The
-journal is WAL with ``synchronous = FULL``. If a commit fails, every operation in it failed.
+A result is handed out only after the commit, reads too: nobody sees what may yet be lost. What
+makes a commit durable is a log of our own, whose records have checksums (`commit_log`); what becomes
+of damaged files is told in `sqlite_file`. If a commit fails, every operation in it failed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import queue
 import sqlite3
@@ -32,18 +34,18 @@ from ackgate.errors import (
     InternalError,
     MetadataStoreError,
 )
-from ackgate.persistence.futures import fail, resolve
 from ackgate.persistence.metadata.memory import wall_clock_ms
 from ackgate.persistence.metadata.node_table import NodeTable
-from ackgate.persistence.metadata.rules import NODE_BYTES_MAX, check_path, check_value
 from ackgate.persistence.metadata.sqlite_file import (
+    Database,
     SoleWriter,
     connect_reader,
-    connect_writer,
     translated,
 )
 from ackgate.persistence.metadata.watches import Watches
 from ackgate.persistence.ports import NodeValue, SessionState
+from ackgate.persistence.ports.node_rules import NODE_BYTES_MAX, check_path, check_value
+from ackgate.persistence.system.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import WatchEvent
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 OPERATIONS_PER_COMMIT_MAX: Final = 4096
 """Bounds how long the first operation of a transaction waits for the last."""
@@ -70,6 +74,15 @@ class _Answer(NamedTuple):
     error: BaseException | None
 
 
+class _Opened(NamedTuple):
+    """What the worker thread works on."""
+
+    connection: sqlite3.Connection
+    database: Database | None
+    """None: opened for reading."""
+    close: Callable[[], None]
+
+
 class SqliteMetadataStore:
     """The one session to a SQLite file. Implements `MetadataStore`. Make it with `open`."""
 
@@ -81,7 +94,10 @@ class SqliteMetadataStore:
         self._node_bytes_max = node_bytes_max
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._batches: queue.SimpleQueue[list[_Operation] | None] = queue.SimpleQueue()
+        self._work_queue: queue.SimpleQueue[list[_Operation] | asyncio.Future[bool] | None] = (
+            queue.SimpleQueue()
+        )
+        """Batches to commit, checkpoints that somebody awaits, and the end."""
         self._waiting: list[_Operation] = []
         self._is_committing = False
         self._is_sending = False
@@ -120,12 +136,10 @@ class SqliteMetadataStore:
 
     @property
     def node_bytes_max(self) -> int:
-        """See `MetadataStore.node_bytes_max`."""
         return self._node_bytes_max
 
     @property
     def session_state(self) -> SessionState:
-        """See `MetadataStore.session_state`."""
         return SessionState.CONNECTED if self._closing is None else SessionState.LOST
 
     @property
@@ -136,33 +150,27 @@ class SqliteMetadataStore:
     # ------------------------------------------------------------------ the port
 
     async def get(self, path: str) -> NodeValue | None:
-        """See `MetadataStore.get`."""
         check_path(path)
         return await self._submit(lambda table: table.get(path))
 
     async def put(self, path: str, value: bytes, *, expected_version: int | None) -> int:
-        """See `MetadataStore.put`."""
         self._check_write(path, value)
         return await self._submit(lambda table: table.put(path, value, expected_version))
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """See `MetadataStore.create`."""
         self._check_write(path, value)
         await self._submit(lambda table: table.create(path, value, ephemeral))
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
-        """See `MetadataStore.delete`."""
         self._check_write(path, b"")
         await self._submit(lambda table: table.delete(path, expected_version))
 
     async def children(self, path: str) -> list[str]:
-        """See `MetadataStore.children`."""
         if path != "/":
             check_path(path)
         return await self._submit(lambda table: table.children(path))
 
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
         return self._watches.add(path, on_event)
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
@@ -175,12 +183,19 @@ class SqliteMetadataStore:
         if self._closing is not None:
             raise ClosedHandleError(f"the metadata store {self._path} is closed")
 
+    async def checkpoint(self) -> bool:
+        """Bring the file itself up to date. False when a reader stands in the way, or the disk."""
+        if self._closing is not None:
+            raise ClosedHandleError(f"the metadata store {self._path} is closed")
+        done: asyncio.Future[bool] = self._loop.create_future()
+        self._work_queue.put(done)
+        return await done
+
     async def close(self) -> None:
-        """See `MetadataStore.close`."""
         if self._closing is None:
             self._closing = self._loop.create_future()
-            self._batches.put(self._waiting)
-            self._batches.put(None)
+            self._work_queue.put(self._waiting)
+            self._work_queue.put(None)
             self._waiting = []
             await asyncio.shield(self._ended)
             self._thread.join()
@@ -217,7 +232,7 @@ class SqliteMetadataStore:
         self._is_sending = False
         if self._waiting and not self._is_committing:
             self._is_committing = True
-            self._batches.put(self._waiting[:OPERATIONS_PER_COMMIT_MAX])
+            self._work_queue.put(self._waiting[:OPERATIONS_PER_COMMIT_MAX])
             del self._waiting[:OPERATIONS_PER_COMMIT_MAX]
 
     def _deliver(self, answers: list[_Answer], events: list[WatchEvent]) -> None:
@@ -239,15 +254,7 @@ class SqliteMetadataStore:
 
     def _work(self) -> None:
         try:
-            lock = None if self._is_read_only else SoleWriter(self._path)
-            try:
-                connection = (
-                    connect_reader(self._path) if lock is None else connect_writer(self._path)
-                )
-            except BaseException:
-                if lock is not None:
-                    lock.release()
-                raise
+            opened = self._open_reader() if self._is_read_only else self._open_writer()
         except (sqlite3.Error, OSError) as error:
             self._post(fail, self._opened, translated(self._path, error))
             return
@@ -255,61 +262,93 @@ class SqliteMetadataStore:
             self._post(fail, self._opened, error)
             return
         try:
-            self._serve(NodeTable(connection, self._clock_ms), connection)
+            self._serve(opened)
         finally:
-            connection.close()
-            if lock is not None:
-                lock.release()
+            opened.close()
             self._post(resolve, self._ended)
 
-    def _serve(self, table: NodeTable, connection: sqlite3.Connection) -> None:
-        if not self._is_read_only:
-            _, error = self._transact(connection, table.delete_ephemeral)
+    def _open_reader(self) -> _Opened:
+        connection = connect_reader(self._path)
+        return _Opened(connection, None, connection.close)
+
+    def _open_writer(self) -> _Opened:
+        lock = SoleWriter(self._path)
+        try:
+            database = Database.open(self._path)
+        except BaseException:
+            lock.release()
+            raise
+
+        def close() -> None:
+            database.close()
+            lock.release()
+
+        return _Opened(database.connection, database, close)
+
+    def _serve(self, opened: _Opened) -> None:
+        table = NodeTable(opened.connection, self._clock_ms)
+        if opened.database is not None:
+            _, error = self._transact(opened, table, table.delete_ephemeral)
             if error is not None:
                 self._post(fail, self._opened, error)
                 return
         self._post(resolve, self._opened)
-        while (batch := self._batches.get()) is not None:
-            if batch:
-                self._commit(connection, table, batch)
-        if not self._is_read_only:
-            self._transact(connection, table.delete_ephemeral)
+        while (work := self._work_queue.get()) is not None:
+            if isinstance(work, asyncio.Future):
+                self._post(resolve, work, self._checkpoint(opened))
+            elif work:
+                self._commit(opened, table, work)
+                if opened.database is not None and opened.database.is_checkpoint_due:
+                    self._checkpoint(opened)
+        if opened.database is not None:
+            self._transact(opened, table, table.delete_ephemeral)
 
-    def _commit(
-        self, connection: sqlite3.Connection, table: NodeTable, batch: list[_Operation]
-    ) -> None:
+    def _commit(self, opened: _Opened, table: NodeTable, batch: list[_Operation]) -> None:
         table.events = []
-        answers, error = self._transact(connection, partial(_run_all, batch, table))
+        answers, error = self._transact(opened, table, partial(_run_all, batch, table))
         if answers is None:
             self._post(self._deliver, [_Answer(o.done, None, error) for o in batch], [])
         else:
             self._post(self._deliver, answers, table.events)
 
     def _transact(
-        self, connection: sqlite3.Connection, run: Callable[[], T]
+        self, opened: _Opened, table: NodeTable, run: Callable[[], T]
     ) -> tuple[T | None, AckGateError | None]:
         """Run inside one transaction. Either everything is committed or nothing is."""
         try:
-            connection.execute("BEGIN" if self._is_read_only else "BEGIN IMMEDIATE")
-            result = run()
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
+            if opened.database is not None:
+                return opened.database.transact(table, run), None
+            return _read(opened.connection, run), None
+        except (sqlite3.Error, OSError) as error:
             failure: AckGateError = translated(self._path, error)
             failure.__cause__ = error
         except Exception as error:  # noqa: BLE001  # a bug, but the thread must outlive it
             failure = InternalError(f"{self._path}: {error!r}")
             failure.__cause__ = error
-        else:
-            return result, None
-        # SQLite may have rolled back by itself; the failure is reported in any case.
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
         return None, failure
+
+    def _checkpoint(self, opened: _Opened) -> bool:
+        if opened.database is None:
+            return False
+        try:
+            return opened.database.checkpoint()
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("%s: no checkpoint, tried again later: %s", self._path, error)
+            return False
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         # A closed loop raises: then nobody waits for an answer any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _read(connection: sqlite3.Connection, run: Callable[[], T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return run()
+    finally:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("COMMIT")
 
 
 def _run_all(batch: list[_Operation], table: NodeTable) -> list[_Answer]:

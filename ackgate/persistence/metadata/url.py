@@ -13,9 +13,10 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import ConfigurationError
+from ackgate.extras import named_extras
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.metadata.rules import NODE_BYTES_MAX
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence.ports.node_rules import NODE_BYTES_MAX
 
 if TYPE_CHECKING:
     from ackgate.persistence.metadata.session_options import SessionOptions
@@ -79,9 +80,10 @@ async def open_metadata_store(
             return MemoryMetadataStore(node_bytes_max=node_bytes_max)
         case MetadataScheme.ZOOKEEPER:
             # Half a tenth of a second that a broker without ZooKeeper starts sooner.
-            from ackgate.persistence.metadata.zookeeper import (  # noqa: PLC0415
-                ZooKeeperMetadataStore,
-            )
+            with named_extras():
+                from ackgate.persistence.metadata.zookeeper import (  # noqa: PLC0415
+                    ZooKeeperMetadataStore,
+                )
 
             return await ZooKeeperMetadataStore.open(
                 address, read_only=read_only, node_bytes_max=node_bytes_max, options=session

@@ -14,13 +14,16 @@ what this session has read, written, or been told of by a watch. Compare-and-set
 kazoo retries nothing: reads that a broken connection interrupted are asked again here, writes fail
 with `OutcomeUnknownError`. Values above the size guard are refused before they reach a server, which
 would answer by dropping the connection, and everything else that was under way on it.
+
+A connection string is ``host:port,host:port/root``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Self
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from kazoo import exceptions as zk
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -35,7 +38,12 @@ from ackgate.errors import (
     NoSuchNodeError,
     SessionLostError,
 )
-from ackgate.persistence.metadata.rules import (
+from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.metadata.zookeeper_requests import Requests
+from ackgate.persistence.metadata.zookeeper_session import ZooKeeperSession
+from ackgate.persistence.metadata.zookeeper_watches import ZooKeeperWatches
+from ackgate.persistence.ports import NodeValue, SessionState
+from ackgate.persistence.ports.node_rules import (
     MUST_NOT_EXIST,
     NODE_BYTES_MAX,
     check_path,
@@ -43,12 +51,6 @@ from ackgate.persistence.metadata.rules import (
     conflict,
     split,
 )
-from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper_address import parse_address
-from ackgate.persistence.metadata.zookeeper_requests import Requests
-from ackgate.persistence.metadata.zookeeper_session import ZooKeeperSession
-from ackgate.persistence.metadata.zookeeper_watches import ZooKeeperWatches
-from ackgate.persistence.ports import NodeValue, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,8 +58,66 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from ackgate.persistence.metadata.kazoo_handler import Answer
-    from ackgate.persistence.metadata.zookeeper_address import ZooKeeperAddress
     from ackgate.persistence.ports import WatchEvent
+
+
+PORT: Final = 2181
+"""ZooKeeper's own, for a host without one."""
+
+HOSTS_MAX: Final = 64
+"""More is a mistake in writing, not an ensemble."""
+
+ROOT_BYTES_MAX: Final = 1024
+"""The root comes before every path, and is no part of what the size guard allows for it."""
+
+_HOST: Final = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
+
+
+class ZooKeeperAddress(NamedTuple):
+    """Where the servers are, and below which node this store lives."""
+
+    hosts: tuple[str, ...]
+    """``host:port``, each with its port."""
+    root: str
+    """Empty, or an absolute path without a slash at the end."""
+
+    def __str__(self) -> str:
+        return ",".join(self.hosts) + self.root
+
+
+def parse_address(address: str) -> ZooKeeperAddress:
+    """Take the part after ``zk:`` apart. Raises `ConfigurationError` naming the whole URL."""
+    servers, slash, rest = address.partition("/")
+    try:
+        return ZooKeeperAddress(_hosts(servers), _root(slash + rest) if slash and rest else "")
+    except (ValueError, CallerError) as error:
+        raise ConfigurationError(
+            f"metadataStoreUrl {'zk:' + address!r}: {error}; it must read "
+            "zk:HOST:PORT[,HOST:PORT...][/ROOT]"
+        ) from None
+
+
+def _hosts(servers: str) -> tuple[str, ...]:
+    found = []
+    for server in servers.split(","):
+        match = _HOST.fullmatch(server.strip())
+        if match is None:
+            raise ValueError(f"{server.strip()!r} is no HOST:PORT")
+        port = int(match["port"] or PORT)
+        if not 0 < port < 65_536:
+            raise ValueError(f"{port} is no port")
+        found.append(f"{match['host']}:{port}")
+    if len(found) > HOSTS_MAX:
+        raise ValueError(f"{len(found)} hosts, at most {HOSTS_MAX} are taken")
+    return tuple(dict.fromkeys(found))
+
+
+def _root(root: str) -> str:
+    check_path(root)
+    if len(root.encode()) > ROOT_BYTES_MAX:
+        raise ValueError(f"the root is longer than {ROOT_BYTES_MAX} bytes")
+    return root
+
 
 logger = logging.getLogger(__name__)
 
@@ -126,17 +186,14 @@ class ZooKeeperMetadataStore:
 
     @property
     def node_bytes_max(self) -> int:
-        """See `MetadataStore.node_bytes_max`."""
         return self._node_bytes_max
 
     @property
     def session_state(self) -> SessionState:
-        """See `MetadataStore.session_state`."""
         return self._session.state
 
     @property
     def lease_until(self) -> float:
-        """See `MetadataStore.lease_until`."""
         return self._session.lease_until
 
     @property
@@ -147,7 +204,6 @@ class ZooKeeperMetadataStore:
     # ------------------------------------------------------------------ the port
 
     async def get(self, path: str) -> NodeValue | None:
-        """See `MetadataStore.get`."""
         check_path(path)
         full = self._root + path
         try:
@@ -161,7 +217,6 @@ class ZooKeeperMetadataStore:
         )
 
     async def put(self, path: str, value: bytes, *, expected_version: int | None) -> int:
-        """See `MetadataStore.put`."""
         self._check_write(path, value)
         try:
             if expected_version is None:
@@ -180,7 +235,6 @@ class ZooKeeperMetadataStore:
             raise self._failure(path, error) from error
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """See `MetadataStore.create`."""
         self._check_write(path, value)
         try:
             await self._create(path, bytes(value), ephemeral=ephemeral)
@@ -190,7 +244,6 @@ class ZooKeeperMetadataStore:
             raise self._failure(path, error) from error
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
-        """See `MetadataStore.delete`."""
         self._check_write(path, b"")
         full, version = self._root + path, _asked_version(expected_version)
         try:
@@ -205,7 +258,6 @@ class ZooKeeperMetadataStore:
             raise self._failure(path, error) from error
 
     async def children(self, path: str) -> list[str]:
-        """See `MetadataStore.children`."""
         if path != "/":
             check_path(path)
         full = self._full(path)
@@ -225,11 +277,9 @@ class ZooKeeperMetadataStore:
         return self._watches.watch(path, on_event)
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
-        """See `MetadataStore.on_session_change`."""
         return self._session.on_change(on_change)
 
     async def renew(self) -> None:
-        """See `MetadataStore.renew`."""
         async with self._renewing:
             self._check_open()
             if self._session.state is SessionState.LOST:

@@ -25,8 +25,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.persistence.metadata.rules import split
 from ackgate.persistence.ports import WatchEvent, WatchKind
+from ackgate.persistence.ports.node_rules import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,7 @@ class LookKind(enum.Enum):
     """The names of its children; sets a watch for their coming and going."""
 
 
-class Look(NamedTuple):
+class NodeLook(NamedTuple):
     """A request to make."""
 
     path: str
@@ -72,18 +72,17 @@ class TreeMirror:
 
     def __init__(self, *, ignored: Iterable[str] = ()) -> None:
         """Nodes at the paths in `ignored` are treated as if they were not there."""
-        self.looks: list[Look] = []
+        self.looks: list[NodeLook] = []
         """Requests to make, in order. Whoever makes them takes them out."""
         self.events: list[WatchEvent] = []
         """Changes to tell, in order. Whoever tells them takes them out."""
         self._ignored = frozenset(ignored)
         self._roots: dict[str, int] = {}
         self._nodes: dict[str, _Seen] = {}
-        self._unsettled: dict[str, set[Look]] = {}
+        self._unsettled: dict[str, set[NodeLook]] = {}
 
     @property
     def node_count(self) -> int:
-        """Nodes that are watched."""
         return len(self._nodes)
 
     @property
@@ -101,7 +100,7 @@ class TreeMirror:
         """Somebody watches a path and all below it."""
         self._roots[root] = self._roots.get(root, 0) + 1
         if self._roots[root] == 1 and not self._is_covered(root):
-            look = Look(root, LookKind.STAT)
+            look = NodeLook(root, LookKind.STAT)
             self._unsettled[root] = {look}
             self.looks.append(look)
 
@@ -116,7 +115,7 @@ class TreeMirror:
             del self._nodes[path]
         for other in self._roots:
             if _is_at_or_below(other, root) and not self._is_covered(other):
-                look = Look(other, LookKind.STAT)
+                look = NodeLook(other, LookKind.STAT)
                 self.looks.append(look)
                 if was_unsettled and other not in self._nodes:
                     self._unsettled[other] = {look}
@@ -125,9 +124,11 @@ class TreeMirror:
 
     def connected(self) -> None:
         """There is a connection, on which no watch is set yet."""
-        self.looks = [Look(root, LookKind.STAT) for root in self._roots if root not in self._nodes]
+        self.looks = [
+            NodeLook(root, LookKind.STAT) for root in self._roots if root not in self._nodes
+        ]
         for path in self._nodes:
-            self.looks += (Look(path, LookKind.STAT), Look(path, LookKind.LIST))
+            self.looks += (NodeLook(path, LookKind.STAT), NodeLook(path, LookKind.LIST))
 
     def lost(self) -> None:
         """The session is over: nothing is watched any more."""
@@ -143,22 +144,22 @@ class TreeMirror:
         match kind:
             case None:
                 if known:
-                    self.looks.append(Look(path, LookKind.LIST))
+                    self.looks.append(NodeLook(path, LookKind.LIST))
             case WatchKind.DELETED:
                 if known:
                     self._forget(path)
                 elif path in self._roots:
-                    self.looks.append(Look(path, LookKind.STAT))
+                    self.looks.append(NodeLook(path, LookKind.STAT))
             case WatchKind.CREATED if not known:
                 if path in self._roots:
                     self._adopt(path, self._baseline_of(path))
             case _:
                 if known:
-                    self.looks.append(Look(path, LookKind.STAT))
+                    self.looks.append(NodeLook(path, LookKind.STAT))
 
     def stat_seen(self, path: str, stat: Stat | None) -> None:
         """The answer to a look: the node is there, or is not."""
-        look = Look(path, LookKind.STAT)
+        look = NodeLook(path, LookKind.STAT)
         if stat is None:
             if path in self._nodes:
                 self._forget(path)
@@ -178,7 +179,7 @@ class TreeMirror:
                 self._compare(path, node, stat)
             if self._nodes.get(path) is node:
                 self._compare_children(path, node, names)
-        self._settle(Look(path, LookKind.LIST))
+        self._settle(NodeLook(path, LookKind.LIST))
 
     # ------------------------------------------------------------------ inside
 
@@ -210,9 +211,9 @@ class TreeMirror:
         parent = self._nodes.get(split(path)[0]) if path != "/" else None
         if parent is not None and parent.children is not None:
             parent.children.add(split(path)[1])
-        looks = [Look(path, LookKind.LIST)]
+        looks = [NodeLook(path, LookKind.LIST)]
         if stat is None:
-            looks.insert(0, Look(path, LookKind.STAT))
+            looks.insert(0, NodeLook(path, LookKind.STAT))
         self.looks += looks
         if baseline is not None and baseline in self._unsettled:
             self._unsettled[baseline].update(looks)
@@ -229,15 +230,15 @@ class TreeMirror:
         if parent is not None and parent.children is not None:
             parent.children.discard(split(path)[1])
         for kind in LookKind:
-            self._settle(Look(path, kind))
+            self._settle(NodeLook(path, kind))
         if path in self._roots:
-            self.looks.append(Look(path, LookKind.STAT))
+            self.looks.append(NodeLook(path, LookKind.STAT))
 
     def _tell(self, kind: WatchKind, path: str) -> None:
         if path != "/":
             self.events.append(WatchEvent(kind, path))
 
-    def _settle(self, look: Look) -> None:
+    def _settle(self, look: NodeLook) -> None:
         for root in [root for root, open_looks in self._unsettled.items() if look in open_looks]:
             self._unsettled[root].discard(look)
             if not self._unsettled[root]:

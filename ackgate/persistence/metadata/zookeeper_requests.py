@@ -75,7 +75,6 @@ class Request:
     sent_at: float = 0.0
 
     def succeed(self, value: Any) -> None:  # noqa: ANN401
-        """It has its answer."""
         if not self.done.done():
             if self.on_answer is None:
                 self.done.set_result(value)

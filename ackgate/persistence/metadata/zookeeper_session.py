@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import MetadataStoreError
 from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
-from ackgate.persistence.metadata.session_listeners import SessionListeners
+from ackgate.persistence.metadata.watches import SessionListeners
 from ackgate.persistence.ports import SessionState
 
 if TYPE_CHECKING:
@@ -65,7 +65,6 @@ class ZooKeeperSession:
 
     @property
     def lease_until(self) -> float:
-        """See `MetadataStore.lease_until`."""
         if self.state is SessionState.LOST:
             return -math.inf
         return self._requests.in_touch_at + self.timeout_ms / 1000
@@ -77,7 +76,6 @@ class ZooKeeperSession:
         return bridge.session_timeout_ms if bridge else self._options.session_timeout_ms
 
     def on_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:
-        """See `MetadataStore.on_session_change`."""
         return self._listeners.add(on_change)
 
     async def close(self, closed: AckGateError) -> None:

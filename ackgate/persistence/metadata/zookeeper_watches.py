@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kazoo.protocol.states import WatchedEvent
 
     from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
-    from ackgate.persistence.metadata.zookeeper_mirror import Look
+    from ackgate.persistence.metadata.zookeeper_mirror import NodeLook
     from ackgate.persistence.metadata.zookeeper_requests import Requests
     from ackgate.persistence.ports import WatchEvent
 
@@ -58,7 +58,6 @@ class ZooKeeperWatches:
         return self._mirror.is_unsettled_at(path)
 
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """See `MetadataStore.watch`."""
         cancel_telling = self._watches.add(path, on_event)
         self._mirror.add_root(path)
         session: int | None = self._sessions
@@ -112,7 +111,7 @@ class ZooKeeperWatches:
         if self._mirror.is_settled:
             self._requests.release()
 
-    def _request(self, bridge: KazooBridge, look: Look) -> None:
+    def _request(self, bridge: KazooBridge, look: NodeLook) -> None:
         full, watch = (self._root + look.path).rstrip("/") or "/", bridge.watch
         if look.kind is LookKind.STAT:
             send = lambda client: client.exists_async(full, watch=watch)  # noqa: E731
@@ -125,7 +124,7 @@ class ZooKeeperWatches:
     def _looked(
         self,
         bridge: KazooBridge,
-        look: Look,
+        look: NodeLook,
         found: Any,  # noqa: ANN401
         error: BaseException | None,
     ) -> None:
@@ -152,7 +151,7 @@ class ZooKeeperWatches:
                 return
         self._look()
 
-    def _look_again(self, bridge: KazooBridge, look: Look) -> None:
+    def _look_again(self, bridge: KazooBridge, look: NodeLook) -> None:
         if bridge is self._bridge:
             self._mirror.looks.append(look)
             self._look()

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ackgate.cursor.bitmap_runs import run_bounds
-from ackgate.persistence.records import DeltaRecord, SnapshotRecord
-from ackgate.persistence.recovery import StoredState, fold, newest
+from ackgate.cursor import run_bounds
+from ackgate.persistence.records.recovery import fold_records
 from ackgate.pipeline.readers.cursor_records import mask_bytes
-from ackgate.pipeline.tables import arrow_schema
+from ackgate.pipeline.schema.tables import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from ackgate.persistence.records import CursorRecord
-    from ackgate.pipeline.tables import Column
+    from ackgate.persistence.records.recovery import StoredState
+    from ackgate.persistence.records.values import CursorRecord, SnapshotRecord
+    from ackgate.pipeline.schema.tables import Column
 
 BATCH_ROWS: Final = 65_536
 
@@ -49,21 +49,11 @@ def state_of(
 ) -> StoredState | None:
     """The newest state of ledger and node that `at` lets pass; None: there is none so old.
 
-    `records` are those of the ledger, in order. The chain that counts is the newest snapshot and
-    the deltas behind it that link up, as at recovery.
+    `records` are those of the ledger, in order. What counts of them is what counts at recovery.
     """
-    snapshot: SnapshotRecord | None = None
-    deltas: list[DeltaRecord] = []
-    for record in records:
-        if not at.takes(record):
-            continue
-        if isinstance(record, SnapshotRecord):
-            snapshot, deltas = record, []
-        elif snapshot is not None and record.base == (deltas[-1] if deltas else snapshot).stamp:
-            deltas.append(record)
-    in_ledger = None if snapshot is None else fold(snapshot, deltas)
-    in_node = node if node is not None and at.takes(node.record) else None
-    return newest(in_ledger, in_node)
+    taken = (record for record in records if at.takes(record))
+    in_node = None if node is None or not at.takes(node.record) else node.record
+    return fold_records(taken, in_node).state()
 
 
 def state_rows(

@@ -1,4 +1,4 @@
-"""Rows of the table `cursor_records`: what was written of one cursor, as far as it is still there.
+"""Rows of the table `cursor_records`: the records of one cursor that still exist.
 
 Pure: from decoded records to Arrow.
 """
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ackgate.persistence.records import DeltaRecord, SnapshotRecord
-from ackgate.pipeline.tables import arrow_schema
+from ackgate.persistence.records.values import DeltaRecord, SnapshotRecord
+from ackgate.pipeline.schema.tables import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyroaring import BitMap
 
-    from ackgate.cursor.position import Position
-    from ackgate.persistence.records import CursorRecord
+    from ackgate.cursor import Position
+    from ackgate.persistence.records.values import CursorRecord
     from ackgate.pipeline.readers.stored_records import StoredRecord
-    from ackgate.pipeline.tables import Column
+    from ackgate.pipeline.schema.tables import Column
 
 BATCH_RECORDS: Final = 256
 """Records of one Arrow batch: with their bitmaps they may be large."""
@@ -73,6 +73,7 @@ def _fields(record: CursorRecord, names: Sequence[str]) -> dict[str, Any]:
         "owner_epoch": record.owner_epoch,
         "version": version,
         "base_version": record.base.version if isinstance(record, DeltaRecord) else None,
+        "base_snapshot_version": record.base_snapshot_version,
         "written_ms": record.written_ms,
         "mark_delete_ledger_id": record.mark_delete.ledger_id,
         "mark_delete_entry_id": record.mark_delete.entry_id,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecords:
-    """What is done about them, and those that were met."""
+    """How to treat damaged records, and those found so far."""
 
     on_corrupt: OnCorrupt = "fail"
     damages: list[Damage] = field(default_factory=list)

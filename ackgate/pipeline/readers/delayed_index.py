@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.bucket_codec import decode_entry
-from ackgate.persistence.bucket_records import NumberedSegment, SnapshotChunk
+from ackgate.persistence.buckets.codec import NumberedSegment, SnapshotChunk, decode_entry
 from ackgate.pipeline.readers.damaged_records import FAILING
-from ackgate.pipeline.tables import arrow_schema
+from ackgate.pipeline.schema.tables import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackgate.persistence.bucket_records import SnapshotMetadata
+    from ackgate.persistence.buckets.codec import SnapshotMetadata
     from ackgate.persistence.ports import LedgerEntry
     from ackgate.pipeline.readers.damaged_records import DamagedRecords
-    from ackgate.pipeline.tables import Column
+    from ackgate.pipeline.schema.tables import Column
 
 
 def stored_segments(

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.delivery_columns import KINDS
-from ackgate.persistence.delivery_events import decode_events
+from ackgate.persistence.deliveries.columns import KINDS
+from ackgate.persistence.deliveries.events import decode_events
 from ackgate.pipeline.readers.damaged_records import FAILING
-from ackgate.pipeline.tables import arrow_schema
+from ackgate.pipeline.schema.tables import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
 
-    from ackgate.persistence.delivery_columns import EventColumns, WordColumn
+    from ackgate.persistence.deliveries.columns import EventColumns, WordColumn
     from ackgate.persistence.ports import LedgerEntry
     from ackgate.pipeline.readers.damaged_records import DamagedRecords
-    from ackgate.pipeline.tables import Column
+    from ackgate.pipeline.schema.tables import Column
 
 _KIND_NAMES: Final = [kind.value for kind in KINDS]
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ackgate.persistence.hidden_cursors import HIDDEN_CURSORS
 from ackgate.persistence.ledger_owner import owner_of
+from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
 from ackgate.persistence.ports import LedgerState
-from ackgate.pipeline.tables import LEDGERS, arrow_schema
+from ackgate.pipeline.schema.tables import LEDGERS, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ackgate.persistence.ports import LedgerMetadata
+    from ackgate.pipeline.schema.tables import Column
     from ackgate.pipeline.storage.bookie_files import FoundFile, OpenBookies
-    from ackgate.pipeline.tables import Column
 
 BATCH_ROWS: Final = 4096
 

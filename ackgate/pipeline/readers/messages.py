@@ -13,23 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.message_columns import PROPERTIES, Spans, decode_message_spans
+from ackgate.persistence.messages.columns import PROPERTIES, Spans, decode_message_spans
+from ackgate.pipeline.schema.tables import arrow_schema
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.reading import read_range
-from ackgate.pipeline.tables import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from ackgate.persistence.message_columns import MessageColumns, Numbers
+    from ackgate.persistence.messages.columns import MessageColumns, Numbers
+    from ackgate.pipeline.schema.tables import Column
     from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
     from ackgate.pipeline.storage.reading import OnCorrupt
-    from ackgate.pipeline.tables import Column
 
     Flags = npt.NDArray[np.bool_]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.codec import decode_record
-from ackgate.persistence.records import ChunkRecord, CursorRecord
+from ackgate.persistence.records.codec import decode_record
+from ackgate.persistence.records.values import ChunkRecord, CursorRecord
 from ackgate.pipeline.readers.damaged_records import FAILING
 
 if TYPE_CHECKING:

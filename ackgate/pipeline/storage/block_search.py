@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.ledgers.avro_container import next_block, read_header
-from ackgate.persistence.ledgers.avro_long import LONG_BYTES_MAX, decode_long
+from ackgate.persistence.bookies.avro_container import (
+    LONG_BYTES_MAX,
+    decode_long,
+    next_block,
+    read_header,
+)
 
 if TYPE_CHECKING:
-    from ackgate.persistence.ledgers.avro_container import ContainerHeader
-    from ackgate.persistence.ledgers.disk import DiskFile
+    from ackgate.persistence.bookies.avro_container import ContainerHeader
+    from ackgate.persistence.system.disk import DiskFile
 
 _NEAR_BYTES: Final = 256 * 1024
 """Nearer than that a file is read on instead of looked into."""

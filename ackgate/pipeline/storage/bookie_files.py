@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import ConfigurationError, StorageError
-from ackgate.persistence.ledgers.entry_codec import CrcDigest
-from ackgate.persistence.ledgers.fragment_storage import FragmentStorage
-from ackgate.persistence.ledgers.journal_view import JournalView
-from ackgate.persistence.ledgers.layout import JOURNAL_DIRECTORY, LEDGERS_DIRECTORY
-from ackgate.persistence.ledgers.settings import BookieSettings
+from ackgate.persistence.bookies.entry_codec import CrcDigest
+from ackgate.persistence.bookies.fragment_storage import FragmentStorage
+from ackgate.persistence.bookies.journal_view import JournalView
+from ackgate.persistence.bookies.layout import JOURNAL_DIRECTORY, LEDGERS_DIRECTORY
+from ackgate.persistence.bookies.settings import BookieSettings
 from ackgate.persistence.ports import DigestType
 from ackgate.pipeline.storage.fragment_stream import FragmentStream
 from ackgate.pipeline.storage.remote_disk import place_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from ackgate.persistence.ledgers.disk import Disk, DiskFile
-    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.bookies.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.system.disk import Disk, DiskFile
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
 
@@ -37,7 +37,7 @@ _SETTINGS = BookieSettings(open_files_max=32)
 
 @contextlib.contextmanager
 def storage_errors(ledger_id: int) -> Iterator[None]:
-    """An `OSError` is told as a `StorageError` that names the ledger and the file."""
+    """Turns an `OSError` into a `StorageError` that names the ledger and the file."""
     try:
         yield
     except OSError as error:

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from google_crc32c import value as crc32c
 
-from ackgate.persistence.ledgers.avro_long import encode_long
-from ackgate.persistence.ledgers.entry_codec import CRC_BYTES
+from ackgate.persistence.bookies.avro_container import encode_long
+from ackgate.persistence.bookies.entry_codec import CRC_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.entry_codec import StoredEntry
 
     Ints = npt.NDArray[np.int64]
     Words = npt.NDArray[np.uint64]
     Sizes = npt.NDArray[np.uint8]
 
 PADDING: Final = bytes(64)
-"""Stands behind the bytes, so that numbers at their end can be measured eight bytes at a time."""
+"""Follows the bytes, so that numbers at their end can be measured eight bytes at a time."""
 
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
@@ -50,7 +50,7 @@ _ROOM: Final = 65_536
 """Places in the table of blocks and steps: few blocks with many entries would make it large."""
 
 _PAST_NUMBERS: Final = 16
-"""What is looked at behind an entry's numbers: the digest, and a word for the payload's length."""
+"""Bytes read after an entry's numbers: the digest, and a word for the payload's length."""
 
 
 class EntryColumns(NamedTuple):
@@ -91,7 +91,7 @@ def columns_of(entries: Sequence[StoredEntry]) -> EntryColumns:
 
 
 def columns_of_payloads(entry_ids: Ints, payloads: Sequence[bytes]) -> EntryColumns:
-    """Payloads put behind one another."""
+    """Payloads one after the other."""
     stops = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
     starts = np.zeros(len(payloads), np.int64)
     starts[1:] = stops[:-1]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
-from ackgate.persistence.ledgers.avro_container import read_header
+from ackgate.persistence.bookies.avro_container import read_header
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.remote_disk import place_of
 

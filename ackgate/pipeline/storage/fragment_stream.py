@@ -16,8 +16,8 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
-from ackgate.persistence.ledgers.avro_container import read_header, scan
-from ackgate.persistence.ledgers.entry_codec import CrcDigest, decode_entries
+from ackgate.persistence.bookies.avro_container import read_header, scan
+from ackgate.persistence.bookies.entry_codec import CrcDigest, decode_entries
 from ackgate.pipeline.storage.block_search import first_entry_at, offset_before
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.entry_columns import PADDING, columns_of, decode_side_by_side
@@ -25,9 +25,9 @@ from ackgate.pipeline.storage.entry_columns import PADDING, columns_of, decode_s
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackgate.persistence.ledgers.avro_container import Block
-    from ackgate.persistence.ledgers.disk import DiskFile
-    from ackgate.persistence.ledgers.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.bookies.avro_container import Block
+    from ackgate.persistence.bookies.entry_codec import Digest, StoredEntry
+    from ackgate.persistence.system.disk import DiskFile
     from ackgate.pipeline.storage.entry_columns import EntryColumns
 
 _GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -50,7 +50,7 @@ class FragmentStream:
         first: int = 0,
         last: int | None = None,
     ) -> None:
-        """`first`, `last`: what is before and behind these entries need not be read."""
+        """`first`, `last`: the entries to read; others may be skipped."""
         self._first = first
         self._stop = last
         self._file = file

@@ -1,4 +1,4 @@
-"""Which directory each bookie's files lie in, for whoever reads them: the driver and every worker.
+"""The directory of each bookie's files, for the driver and every worker.
 
 Edge: looks for ``bookie.json`` once, on the driver; what comes out of it is plain and can be pickled.
 Ledger metadata names bookies by id, and directories may have been moved or copied since: a bookie is
@@ -7,22 +7,19 @@ where its ``bookie.json`` is. A directory is a path of this machine or an addres
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.ledgers.layout import IDENTITY_FILE
-from ackgate.pipeline.data_addresses import shown_address
+from ackgate.persistence.bookies.identity import IDENTITY_BYTES_MAX, read_identity
+from ackgate.persistence.bookies.layout import IDENTITY_FILE
+from ackgate.pipeline.schema.addresses import shown_address
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ackgate.pipeline.storage.remote_disk import Place
-
-_FORMAT = 1
-_IDENTITY_BYTES_MAX = 4096
+    from ackgate.pipeline.storage.remote_disk import RemotePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +57,21 @@ def find_bookies(addresses: Iterable[str], *, password: bytes = b"") -> BookiePl
     return BookiePlaces(found, password)
 
 
-def _identity(place: Place) -> str | None:
-    path = place.path / IDENTITY_FILE
-    try:
-        file = place.disk.open_read(path)
+def _identity(place: RemotePlace) -> str | None:
+    def read(name: str) -> bytes | None:
+        path = place.path / name
         try:
-            text = file.read(0, _IDENTITY_BYTES_MAX)
+            file = place.disk.open_read(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+        try:
+            return file.read(0, IDENTITY_BYTES_MAX)
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
         finally:
             file.close()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
-    try:
-        stored = json.loads(text)
-        stored_format, bookie_id = stored["format"], stored["bookie_id"]
-    except (ValueError, KeyError, TypeError):
-        raise ConfigurationError(f"{path}: not a bookie's identity: {text[:80]!r}") from None
-    if stored_format != _FORMAT or not isinstance(bookie_id, str):
-        raise ConfigurationError(f"{path}: format {stored_format!r}; this version reads {_FORMAT}")
-    return bookie_id
+
+    identity = read_identity(place.path, read).identity
+    return None if identity is None else identity.bookie_id

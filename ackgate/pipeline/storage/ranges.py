@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.persistence.ledgers.ledger_password import PasswordCheck
+    from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.ports import Fragment, LedgerMetadata
 
 

@@ -28,7 +28,7 @@ from ackgate.pipeline.storage.entry_columns import columns_of_payloads, joined
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ackgate.persistence.ledgers.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.entry_codec import StoredEntry
     from ackgate.pipeline.storage.bookie_files import BookieFiles
     from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.fragment_stream import FragmentStream
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.ranges import EntryRange
 
 OnCorrupt = Literal["fail", "skip", "tell"]
-"""Skip leaves out what is damaged, but fails for what a later version wrote; tell leaves out both."""
+"""Skip leaves out damaged entries, but fails for those of a later version; tell leaves out both."""
 
 _FIRST_ENTRIES: Final = 1024
 _ENTRIES_MAX: Final = 16_384
@@ -54,7 +54,7 @@ def read_range(
     on_corrupt: OnCorrupt = "fail",
     damages: list[Damage] | None = None,
 ) -> Iterator[EntryColumns]:
-    """The range's entries. Whoever reads many ranges gives `OpenBookies`.
+    """The range's entries. For many ranges pass `OpenBookies`.
 
     `damages` gets every damaged place that was met, when the reading is over. Raises
     `NoSuchEntryError` (a `CorruptRecordError`) naming bookies, files and bytes, `UnknownFormatError`

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from ackgate.persistence.ledgers.disk import OsDisk
-from ackgate.pipeline.data_addresses import is_remote, joined, last_part, shown_address
+from ackgate.persistence.system.disk import OsDisk
+from ackgate.pipeline.schema.addresses import is_remote, joined, last_part, shown_address
 
 if TYPE_CHECKING:
-    from ackgate.persistence.ledgers.disk import Disk
+    from ackgate.persistence.system.disk import Disk
 
 _SEEK_BYTES: Final = 128 * 1024
 _STREAM_BYTES: Final = 4 * 1024 * 1024
 _NEAR_BYTES: Final = 1024 * 1024
-"""A read that begins so short behind the window goes on from it."""
+"""A read that begins this close after the window goes on from it."""
 
 _KEPT_BYTES: Final = 256 * 1024
 """Of the window before: a block's end is looked at before its middle."""
 
 
-class Place(NamedTuple):
+class RemotePlace(NamedTuple):
     """A directory, and the disk that it is on."""
 
     disk: Disk
@@ -35,11 +35,13 @@ class Place(NamedTuple):
     """Or a `RemotePath`, which knows as much of paths as readers of ledgers do."""
 
 
-def place_of(address: str) -> Place:
+def place_of(address: str) -> RemotePlace:
     """Where an address is: a path of this machine, or one that fsspec opens. Looks at nothing."""
     if is_remote(address):
-        return Place(cast("Disk", RemoteDisk()), cast("Path", RemotePath(address.rstrip("/"))))
-    return Place(OsDisk(), Path(address))
+        return RemotePlace(
+            cast("Disk", RemoteDisk()), cast("Path", RemotePath(address.rstrip("/")))
+        )
+    return RemotePlace(OsDisk(), Path(address))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def raw(
         connection.putrequest(method, path, skip_accept_encoding=True)
         if body is not None:
             connection.putheader("Content-Length", str(len(body)))
+            connection.putheader("Content-Type", "application/json")
         connection.endheaders(body)
         response = connection.getresponse()
         return response.status, response.read().decode(errors="replace")
@@ -126,7 +127,9 @@ def test_other_methods_and_bytes_that_are_not_text(broker: InProcessBroker) -> N
         b"{",
         b"[]",
         b"null",
-        b'"2"',
+        b'"2.0"',
+        b'"0x2"',
+        b'""',
         b"2.5",
         b"true",
         b"1e999",

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from ackgate.broker.delayed.cancel import POSITIONS_MAX
-from ackgate.broker.stats.stored import stored_stats
+from ackgate.commands.stats.stored import stored_stats
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 

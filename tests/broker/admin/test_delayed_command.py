@@ -10,7 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.broker.cli import main
+from ackgate.commands.cli import main
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually
 
@@ -113,7 +113,7 @@ def test_positions_from_a_file_and_many_of_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ackgate.broker.delayed_command.POSITIONS_AT_ONCE", 7)
+    monkeypatch.setattr("ackgate.commands.delayed_command.POSITIONS_AT_ONCE", 7)
     positions = published(pulsar_client, topic, 30)[:-1]
     file = tmp_path / "positions"
     file.write_text("# these\n\n" + "\n".join(f"{position}  # x" for position in positions[:25]))

@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 import pulsar
 import pytest
 
-from ackgate.broker.cli import main
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.commands.cli import main
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
+from tests.support.wire_client import RefusedError, WireClient
 
 SHARED = pulsar.ConsumerType.Shared
 TOPIC = "persistent://public/default/waits"

@@ -8,6 +8,7 @@ from functools import partial
 import pulsar
 import pytest
 
+from ackgate.commands.cli import main
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 
@@ -179,3 +180,22 @@ def test_the_forecast_follows_the_growth_of_ranges(
     assert 30 < seconds < 60
     assert state()["forecast"]["limitReachedInSeconds"] == seconds
     consumer.close()
+
+
+def test_before_the_first_consumer_it_is_said_that_the_setting_is_on(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.ask("PUT", "persistent/public/default/quiet/subscription/s")
+    told = ["stats", "quiet", "--url", broker.url]
+    assert main(told) == 0
+    assert "gate        off  limit 10 ranges" in capsys.readouterr().out
+    assert broker.ask("POST", f"{CONFIGURATION}/true").status == 200
+    try:
+        state = broker.get("persistent/public/default/quiet/stats")["subscriptions"]["s"][
+            "ackState"
+        ]
+        assert (state["isGateSwitchedOn"], state["gate"]["isEnabled"]) == (True, False)
+        assert main(told) == 0
+        assert "gate        on  limit 10 ranges, as soon as" in capsys.readouterr().out
+    finally:
+        assert broker.ask("DELETE", CONFIGURATION).status == 200

@@ -129,9 +129,9 @@ def test_nacked_messages_wait_to_be_sent_again(
             if topic.name.local_name == "nacked"
         )
     )
-    assert broker.call(lambda: subscription.messages_redelivered) == 5
+    assert broker.call(lambda: subscription.core.counts.messages_redelivered) == 5
     consumer.close()
-    assert broker.call(lambda: subscription.messages_redelivered) == 5
+    assert broker.call(lambda: subscription.core.counts.messages_redelivered) == 5
 
 
 def test_every_subscription_type_is_told(
@@ -227,7 +227,11 @@ def test_metrics_are_prometheus_text(broker: InProcessBroker, pulsar_client: pul
     assert answer.content_type.startswith("text/plain; version=0.0.4")
     samples: dict[str, float] = {}
     types: set[str] = set()
+    explained: set[str] = set()
     for line in answer.text.splitlines():
+        if line.startswith("# HELP "):
+            explained.add(line.split()[2])
+            continue
         if line.startswith("# TYPE "):
             name = line.split()[2]
             assert name not in types
@@ -237,6 +241,7 @@ def test_metrics_are_prometheus_text(broker: InProcessBroker, pulsar_client: pul
         assert sample.partition("{")[0] == name, line
         assert sample not in samples
         samples[sample] = float(value)
+    assert explained == types
     labels = (
         'cluster="standalone",namespace="public/default",'
         f'topic="persistent://public/default/{json.dumps(topic)[1:-1]}",subscription="s"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -12,12 +13,15 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.broker.cli import main
-from ackgate.broker.stats.query import query_stats
-from ackgate.broker.stats.stored import stored_stats
+from ackgate import open_embedded
+from ackgate.broker.wire.errors import InvalidTopicNameError
+from ackgate.commands.cli import main
+from ackgate.commands.stats.query import query_stats
+from ackgate.commands.stats.stored import stored_stats
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
-from ackgate.persistence.outcome import RecoverySource
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.persistence import RecoverySource
+from ackgate.testing import BrokerProcess
 from tests.broker.admin.conftest import InProcessBroker
 from tests.broker.target import eventually, receive
 
@@ -118,6 +122,10 @@ def test_files_of_a_broker_that_is_gone(
     options = ["--metadata-url", url, "--bookies", bookies]
     assert main(["stats", "t", *options]) == 0
     assert f"as persisted in {url}" in capsys.readouterr().out
+    config = directory.parent / "secured.conf"  # a tool that nobody connects to reads it
+    config.write_text("authenticationEnabled=true\nbrokerServicePortTls=6651\n")
+    assert main(["stats", "t", "--data-dir", str(directory), "--config", str(config)]) == 0
+    assert "as persisted in" in capsys.readouterr().out
     assert main(["stats", "t", *options, "--url", "http://127.0.0.1:1"]) == 2
     assert "--url asks a broker" in capsys.readouterr().err
     assert main(["stats", "t", "--data-dir", str(directory)]) == 0
@@ -177,8 +185,8 @@ def test_watching_asks_again_and_survives_a_broker_that_does_not_answer(
             raise StorageError("no answer")
         return ask(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("ackgate.broker.stats_command.time.sleep", sleep)
-    monkeypatch.setattr("ackgate.broker.stats.query.query_stats", sometimes)
+    monkeypatch.setattr("ackgate.commands.stats.command.time.sleep", sleep)
+    monkeypatch.setattr("ackgate.commands.stats.query.query_stats", sometimes)
     assert main(["stats", "orders", "--url", broker.url, "--json", "--watch", "0.5"]) == 130
     out, err = capsys.readouterr()
     assert [json.loads(line)["isLive"] for line in out.splitlines()] == [True, True]
@@ -231,6 +239,73 @@ def test_addresses_and_directories_where_nobody_is(
 def test_strange_answers_are_named(body: bytes) -> None:
     with Impostor(body) as url, pytest.raises((CorruptRecordError, CallerError)):
         query_stats("t", url=url)
+
+
+def test_the_binary_port_is_no_admin_port(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = broker.server.service_url.replace("pulsar://", "http://")
+    assert main(["stats", "t", "--url", url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"ackgate: {url} does not speak HTTP")
+    assert line.endswith("is it the admin port?")
+
+
+async def _embed(directory: Path) -> None:
+    """A host with a topic of its own, whose cursor has holes and a partly acked batch."""
+    ledgers = MessageLedgers()
+    ledgers.open_ledger(7)
+    ledgers.add_entries(7, 100)
+    async with open_embedded(directory) as storage:
+        store = await storage.open_cursor("orders", "billing", ledgers, create_at=Position(7, -1))
+        for entry_id in range(1, 60, 2):
+            store.cursor.ack(Position(7, entry_id))
+        store.cursor.ack_mixed([(Position(7, 70), 0b1010)])
+        await storage.open_cursor("orders", "idle", ledgers, create_at=Position(7, -1))
+        await storage.open_cursor("eu/orders", "s", ledgers, create_at=Position(7, -1))
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("embedded") / "data"
+    asyncio.run(_embed(directory))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "embedded/default/orders", "persistent://embedded/default/orders"]
+)
+def test_files_of_a_host_that_embeds_cursors(
+    embedded: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = stored_stats(name, data_directory=embedded, cells=100)
+    assert (answer.topic, answer.is_embedded) == ("persistent://embedded/default/orders", True)
+    billing, idle = answer.subscriptions
+    assert (billing.subscription, idle.subscription) == ("billing", "idle")
+    assert billing.ack_state.cursor.range_count == 30
+    assert billing.ack_state.cursor.partly_acked_count == 1
+    recovery = billing.ack_state.recovery
+    assert recovery is not None
+    assert recovery.dropped is not None
+    assert recovery.dropped.is_clean
+    (ledger,) = billing.picture.ledgers
+    assert (ledger.entries, ledger.acked) == (71, 30)  # as far as the last ack
+    assert idle.ack_state.cursor.acked_count == 0
+
+    assert main(["stats", name, "--data-dir", str(embedded)]) == 0
+    assert "entries after the last ack are not known here" in capsys.readouterr().out
+    assert main(["stats", name, "--json", "--data-dir", str(embedded)]) == 0
+    assert json.loads(capsys.readouterr().out)["isEmbedded"] is True
+
+
+def test_a_hosts_topic_may_have_any_name_and_others_are_not_found(embedded: Path) -> None:
+    answer = stored_stats("eu/orders", data_directory=embedded)
+    assert answer.topic == "persistent://embedded/default/eu/orders"
+    for name, words in (("nope", "not found"), ("a/b", "invalid topic name"), ("", "empty")):
+        with pytest.raises((CallerError, InvalidTopicNameError), match=words):
+            stored_stats(name, data_directory=embedded)
+    with pytest.raises(CallerError, match="Subscription nope not found"):
+        stored_stats("orders", subscription="nope", data_directory=embedded)
 
 
 class Impostor:

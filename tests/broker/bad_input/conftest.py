@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.broker.bad_input.bystander import Bystander
 from tests.broker.bad_input.raw import RawConnection
 

@@ -9,9 +9,9 @@ from collections import deque
 from typing import Self
 from urllib.parse import urlsplit
 
-from ackgate.broker.frames import FrameDecoder, seal_entry
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.replies import encode
+from ackgate.broker.wire.frames import FrameDecoder, seal_entry
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import encode
 
 Type = pb.BaseCommand.Type
 DEADLINE_SECONDS = 10.0

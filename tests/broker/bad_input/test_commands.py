@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.replies import encode
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import encode
 from tests.broker.bad_input.raw import (
     RawConnection,
     Type,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.broker.bad_input.bystander import Bystander
 from tests.broker.bad_input.raw import RawConnection
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing import BrokerFailedError, BrokerProcess
 from tests.broker.target import Target, eventually, numbered, payloads, receive
 
 MEGABYTES = 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.error
 import urllib.parse
@@ -10,7 +11,7 @@ import urllib.request
 import pulsar
 import pytest
 
-from ackgate.broker.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from tests.broker.bad_input.raw import RawConnection, Type
 
 NO_TOPICS = [
@@ -28,6 +29,7 @@ NO_TOPICS = [
     "persistent://public//t",
     "persistent://../default/t",
     "persistent://public/../t",
+    "-partition-5",
     "persistent://public/default/..",
     "persistent://public/default/.",
     "persistent://pub lic/default/t",
@@ -67,7 +69,11 @@ def nothing_steps_out(fence, bystander):
     assert [path.name for path in (fence / "a").iterdir()] == ["b"]
     assert [path.name for path in (fence / "a" / "b").iterdir()] == ["data"]
     found = {path.name for path in (fence / "a" / "b" / "data").iterdir()}
-    assert {name for name in found if not name.startswith("metadata.sqlite")} == {"lock", "bookies"}
+    assert {name for name in found if not name.startswith("metadata.sqlite")} == {
+        "lock",
+        "bookies",
+        "reserve",
+    }
 
 
 def produce(connection: RawConnection, topic: str) -> pb.BaseCommand:
@@ -102,12 +108,25 @@ def test_what_is_no_topic_is_refused_by_name(connect, topic):
     assert connection.is_alive()
 
 
+def create_namespace(admin_url: str, tenant: str, namespace: str) -> None:
+    for path, body in ((f"tenants/{tenant}", b"{}"), (f"namespaces/{tenant}/{namespace}", b"{}")):
+        request = urllib.request.Request(
+            f"{admin_url}/admin/v2/{path}",
+            data=body,
+            method="PUT",
+            headers={"Content-Type": "application/json"},
+        )
+        with contextlib.suppress(urllib.error.HTTPError):  # 409: it is there
+            urllib.request.urlopen(request).close()
+
+
 @pytest.mark.parametrize("topic", ODD_TOPICS, ids=ascii)
 def test_an_odd_topic_name_is_just_a_name(connect, topic, abused):
+    tenant, namespace, _ = topic.removeprefix("persistent://").split("/", 2)
+    create_namespace(abused.admin_url, tenant, namespace)
     connection: RawConnection = connect()
     assert produce(connection, topic).type == Type.PRODUCER_SUCCESS
     assert subscribe(connection, topic, "s").type == Type.SUCCESS
-    tenant, namespace, _ = topic.removeprefix("persistent://").split("/", 2)
     reply = connection.ask(
         Type.GET_TOPICS_OF_NAMESPACE, "getTopicsOfNamespace", namespace=f"{tenant}/{namespace}"
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing import BrokerFailedError, BrokerProcess
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
 
 pytestmark = pytest.mark.slow
@@ -223,9 +223,20 @@ def test_damaged_metadata_invents_nothing(serve, copy, written, seed):
         check_is_no_lie(broker, written, topic)
 
 
-def test_a_damaged_identity_is_named(serve, copy):
-    (copy / "bookies" / "0" / "bookie.json").write_text("{]")
-    with pytest.raises(BrokerFailedError, match=r"bookie\.json"):
+@pytest.mark.parametrize("name", ["bookie.json", "cluster.json"])
+def test_a_damaged_identity_is_made_anew_and_named(serve, copy, written, name):
+    path = copy / "bookies" / "0" / name
+    path.write_text("{]")
+    broker = serve()
+    assert f"{path} is damaged" in broker.log
+    for topic in TOPICS:
+        check_is_whole(broker, written, topic)
+
+
+def test_an_identity_that_is_lost_is_named(serve, copy):
+    for name in ("bookie.json", "cluster.json"):
+        (copy / "bookies" / "0" / name).write_text("{]")
+    with pytest.raises(BrokerFailedError, match=r"bookie\.json.*cluster\.json"):
         serve()
 
 

@@ -12,10 +12,11 @@ from typing import Any, Self, TypeVar
 import pulsar
 import pytest
 
-from ackgate.broker.names import TopicName
 from ackgate.broker.server import BrokerServer
+from ackgate.broker.wire.names import TopicName
 from ackgate.config.load import load_settings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
 from tests.broker.admin.scenario import Answer, Ask, ask
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pulsar
 import pytest
 
-from ackgate.broker.admin_client import AdminClient
-from ackgate.broker.names import TopicName
 from ackgate.broker.server import BrokerServer
-from ackgate.broker.stats.query import query_stats
+from ackgate.broker.wire.names import TopicName
+from ackgate.commands.stats.query import query_stats
+from ackgate.commands.terminal.admin_client import AdminClient
 from tests.broker.cluster.conftest import MemoryCluster
 from tests.broker.target import eventually
 

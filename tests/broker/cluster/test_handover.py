@@ -9,16 +9,16 @@ from typing import NamedTuple
 import pulsar
 import pytest
 
-from ackgate.broker.errors import ServiceNotReadyError
-from ackgate.broker.names import TopicName
+from ackgate.broker.cluster.policies import namespace_policy_path
 from ackgate.broker.server import BrokerServer
-from ackgate.broker.wire_types import InitialPosition
-from ackgate.cursor.position import Position
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import DisconnectedError, WireConsumer
-from ackgate.testing.wire_lookup import find_owner
+from ackgate.broker.wire.errors import ServiceNotReadyError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.cursor import Position
 from tests.broker.cluster.conftest import MemoryCluster
 from tests.broker.target import eventually
+from tests.support.wire_client import DisconnectedError, WireClient, WireConsumer
+from tests.support.wire_lookup import find_owner
 
 Connect = Callable[[str], pulsar.Client]
 TOPIC = "handed-over"
@@ -137,12 +137,13 @@ def test_an_owner_whose_node_was_taken_lets_go(cluster: MemoryCluster) -> None:
 def test_a_suspended_owner_serves_on_and_acquires_nothing(cluster: MemoryCluster) -> None:
     owner, positions = cluster.run(published(cluster))
     client = cluster.run(ack_with_receipts(owner, positions[::2]))
+    name = TopicName.parse("public/other/topic")
+    cluster.run(owner.parts.policies.create(namespace_policy_path(name.namespace_name), {}))
     cluster.call(cluster.session(owner).suspend)
     cluster.run(client.consumer.ack(*positions[1::2]))
     cluster.run(client.wire.close())
 
     async def elsewhere() -> None:
-        name = TopicName.parse("other/namespace/topic")
         await owner.ownership.locate(name)
 
     with pytest.raises(ServiceNotReadyError, match="StoreSuspendedError"):

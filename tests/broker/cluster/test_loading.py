@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ackgate.broker.errors import ServiceNotReadyError
-from ackgate.broker.names import TopicName
-from ackgate.broker.registry import TopicConflictError
+from ackgate.broker.topic.registry import TopicConflictError
+from ackgate.broker.wire.errors import ServiceNotReadyError
+from ackgate.broker.wire.names import TopicName
 from tests.broker.cluster.conftest import MemoryCluster
 
 TOPIC = TopicName.parse("asked-for")

@@ -11,11 +11,10 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.broker.errors import NotOwnedError
-from ackgate.broker.names import TopicName
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire.errors import NotOwnedError
+from ackgate.broker.wire.names import TopicName
 from tests.broker.cluster.conftest import MemoryCluster
+from tests.support.wire_client import RefusedError, WireClient
 
 Connect = Callable[[str], pulsar.Client]
 EARLIEST = pulsar.InitialPosition.Earliest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ackgate.broker.managed_ledger import TOPIC_PATH_KEY
 from ackgate.broker.server import BrokerServer
+from ackgate.persistence.messages.managed_ledger import TOPIC_PATH_KEY
 from tests.broker.cluster.conftest import MemoryCluster
 from tests.broker.target import eventually
 

@@ -14,25 +14,24 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.broker.errors import ServerError
-from ackgate.broker.wire_types import InitialPosition
-from ackgate.cursor.position import Position
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.cluster import BrokerCluster
+from ackgate.broker.wire.errors import ServerError
+from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.cursor import Position
+from ackgate.testing import BrokerCluster, BrokerProcess
 from ackgate.testing.proxy import ProxyMode
 from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
     ackgate_cluster,
     zookeeper,
 )
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import (
+from tests.broker.target import eventually
+from tests.support.wire_client import (
     DisconnectedError,
     RefusedError,
+    WireClient,
     WireConsumer,
     WireProducer,
 )
-from ackgate.testing.wire_lookup import Owner, find_owner
-from tests.broker.target import eventually
+from tests.support.wire_lookup import Owner, find_owner
 
 TOPIC = "persistent://public/default/moved"
 MESSAGES = 20

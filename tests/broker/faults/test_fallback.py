@@ -17,15 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.cli import main
 from ackgate.broker.stats.json_form import from_json
 from ackgate.broker.stats.values import SubscriptionStats
-from ackgate.persistence.outcome import PersistWhere, RecoverySource
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands.cli import main
+from ackgate.persistence import PersistWhere, RecoverySource
+from ackgate.testing import BrokerProcess, ZooKeeperProcess
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
-from ackgate.testing.wire_client import EARLIEST, WireClient
-from ackgate.testing.wire_handles import Message, WireConsumer
-from ackgate.testing.zookeeper import ZooKeeperProcess
+from tests.support.wire_client import EARLIEST, Message, WireClient, WireConsumer
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from ackgate.broker.cli import main
-from ackgate.broker.stats.stored import stored_stats
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands.cli import main
+from ackgate.commands.stats.stored import stored_stats
+from ackgate.testing import BrokerProcess
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
 from tests.broker.target import eventually
 

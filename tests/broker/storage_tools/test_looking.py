@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.cli import main
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.commands.cli import main
+from ackgate.testing import BrokerProcess
 from tests.broker.storage_tools.conftest import (
     MESSAGES,
     SETTINGS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess
 from tests.broker.storage_tools.conftest import (
     MESSAGES,
     SETTINGS,

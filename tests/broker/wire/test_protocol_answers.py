@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import urllib.error
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 
-from ackgate.broker.commands.lookups import topics_hash
-from ackgate.broker.errors import ServerError
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.replies import PING, encode
-from ackgate.broker.wire_types import SubscriptionType
-from ackgate.cursor.position import EARLIEST, LATEST
-from ackgate.testing import wire_client
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire.errors import ServerError
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.lookups import topics_hash
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import PING, encode
+from ackgate.broker.wire.wire_types import SubscriptionType
+from ackgate.cursor import EARLIEST, LATEST
 from tests.broker.target import Target
+from tests.support import wire_client
+from tests.support.wire_client import RefusedError, WireClient
 
 Type = pb.BaseCommand.Type
 
@@ -319,3 +319,49 @@ async def test_many_producers_and_consumers_on_one_connection(
             assert {message.payload for message in messages} == {b"%d" % index}
             client.send_bytes(consumer.ack_frames([each.position for each in messages], 10_000))
         await client.until(lambda: client.acks_answered == 200)
+
+
+@pytest.mark.parametrize("namespace", ["public/absent", "absent/absent"])
+async def test_topics_are_not_created_in_a_namespace_that_is_not_there(
+    target: Target, namespace: str
+) -> None:
+    topic = f"persistent://{namespace}/t"
+    async with await connect(target) as client:
+        for asking in (client.partitions(topic), client.lookup(topic)):
+            assert await refusal(asking) is ServerError.TOPIC_NOT_FOUND
+        # Pulsar's broker does not own what it was not asked for before, and says that instead.
+        codes = {ServerError.TOPIC_NOT_FOUND, ServerError.SERVICE_NOT_READY}
+        assert await refusal(client.producer(topic)) in codes
+        assert await refusal(client.subscribe(topic, "s")) in codes
+        assert not (await client.topics(namespace)).topics
+    for method, path, body in (
+        ("PUT", f"persistent/{namespace}/t", None),
+        ("PUT", f"persistent/{namespace}/t/partitions", 2),
+        ("GET", f"persistent/{namespace}/t/stats", None),
+        ("GET", f"namespaces/{namespace}", None),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            target.admin(method, path, body)
+        refused.value.close()
+        assert refused.value.code == 404
+
+
+async def test_a_namespace_that_was_made_takes_topics_until_it_is_deleted(
+    target: Target, topic: str
+) -> None:
+    namespace = "public/" + topic.rpartition("/")[2][-40:]
+    name = f"persistent://{namespace}/t"
+    target.admin("PUT", f"namespaces/{namespace}")
+    async with await connect(target) as client:
+        await client.lookup(name)
+        producer = await client.producer(name)
+        await producer.send(b"x")
+        await producer.close()
+        assert (await client.topics(namespace)).topics == [name]
+        target.admin("DELETE", f"persistent/{namespace}/t")
+        target.admin("DELETE", f"namespaces/{namespace}")
+        assert await refusal(client.partitions(name)) is ServerError.TOPIC_NOT_FOUND
+        assert await refusal(client.producer(name)) in {
+            ServerError.TOPIC_NOT_FOUND,
+            ServerError.SERVICE_NOT_READY,
+        }

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.disk import Disk, OsDisk
-from ackgate.testing.faulty_disk import FaultyDisk
-from ackgate.testing.simulation.disk import SimulatedFiles
+from ackgate.persistence.system.disk import Disk, OsDisk
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.simulation.disk import SimulatedFiles
 
 
 @dataclass

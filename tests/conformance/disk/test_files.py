@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.disk import Disk
+from ackgate.persistence.system.disk import Disk
 
 
 def test_appends_come_one_after_the_other(disk: Disk, directory: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.disk import Disk
+from ackgate.persistence.system.disk import Disk
 from tests.conformance.disk.conftest import Machine
 
 

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerClient, LedgerOptions
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import (
+    BookieLedgerClient,
+    LedgerClient,
+    LedgerOptions,
+    MemoryMetadataStore,
+    open_bookies,
+)
+from ackgate.persistence.bookies.settings import BookieSettings, LedgerClientSettings
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.faulty_ledgers import FaultyLedgerClient
 
 ENTRY_BYTES_MAX = 100_000
 IN_FLIGHT_ADDS_MAX = 10

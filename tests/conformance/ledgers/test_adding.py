@@ -13,7 +13,7 @@ from ackgate.errors import (
     NoSuchEntryError,
     NotEnoughBookiesError,
 )
-from ackgate.persistence.ports import LedgerClient, LedgerOptions
+from ackgate.persistence import LedgerClient, LedgerOptions
 from tests.conformance.ledgers.conftest import ENTRY_BYTES_MAX, IN_FLIGHT_ADDS_MAX, Backend
 
 

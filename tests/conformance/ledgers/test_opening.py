@@ -15,7 +15,7 @@ from ackgate.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.ports import DigestType, LedgerClient, LedgerState
+from ackgate.persistence import DigestType, LedgerClient, LedgerState
 from tests.conformance.ledgers.conftest import Backend
 
 

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence import (
+    MemoryMetadataStore,
+    MetadataStore,
+    SqliteMetadataStore,
+    ZooKeeperMetadataStore,
+    open_metadata_store,
+)
+from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import open_metadata_store
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
-from ackgate.persistence.ports import MetadataStore
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 NODE_BYTES_MAX = 64 * 1024
 

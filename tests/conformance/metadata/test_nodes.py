@@ -15,7 +15,7 @@ from ackgate.errors import (
     NodeTooLargeError,
     NoSuchNodeError,
 )
-from ackgate.persistence.ports import MetadataStore
+from ackgate.persistence import MetadataStore
 
 
 async def test_a_node_that_is_not_there_is_none(store: MetadataStore) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ackgate.errors import CallerError, ClosedHandleError, SessionLostError
-from ackgate.persistence.ports import MetadataStore, SessionState, WatchEvent, WatchKind
+from ackgate.persistence import MetadataStore, SessionState, WatchEvent, WatchKind
 from tests.conformance.metadata.conftest import Backend
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ackgate.persistence.ports import MetadataStore, WatchEvent, WatchKind
+from ackgate.persistence import MetadataStore, WatchEvent, WatchKind
 from tests.conformance.metadata.conftest import Backend
 
 CREATED, CHANGED, DELETED = WatchKind.CREATED, WatchKind.CHANGED, WatchKind.DELETED

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from ackgate.pipeline import register
-from ackgate.pipeline.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.ack_stats import JOB
+from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from tests.pipeline.recorded import RANGE_LIMIT
 
 
@@ -123,6 +123,27 @@ def test_gates_and_limits_are_those_of_the_broker(run, recorded_run):
         (row["subscription"], row["time_us"] // 1000, row["reason"]) for row in events
     )
     assert all(row["from_ms"] <= row["until_ms"] for row in shut)
+
+
+def test_a_clean_stop_leaves_a_history_in_the_journal(run, recorded_run):
+    """Every write that the journal tells of, though each cursor keeps one record."""
+    if not recorded_run.has_journal:
+        pytest.skip("this build keeps no journal")
+    written = {
+        (row["topic"], row["subscription"]): row
+        for row in run.journal.where("event = 'persisted'")
+        .selectExpr("*", "CAST(get_json_object(detail, '$.entries_dropped') AS bigint) AS dropped")
+        .groupBy("topic", "subscription")
+        .agg({"version": "count", "dropped": "max"})
+        .collect()
+    }
+    found = run.result("subscriptions").collect()
+
+    assert all(row["has_history"] for row in found)
+    for row in found:
+        of_journal = written[row["topic"], row["subscription"]]
+        assert row["records"] >= of_journal["count(version)"] - 1
+        assert row["entries_dropped_max"] == of_journal["max(dropped)"]
 
 
 def test_the_report_names_consumers_and_keys(run, recorded_run):

@@ -14,21 +14,19 @@ from typing import Any, cast
 
 from pyroaring import BitMap
 
-from ackgate.broker.delayed.storage_lanes import StorageLanes
 from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.parts import BrokerParts
-from ackgate.broker.waits import Waits
+from ackgate.broker.topic.parts import BrokerParts
+from ackgate.broker.topic.waits import Waits
 from ackgate.config.delayed import BUCKET_FACTORY, DelayedSettings
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
-from ackgate.dispatcher.trackers.delayed import DelaySettings
+from ackgate.cursor import Position
+from ackgate.dispatcher.buckets import BucketTracker
+from ackgate.dispatcher.delayed import DelaySettings
+from ackgate.embedded.bucket_storage import StorageLanes
 from ackgate.errors import AckGateError, OwnershipError
-from ackgate.persistence.bucket_snapshots import find_orphan_snapshots
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.faults import Fault, FaultPlan
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.memory_ledgers import MemoryLedgerClient
+from ackgate.persistence import CursorStore, MemoryMetadataStore, find_orphan_snapshots
+from ackgate.testing import MemoryLedgerClient
+from tests.support.faults import Fault, FaultPlan
+from tests.support.faulty_ledgers import FaultyLedgerClient
 from tests.unit.broker.delayed.bucket_world import PATH, StorageWorld, now_ms
 
 LEDGERS = 6

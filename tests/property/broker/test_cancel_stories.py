@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 
 from ackgate.broker.delayed.cancel import CancelOutcome
-from ackgate.broker.wire_types import SubscriptionType
+from ackgate.broker.wire.wire_types import SubscriptionType
 from ackgate.errors import AckGateError, OwnershipError
-from ackgate.testing.bare_broker import loop_clock_ms
-from ackgate.testing.virtual_time import run_in_virtual_time
 from tests.property.broker.test_delayed_delivery import BUCKETS, GATED, Story
+from tests.support.bare_broker import loop_clock_ms
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import settle
 
 SEEDS = range(3)

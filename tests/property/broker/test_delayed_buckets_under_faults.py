@@ -12,8 +12,8 @@ import asyncio
 
 import pytest
 
-from ackgate.testing.virtual_time import run_in_virtual_time
 from tests.property.broker.delayed_world import DelayedWorld
+from tests.support.virtual_time import run_in_virtual_time
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import pytest
 
-from ackgate.broker.wire_types import SubscriptionType
+from ackgate.broker.wire.wire_types import SubscriptionType
 from ackgate.errors import OwnershipError
-from ackgate.testing.bare_broker import loop_clock_ms
-from ackgate.testing.faults import Fault, Rule
-from ackgate.testing.virtual_time import run_in_virtual_time
+from tests.support.bare_broker import loop_clock_ms
+from tests.support.faults import Fault, Rule
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import Client, DelayedWorld, settle
 
 SEEDS: Final = range(4)
@@ -150,7 +150,7 @@ class Story:
         self.with_client.clear()
         kept = self.world.topic.ledger.facts
         target = kept.next_valid(kept.first_position)
-        await subscription.moves.reset(target)
+        await subscription.seek(target)
         first = subscription.cursor.read_position
         self.unacked({name for name in self.acked if self.world.positions[name] >= first})
 
@@ -163,7 +163,7 @@ class Story:
         subscription = self.world.topic.subscriptions.get("s")
         if subscription is None or self.random.random() < 0.5:
             return
-        await subscription.moves.skip(self.random.randint(0, 3))
+        await subscription.skip(self.random.randint(0, 3))
         for name, position in self.world.positions.items():
             if subscription.cursor.is_acked(position):
                 self.acked.add(name)
@@ -240,7 +240,7 @@ class Story:
         assert not missing, f"{missing} never came"
         subscription = self.world.subscription()
         assert subscription.cursor.backlog_entries == 0
-        assert subscription.held.entry_count == 0
+        assert subscription.core._held.entry_count == 0
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pyroaring import BitMap
 
-from ackgate.broker.delayed.held import HeldEntries
-from ackgate.broker.entry import Entry
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.delayed import DelaySettings
-from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
+from ackgate.cursor import Position
+from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
+from ackgate.subscription import EntryRead
+from ackgate.subscription.held import HeldEntries
 
 POSITIONS = [Position(ledger_id, entry_id) for ledger_id in (3, 4, 9) for entry_id in range(8)]
 ANY = st.sampled_from(POSITIONS)
@@ -82,7 +81,7 @@ class Held(RuleBasedStateMachine):
     def read(self, count: int, reads_through: bool, is_active: bool) -> None:
         left_out = self.held.left_out
         elsewhere = self.given | set(self.delayed) | set(self.nacks.due)
-        wanted: list[Entry] = []
+        wanted: list[EntryRead] = []
         for position in POSITIONS:
             if position < self.read_position or position in self.acked:
                 continue
@@ -90,8 +89,7 @@ class Held(RuleBasedStateMachine):
             is_left_out = bitmap is not None and position.entry_id in bitmap
             assert is_left_out == (position in elsewhere), position
             if (reads_through or not is_left_out) and len(wanted) < count:
-                wanted.append(Entry(position, b"", 1))
-                wanted[-1].deliver_at_ms = self.deliver_at[position]
+                wanted.append(EntryRead(position, deliver_at_ms=self.deliver_at[position]))
         if wanted:
             self.read_position = Position(wanted[-1].position[0], wanted[-1].position[1] + 1)
         got = [e.position for e in self.held.sift(wanted, self.now, is_active=is_active)]

@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from ackgate.broker.wire_types import SubscriptionType
-from ackgate.cursor.position import Position
+from ackgate.broker.wire.wire_types import SubscriptionType
+from ackgate.cursor import Position
 from ackgate.errors import AckGateError
-from ackgate.persistence.delivery_columns import EventKind
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence.deliveries.columns import EventKind
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.journal.journal_world import Client, JournalWorld, settle
 
 STEPS = 60
@@ -112,14 +112,14 @@ class Work:
         subscription = self.world.subscription(self.random.choice(("s", "t")))
         at = self._some(1)
         moves: list[Callable[[], Awaitable[object]]] = [
-            lambda: subscription.moves.skip(self.random.randint(0, 10)),
-            subscription.moves.clear_backlog,
+            lambda: subscription.skip(self.random.randint(0, 10)),
+            subscription.clear_backlog,
         ]
         if at:
             mask = self.random.choice((None, 0b101))
             moves += [
-                lambda: subscription.moves.reset(at[0], mask),
-                lambda: subscription.moves.expire_through(at[0]),
+                lambda: subscription.seek(at[0], mask),
+                lambda: subscription.expire_through(at[0]),
             ]
         await self.random.choice(moves)()
         if not subscription.consumers:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from ackgate.broker.stats.hole_picture import ASCII, hole_picture
 from ackgate.broker.stats.ledger_acks import CELLS_MAX, FULL, LEDGERS_MAX, ack_picture
-from ackgate.cursor.position import Position
+from ackgate.commands.stats.hole_picture import ASCII, hole_picture
+from ackgate.cursor import Position
 from ackgate.errors import CallerError
 
 

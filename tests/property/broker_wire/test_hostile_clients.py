@@ -11,9 +11,9 @@ import pytest
 from google.protobuf.message import Message as ProtobufMessage
 from hypothesis import given
 
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.replies import PING
-from ackgate.testing.wire_client import WireClient
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import PING
+from tests.support.wire_client import WireClient
 from tests.unit.broker_wire.wire_server import serving
 
 if TYPE_CHECKING:

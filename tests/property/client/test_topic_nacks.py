@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ackgate.client.topic_nacks import NO_BATCH, Arrival, TopicNacks
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.nack_settings import NackSettings
+from ackgate.cursor import Position
+from ackgate.dispatcher.nacks import NackSettings
 
 BATCH = 3
 ASK_MS = (100, 135)

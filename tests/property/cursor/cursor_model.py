@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+    from ackgate.cursor import CursorGrowth, CursorSnapshot
 
 
 @dataclass

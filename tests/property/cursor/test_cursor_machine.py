@@ -8,9 +8,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import EARLIEST, LATEST, Position
+from ackgate.cursor import EARLIEST, LATEST, ManagedCursor, MessageLedgers, Position
 from ackgate.errors import CallerError, PositionError
 from tests.property.cursor.cursor_model import CursorModel, Folded, TopicModel, runs
 

@@ -8,19 +8,19 @@ from hypothesis import example, given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyroaring import BitMap
 
-from ackgate.cursor.ack_ranges import AckRanges
-from ackgate.cursor.bitmap_pack import pack
-from ackgate.cursor.bitmap_runs import (
-    lowest_runs,
+from ackgate.cursor import (
+    EARLIEST,
+    ENTRY_ID_MAX,
+    LATEST,
+    MessageLedgers,
+    Position,
+    bitmap_of,
     members,
-    nth_absent,
     run_bounds,
     run_count,
-    run_count_change,
-    run_stop,
 )
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import EARLIEST, ENTRY_ID_MAX, LATEST, Position
+from ackgate.cursor.ack_ranges import AckRanges
+from ackgate.cursor.bitmaps import lowest_runs, nth_absent, run_count_change, run_stop
 from tests.property.cursor.cursor_model import TopicModel, runs
 
 # Small ids, ids round the border of a Roaring container, and the very last ids.
@@ -102,7 +102,7 @@ def test_packed_ids_are_the_ids(
     ]
     ids: np.ndarray = np.concatenate([np.empty(0, np.int64), *chunks]).astype(dtype)
     random.shuffle(ids)
-    bitmap = pack(np.concatenate([ids, ids[:10]]))
+    bitmap = bitmap_of(np.concatenate([ids, ids[:10]]))
     expected = np.unique(ids).tolist()
     assert members(bitmap).tolist() == expected
     assert bitmap == BitMap(expected)

@@ -7,9 +7,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import ManagedCursor, MessageLedgers, Position
 from tests.property.cursor.cursor_model import CursorModel, TopicModel
 
 CANDIDATES_MAX = 14  # 16,384 subsets

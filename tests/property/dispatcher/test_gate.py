@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ackgate.dispatcher.gate import Gate, GateSettings, PauseReason
-from tests.written_counts import Written
+from ackgate.cursor import WrittenCounts
+from ackgate.dispatcher import Gate, GateSettings, PauseReason
 
 COUNTS = st.integers(0, 6)
 SETTINGS = st.builds(
@@ -104,7 +104,7 @@ class GateMachine(RuleBasedStateMachine):
         self.odd_drop = dropped > 0 and not guard and ranges <= self.settings.ranges_max
         self.failing_since = None
         self.judge_failing()
-        written = Written(ranges, ranges, dropped, partly, guard)
+        written = WrittenCounts(0, ranges, ranges, dropped, partly, 0, guard)
         self.told(self.gate.persisted(written, self.now_ms))
 
     @rule(ago_ms=st.one_of(st.none(), st.integers(0, 30)))

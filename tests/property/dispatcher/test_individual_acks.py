@@ -11,10 +11,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from ackgate.dispatcher.dispatcher import Dispatcher, KeySharedPolicy
-from ackgate.dispatcher.key_shared import KeySharedDispatcher
-from ackgate.dispatcher.limits import DispatchLimits
-from ackgate.dispatcher.shared import SharedDispatcher
+from ackgate.dispatcher import (
+    Dispatcher,
+    DispatchLimits,
+    KeySharedDispatcher,
+    KeySharedPolicy,
+    SharedDispatcher,
+)
 from tests.property.dispatcher.world import World
 
 NAMES = st.sampled_from(["a", "b", "c"])

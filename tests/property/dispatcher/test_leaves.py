@@ -8,10 +8,9 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.in_flight import InFlight
-from ackgate.dispatcher.key_hash import auto_split_hash
-from ackgate.dispatcher.key_ranges import HashRing
+from ackgate.cursor import Position
+from ackgate.dispatcher.delivery_book import InFlight
+from ackgate.dispatcher.keys import HashRing, auto_split_hash
 from ackgate.dispatcher.redelivery import ReplayQueue, holes_first
 
 POSITIONS = st.builds(Position, st.integers(0, 2), st.integers(0, 9))

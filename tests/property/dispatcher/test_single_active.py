@@ -5,19 +5,19 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.active_consumer import choose_active
-from ackgate.dispatcher.dispatcher import (
+from ackgate.cursor import Position
+from ackgate.dispatcher import (
     ActiveConsumerChanged,
     ConsumerSpec,
+    DispatchLimits,
     Effect,
     EntriesRead,
     Read,
     ReadFrom,
     Rewind,
+    SingleActiveDispatcher,
 )
-from ackgate.dispatcher.limits import DispatchLimits
-from ackgate.dispatcher.single_active import SingleActiveDispatcher
+from ackgate.dispatcher.single_active import choose_active
 
 TOPIC = "persistent://public/default/orders"
 

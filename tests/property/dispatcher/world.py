@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.dispatcher import (
+from ackgate.cursor import Position
+from ackgate.dispatcher import (
     ConsumerSpec,
     Dispatcher,
     EntriesRead,

@@ -22,12 +22,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ackgate.errors import AckGateError, NotEnoughBookiesError, StorageError
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.settings import AuditSettings, BookieSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import AppendTicket, LedgerOptions, LedgerState, LedgerWriter
-from ackgate.testing.faulty_disk import FaultyDisk, disk_error
-from ackgate.testing.inline_lane import InlineLane
+from ackgate.persistence import (
+    AppendTicket,
+    BookieLedgerClient,
+    LedgerOptions,
+    LedgerState,
+    LedgerWriter,
+    MemoryMetadataStore,
+    open_bookies,
+)
+from ackgate.persistence.bookies.settings import AuditSettings, BookieSettings
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faulty_disk import FaultyDisk, disk_error
+from tests.support.inline_lane import InlineLane
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections import Counter
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ackgate.broker.balance import plan
+from ackgate.broker.cluster.ownership import plan
 
 BROKERS = st.dictionaries(st.sampled_from("ABCDEF"), st.integers(0, 6), min_size=1)
 BUNDLES = st.sets(st.integers(0, 40).map("bundle-{}".format), max_size=16)

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ackgate.broker.bundles import (
+from ackgate.broker.cluster.bundles import (
     BUNDLES_MAX,
     HASH_MAX,
     BadBundleError,
@@ -18,7 +18,7 @@ from ackgate.broker.bundles import (
     bundle_of_owner_path,
     topic_hash,
 )
-from ackgate.broker.names import NamespaceName, TopicName
+from ackgate.broker.wire.names import NamespaceName, TopicName
 from ackgate.errors import CallerError, CorruptRecordError
 
 NAMES = st.text("abz-=:.09", min_size=1, max_size=8).filter(lambda name: name not in {".", ".."})

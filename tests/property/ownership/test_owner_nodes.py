@@ -10,11 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ackgate.broker.bundles import NamespaceBundles
-from ackgate.broker.names import NamespaceName, TopicName
+from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.wire.names import NamespaceName, TopicName
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.metadata.rules import check_path
-from ackgate.persistence.owner_nodes import (
+from ackgate.persistence.nodes.owner_nodes import (
     BrokerRecord,
     OwnerRecord,
     broker_path,
@@ -24,6 +23,7 @@ from ackgate.persistence.owner_nodes import (
     encode_owner,
     is_in_range,
 )
+from ackgate.persistence.ports.node_rules import check_path
 
 TEXT = st.text(max_size=20)
 BROKERS = st.builds(

@@ -8,12 +8,17 @@ from typing import Any
 import hypothesis.strategies as st
 from pyroaring import BitMap
 
-from ackgate.cursor.bitmap_runs import run_count
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.pending_nacks import NackedLedger, NackImage, PendingNacks, earliest
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorSnapshot
+from ackgate.cursor import (
+    CursorSnapshot,
+    ManagedCursor,
+    MessageLedgers,
+    NackedLedger,
+    NackImage,
+    PendingNacks,
+    Position,
+    earliest_nacks,
+    run_count,
+)
 
 LEDGERS = (3, 5, 8)
 ENTRIES = 60
@@ -93,7 +98,7 @@ class NackModel:
             )
             for key, ledger_id in sorted({(k, p.ledger_id) for p, k in self.keys.items()})
         ]
-        kept = earliest(parts, bytes_max, precision_bits=8)
+        kept = earliest_nacks(parts, bytes_max, precision_bits=8)
         return NackImage(self.version, kept, len(self.keys))
 
 

@@ -5,24 +5,32 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ackgate.cursor.pending_nacks import NackImage, PendingNacks
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
-from ackgate.persistence.chunks import BackwardJoiner, cut
-from ackgate.persistence.codec import decode_record, encode_record
-from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
-from ackgate.persistence.envelope import Compression, Packing
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.planner import plan_snapshot
-from ackgate.persistence.records import ChunkRecord, DeltaRecord, SnapshotRecord
+from ackgate.cursor import CursorGrowth, CursorSnapshot, NackImage, PendingNacks
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node, encode_cursor_node
+from ackgate.persistence.records.chunks import BackwardJoiner, cut
+from ackgate.persistence.records.codec import decode_record, encode_record
+from ackgate.persistence.records.envelope import Compression, Packing
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import plan_snapshot
+from ackgate.persistence.records.values import ChunkRecord, DeltaRecord, SnapshotRecord
 from tests.property.persistence.states import pending_nacks, properties, snapshots
 
 packings = st.builds(Packing, st.sampled_from(Compression), st.integers(0, 500))
 UNLIMITED = PersistLimits(2**40, 2**40)
 
 
-def record_of(snapshot: CursorSnapshot, nacks: PendingNacks | None = None) -> SnapshotRecord:
+def record_of(
+    snapshot: CursorSnapshot, nacks: PendingNacks | None = None, base: int | None = None
+) -> SnapshotRecord:
     image = None if nacks is None else NackImage(1, nacks, nacks.entry_count)
-    plan = plan_snapshot(snapshot, limits=UNLIMITED, owner_epoch=3, now_ms=5, nacks=image)
+    plan = plan_snapshot(
+        snapshot,
+        limits=UNLIMITED,
+        owner_epoch=3,
+        now_ms=5,
+        nacks=image,
+        base_snapshot_version=base,
+    )
     assert isinstance(plan.record, SnapshotRecord)
     return plan.record
 
@@ -30,20 +38,24 @@ def record_of(snapshot: CursorSnapshot, nacks: PendingNacks | None = None) -> Sn
 maybe_nacks = st.none() | pending_nacks()
 
 
-@given(snapshots(), packings, maybe_nacks)
-def test_snapshots(snapshot: CursorSnapshot, packing: Packing, nacks: PendingNacks | None) -> None:
-    record = record_of(snapshot, nacks)
+@given(snapshots(), packings, maybe_nacks, st.booleans())
+def test_snapshots(
+    snapshot: CursorSnapshot, packing: Packing, nacks: PendingNacks | None, begins: bool
+) -> None:
+    base = None if begins else snapshot.version // 2
+    record = record_of(snapshot, nacks, base)
     decoded = decode_record(encode_record(record, packing))
     # No nacks are no nacks, however precise.
-    assert decoded == (record if nacks else record_of(snapshot))
+    assert decoded == (record if nacks else record_of(snapshot, base=base))
 
 
-@given(snapshots(), packings, st.none() | properties, maybe_nacks)
+@given(snapshots(), packings, st.none() | properties, maybe_nacks, st.booleans())
 def test_deltas(
     snapshot: CursorSnapshot,
     packing: Packing,
     values: dict[str, int] | None,
     nacks: PendingNacks | None,
+    names_its_descent: bool,
 ) -> None:
     growth = CursorGrowth(
         base_version=0,
@@ -54,7 +66,7 @@ def test_deltas(
         unacked_indexes=snapshot.unacked_indexes,
         properties=values,
     )
-    record = DeltaRecord(1, 2, growth, nacks)
+    record = DeltaRecord(1, 2, growth, nacks, 0 if names_its_descent else None)
     assert decode_record(encode_record(record, packing)) == record
 
 

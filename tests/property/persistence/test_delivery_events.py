@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from ackgate.errors import CallerError, CorruptRecordError, UnknownFormatError
-from ackgate.persistence import delivery_events
-from ackgate.persistence.delivery_columns import (
+from ackgate.persistence.deliveries import events as delivery_events
+from ackgate.persistence.deliveries.columns import (
     BLOB_COLUMNS,
     NUMBER_COLUMNS,
     TEXT_COLUMNS,
@@ -18,11 +18,15 @@ from ackgate.persistence.delivery_columns import (
     EventKind,
     columns_of,
 )
-from ackgate.persistence.delivery_events import decode_events, encode_events
-from ackgate.persistence.envelope import Compression, Packing, seal, unseal
-from ackgate.persistence.packed_numbers import pack_numbers, unpack_numbers
-from ackgate.persistence.records import RecordKind
-from ackgate.pipeline.tables import DELIVERY_JOURNAL, Kind
+from ackgate.persistence.deliveries.events import (
+    decode_events,
+    encode_events,
+    pack_numbers,
+    unpack_numbers,
+)
+from ackgate.persistence.records.envelope import Compression, Packing, seal, unseal
+from ackgate.persistence.records.values import RecordKind
+from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL, Kind
 
 longs = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300)
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ackgate.errors import CallerError
-from ackgate.persistence.message_columns import PROPERTIES, decode_message_columns
-from ackgate.persistence.message_entry import MAGIC, metadata_span
+from ackgate.persistence.messages.columns import PROPERTIES, decode_message_columns
+from ackgate.persistence.messages.frame import MAGIC, metadata_span
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
 
 FIELDS = MessageMetadata.DESCRIPTOR.fields_by_name

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorSnapshot
+from ackgate.cursor import CursorSnapshot, Position
 from ackgate.errors import NodeTooLargeError
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.envelope import Compression, Packing
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.planner import PersistPlan, plan_node, plan_snapshot
-from ackgate.persistence.records import SnapshotRecord
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Compression, Packing
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import PersistPlan, plan_node, plan_snapshot
+from ackgate.persistence.records.values import SnapshotRecord
 from tests.property.persistence.states import content, snapshots
 
 Range = tuple[int, int, int]
@@ -38,11 +37,11 @@ def kept_of(plan: PersistPlan) -> CursorSnapshot:
 def check_figures(plan: PersistPlan, whole: CursorSnapshot) -> None:
     kept = kept_of(plan)
     entries = sum(map(len, whole.acked.values())) - sum(map(len, kept.acked.values()))
-    assert plan.entries_dropped == entries
-    assert plan.ranges_in_memory == whole.range_count
-    assert plan.ranges_persisted == kept.range_count == len(ranges_of(kept))
-    assert plan.batch_indexes_in_memory == len(whole.unacked_indexes)
-    assert plan.batch_indexes_persisted == len(kept.unacked_indexes)
+    assert plan.counts.entries_dropped == entries
+    assert plan.counts.ranges_in_memory == whole.range_count
+    assert plan.counts.ranges_persisted == kept.range_count == len(ranges_of(kept))
+    assert plan.counts.batch_indexes_in_memory == len(whole.unacked_indexes)
+    assert plan.counts.batch_indexes_persisted == len(kept.unacked_indexes)
     assert plan.is_complete == (content(kept) == content(whole))
     assert (kept.version, kept.mark_delete) == (whole.version, whole.mark_delete)
     assert kept.properties == whole.properties
@@ -99,4 +98,4 @@ def test_the_size_guard_keeps_what_lies_below_one_position(
     )
     assert kept_items == items[: len(kept_items)]
     assert ranges_of(kept) == ranges_of(capped)[: kept.range_count]
-    assert plan.size_guard_hit == (len(kept_items) < len(items))
+    assert plan.counts.size_guard_hit == (len(kept_items) < len(items))

@@ -24,15 +24,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.pending_nacks import PendingNacks
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorSnapshot
+from ackgate.cursor import CursorSnapshot, ManagedCursor, PendingNacks, Position
 from ackgate.errors import LedgerWriteError, NotEnoughBookiesError, StorageError
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.offline import read_cursor
-from ackgate.testing.virtual_time import VirtualTimeLoop
+from ackgate.persistence import CursorStore, MemoryMetadataStore, read_cursor
 from tests.property.persistence.states import (
     NackModel,
     changes,
@@ -41,6 +35,7 @@ from tests.property.persistence.states import (
     message_ledgers,
     nacked,
 )
+from tests.support.virtual_time import VirtualTimeLoop
 from tests.unit.persistence.scripted_ledgers import ScriptedLedgers
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down
 
@@ -306,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def _durable_nacks(self) -> int:
-        return self.store._persister.nacks._durable_version
+        return self.store.nacks_durable_version
 
     def _check_nacks(self, nacks: PendingNacks, since: int) -> None:
         found = keys_of(nacks)

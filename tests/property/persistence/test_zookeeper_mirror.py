@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ackgate.persistence.metadata.rules import split
-from ackgate.persistence.metadata.zookeeper_mirror import Look, LookKind, Stat, TreeMirror
-from ackgate.persistence.ports import WatchEvent, WatchKind
+from ackgate.persistence import WatchEvent, WatchKind
+from ackgate.persistence.metadata.zookeeper_mirror import LookKind, NodeLook, Stat, TreeMirror
+from ackgate.persistence.ports.node_rules import split
 
 ROOTS = ["/t", "/t/a", "/u", "/"]
 NAMES = ["a", "b", "c"]
@@ -34,7 +34,7 @@ class Server:
     def children(self, path: str) -> list[str]:
         return [split(other)[1] for other in self.nodes if other != "/" and split(other)[0] == path]
 
-    def answer(self, look: Look) -> None:
+    def answer(self, look: NodeLook) -> None:
         path, stat = look.path, self.nodes.get(look.path)
         if look.kind is LookKind.STAT:
             self.data_watches.add(path)
@@ -84,7 +84,7 @@ class Client:
         self.server = server
         self.rng = rng
         self.mirror = TreeMirror()
-        self.asked: deque[Look] = deque()
+        self.asked: deque[NodeLook] = deque()
         self.told: list[WatchEvent] = []
 
     def take(self) -> None:

@@ -14,22 +14,24 @@ from random import Random
 from typing import Any
 
 from ackgate.config.settings import Given, Settings
-from ackgate.cursor.managed_cursor import ARRAY_PATH_POSITIONS_MIN, ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.gate import Gate
-from ackgate.dispatcher.pausing import gate_settings
+from ackgate.cursor import ARRAY_PATH_POSITIONS_MIN, ManagedCursor, MessageLedgers, Position
+from ackgate.dispatcher import Gate, gate_settings
 from ackgate.errors import AckGateError, OwnershipError
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.delivery_columns import (
+from ackgate.persistence import (
+    CursorStore,
+    MemoryMetadataStore,
+    PersistOutcome,
+    PersistWhere,
+    RecoverySource,
+)
+from ackgate.persistence.deliveries.columns import (
     DeliveryEvent,
     EventColumns,
     EventKind,
     columns_of,
 )
-from ackgate.persistence.delivery_details import (
-    Acked,
+from ackgate.persistence.deliveries.details import (
+    AckedCall,
     Cleared,
     Expired,
     MessageLedger,
@@ -41,15 +43,15 @@ from ackgate.persistence.delivery_details import (
     TopicPolicies,
     encode_detail,
 )
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.outcome import PersistOutcome, PersistWhere, RecoverySource
-from ackgate.persistence.records import SnapshotRecord
-from ackgate.testing.faults import Fault, FaultPlan
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Packing
+from ackgate.persistence.records.values import SnapshotRecord
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.faults import Fault, FaultPlan
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 TOPIC = "persistent://public/default/t"
 NAME = "s"
@@ -228,7 +230,7 @@ class Recorder:
         return taken
 
     def note_acked(
-        self, positions: Sequence[Position], about: Acked | None, **columns: Any
+        self, positions: Sequence[Position], about: AckedCall | None, **columns: Any
     ) -> None:
         for place, position in enumerate(positions):
             self.note(
@@ -252,7 +254,7 @@ class Recorder:
         if positions:
             at_once = len(positions) >= ARRAY_PATH_POSITIONS_MIN
             self.cursor.ack_individual(positions)
-            self.note_acked(positions, Acked(entries=len(positions), at_once=at_once))
+            self.note_acked(positions, AckedCall(entries=len(positions), at_once=at_once))
             self.changed()
 
     def ack_part(self) -> None:
@@ -273,7 +275,7 @@ class Recorder:
                 return
             properties = {"n": self.rng.randrange(3)} if self.rng.random() < 0.5 else None
             self.cursor.ack_cumulative(position, properties=properties)
-            about = None if properties is None else Acked(properties=properties)
+            about = None if properties is None else AckedCall(properties=properties)
             self.note_acked([position], about, is_cumulative=True)
             self.changed()
 

@@ -9,11 +9,10 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from pyroaring import BitMap
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.position import Position
-from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
+from ackgate.cursor import ManagedCursor, Position
 from ackgate.pipeline.jobs.ack_stats.history import cursor_history
 from ackgate.pipeline.jobs.ack_stats.holes import PositionAxis, holes_of
+from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 from tests.property.persistence.states import bitmaps, changes, message_ledgers
 
 Step = tuple[list[Callable[[ManagedCursor], object]], bool]

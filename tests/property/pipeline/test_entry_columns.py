@@ -9,8 +9,8 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackgate.persistence.ledgers.avro_long import encode_long
-from ackgate.persistence.ledgers.entry_codec import StoredEntry, decode_entries, encode_stored
+from ackgate.persistence.bookies.avro_container import encode_long
+from ackgate.persistence.bookies.entry_codec import StoredEntry, decode_entries, encode_stored
 from ackgate.pipeline.storage.entry_columns import (
     PADDING,
     columns_of,

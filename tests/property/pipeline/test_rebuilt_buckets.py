@@ -11,15 +11,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.bucket_plans import ChangeRegistry, CreateSnapshot, Done, Stored
-from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
-from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
-from ackgate.dispatcher.trackers.delayed import DelaySettings
-from ackgate.persistence.bucket_codec import decode_entry
-from ackgate.persistence.bucket_records import NumberedSegment, SnapshotMetadata
-from ackgate.persistence.hidden_cursors import CANCELLED_CURSOR
+from ackgate.cursor import Position, StoredSnapshot
+from ackgate.dispatcher.buckets import (
+    BucketSettings,
+    BucketTracker,
+    ChangeRegistry,
+    CreateSnapshot,
+    Done,
+)
+from ackgate.dispatcher.delayed import DelaySettings
+from ackgate.persistence import PersistenceSettings
+from ackgate.persistence.buckets.codec import NumberedSegment, SnapshotMetadata, decode_entry
+from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import RunSize, plan_buckets
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
     RUN_ENTRIES_MAX,
@@ -100,7 +103,7 @@ def made_by_tracker(case: Case) -> list[tuple[Position, Position, list[Any]]]:
             for plan in plans:
                 if isinstance(plan, CreateSnapshot):
                     made.append((plan.first, plan.last, list(map(rows_of, plan.segments))))
-                    tracker.answer(plan.plan, Stored(len(made), 1), NOW_MS)
+                    tracker.answer(plan.plan, StoredSnapshot(len(made), 1), NOW_MS)
                 else:
                     assert isinstance(plan, ChangeRegistry)
                     tracker.answer(plan.plan, Done(), NOW_MS)

@@ -6,15 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from ackgate.cursor.bitmap_runs import run_count
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
-from ackgate.persistence.chunks import cut
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.ports import LedgerEntry
-from ackgate.persistence.records import DeltaRecord, SnapshotRecord
-from ackgate.persistence.recovery import TailScan
+from ackgate.cursor import CursorGrowth, CursorSnapshot, Position, run_count
+from ackgate.persistence import LedgerEntry
+from ackgate.persistence.records.chunks import cut
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Packing
+from ackgate.persistence.records.recovery import TailScan, recover
+from ackgate.persistence.records.values import DeltaRecord, SnapshotRecord
 from ackgate.pipeline.readers.ack_state import StateAt, state_of
 from ackgate.pipeline.readers.damaged_records import DamagedRecords
 from ackgate.pipeline.readers.stored_records import stored_records
@@ -64,7 +62,7 @@ def test_forwards_as_from_the_tail(steps):
     entries = ledger_of(steps)
     scan = TailScan()
     scan.feed(reversed(entries))
-    expected = scan.finish()
+    expected = recover(scan.finish(), None).state
     found = (each.record for each in stored_records(9, entries, DamagedRecords("skip")))
     assert state_of(found, None) == expected
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackgate.cursor.position import EARLIEST, Position
+from ackgate.cursor import EARLIEST, Position
 from ackgate.errors import CallerError
-from ackgate.pipeline.stream_offsets import (
+from ackgate.pipeline.source.stream_offsets import (
     LedgerEnd,
     behind,
     decode_offset,

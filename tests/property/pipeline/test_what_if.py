@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
-from ackgate.persistence.delivery_details import Configured, TopicPolicies, encode_detail
-from ackgate.pipeline.jobs.what_if.even_feed import EvenFeed
+from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind, columns_of
+from ackgate.persistence.deliveries.details import Configured, TopicPolicies, encode_detail
 from ackgate.pipeline.jobs.what_if.events import events_of
+from ackgate.pipeline.jobs.what_if.feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
-from ackgate.testing.faults import Fault
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
+from tests.support.faults import Fault
 
 EXAMPLES = int(os.environ.get("ACKGATE_EXAMPLES", "10"))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ackgate.config.delayed import BUCKET_FACTORY, IN_MEMORY_FACTORY
-from ackgate.cursor.position import Position
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind, columns_of
-from ackgate.persistence.delivery_details import (
+from ackgate.cursor import Position
+from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind, columns_of
+from ackgate.persistence.deliveries.details import (
     MessageLedger,
     Opened,
     Subscribed,

@@ -1,13 +1,15 @@
-"""Entries on their way: what is cut off and what is put together keeps its delivery times."""
+"""Entries on their way: what is cut off and what is put together keeps its times and sizes."""
 
 from __future__ import annotations
 
-from ackgate.broker.add_batch import AddBatch
+from ackgate.persistence.messages.add_batch import AddBatch
 
 
 def batch(first: int, count: int, deliver_at_ms: dict[int, int]) -> AddBatch:
     numbers = range(first, first + count)
-    return AddBatch([b"%d" % n for n in numbers], [1] * count, list(numbers), deliver_at_ms)
+    payloads = [b"%d" % n for n in numbers]
+    size_bytes = sum(map(len, payloads))
+    return AddBatch(payloads, [1] * count, list(numbers), deliver_at_ms, size_bytes)
 
 
 def test_a_part_keeps_the_times_of_its_entries() -> None:

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.audit import AUDITOR_PATH, BrokerAudit
+from ackgate.broker.cluster.audit import AUDITOR_PATH, BrokerAudit
 from ackgate.config.settings import Settings
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import BookieLedgerClient, LedgerOptions, MemoryMetadataStore, open_bookies
+from ackgate.persistence.metadata.memory import MemoryTree
 
 OPTIONS = LedgerOptions(2, 2, 2)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ackgate.broker.entry import Entry
-from ackgate.broker.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
-from ackgate.cursor.position import Position
+from ackgate.broker.wire.entry import Entry
+from ackgate.cursor import Position
+from ackgate.persistence.messages.cache import ENTRY_OVERHEAD_BYTES, EntryCache
 
 BYTES_MAX = 30 * (ENTRY_OVERHEAD_BYTES + 10)
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.names import TopicName
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.registry import TopicRegistry
-from ackgate.broker.wire_types import ProducerRequest
+from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import ProducerRequest
 from ackgate.config.settings import Given, Settings
-from ackgate.cursor.unacked_entries import Span
+from ackgate.cursor import Span
 from ackgate.errors import LedgerWriteError, StorageError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import AppendTicket, LedgerOptions
-from ackgate.testing.bare_broker import bare_broker
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import AppendTicket, LedgerOptions, MemoryMetadataStore
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.ports import SessionPort
-    from ackgate.broker.producer import Producer
-    from ackgate.broker.topic import Topic
-    from ackgate.persistence.ports import LedgerClient, LedgerReader, LedgerWriter
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.persistence import LedgerClient, LedgerReader, LedgerWriter
 
 NAME = TopicName.parse("persistent://public/default/t")
 
@@ -94,9 +93,10 @@ class FailingClient:
             raise StorageError("nothing answers")
 
 
-def entry(sequence_id: int) -> bytes:
+def publish(producer: Producer, sequence_id: int) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=1)
-    return seal_entry(metadata.SerializeToString(), b"x")
+    entry = seal_entry(metadata.SerializeToString(), b"x")
+    producer.publish(sequence_id, sequence_id, 1, entry, metadata)
 
 
 async def attach(topic: Topic, peer: Peer, producer_id: int) -> Producer:
@@ -125,26 +125,26 @@ async def test_what_failed_is_stored_once_and_in_order_when_it_is_sent_again() -
     first = Peer()
     producer = await attach(topic, first, 1)
     disk.is_failing = True
-    producer.publish(0, 0, 1, entry(0))
+    publish(producer, 0)
     await until(first, 1)
     assert first.errors == [0]
     disk.is_failing = False
     # On its way before the client has heard of the failure: it must not overtake what failed.
     assert first.closed == [1]
-    producer.publish(1, 1, 1, entry(1))
+    publish(producer, 1)
 
     # Entry 0 turns out to be stored. Whoever sends it again must not have it stored twice.
     second = Peer()
     producer = await attach(topic, second, 2)
-    producer.publish(0, 0, 1, entry(0))
+    publish(producer, 0)
     async with asyncio.timeout(5):
         while not second.closed:
             await asyncio.sleep(0)
     topic = await registry.topic(NAME, create=False)
     third = Peer()
     producer = await attach(topic, third, 3)
-    producer.publish(0, 0, 1, entry(0))
-    producer.publish(1, 1, 1, entry(1))
+    publish(producer, 0)
+    publish(producer, 1)
     await until(third, 2)
     assert third.receipts == [0, 1]
     assert await stored(topic) == [0, 1]

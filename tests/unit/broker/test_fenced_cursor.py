@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.names import TopicName
-from ackgate.broker.registry import TopicRegistry
-from ackgate.broker.wire_types import InitialPosition
+from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import InitialPosition
 from ackgate.errors import OwnershipError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.bare_broker import bare_broker
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker
 
 NAME = TopicName.parse("persistent://public/default/t")
 
@@ -27,7 +28,7 @@ async def test_it_is_let_go_of_though_nobody_publishes() -> None:
     successor = await new.topic(NAME, create=False)
     assert subscription.store is not None
     subscription.cursor.set_properties({"changed": 1})
-    subscription.on_acked()
+    subscription.store.notify()
     with pytest.raises(OwnershipError):
         await subscription.store.flush()
     assert topic.is_closing

@@ -2,10 +2,9 @@
 
 from ackgate.broker.journal.note_columns import columns_of_notes
 from ackgate.broker.journal.topic_journal import TopicJournal
-from ackgate.cursor.position import Position
-from ackgate.cursor.unacked_entries import Span
-from ackgate.persistence.delivery_events import decode_events, encode_events
-from ackgate.persistence.envelope import Compression, Packing
+from ackgate.cursor import Position, Span
+from ackgate.persistence.deliveries.events import decode_events, encode_events
+from ackgate.persistence.records.envelope import Compression, Packing
 
 
 def test_a_small_block_of_delayed_entries_and_nacks():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 
-from ackgate.broker.lease import Lease
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.broker.cluster.lease import Lease
+from ackgate.persistence import MemoryMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 
 class _AnsweringStore(MemoryMetadataStore):

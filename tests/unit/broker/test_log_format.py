@@ -6,7 +6,13 @@ import json
 import logging
 import sys
 
-from ackgate.broker.log_format import KeyValueFormatter
+from ackgate.broker.run import KeyValueFormatter
+from ackgate.broker.wire.session_context import (
+    KINDS_MAX,
+    LINES_AT_ONCE_MAX,
+    SECONDS_PER_LINE,
+    LogDamper,
+)
 
 
 def record(message: str, *args: object, **more: object) -> logging.LogRecord:
@@ -36,3 +42,31 @@ def test_a_stack_trace_follows_its_line() -> None:
         lines = KeyValueFormatter().format(record("oops", exc_info=sys.exc_info())).splitlines()
     assert lines[0].endswith('message="oops"')
     assert lines[-1] == "ValueError: broken"
+
+
+def test_lines_that_never_end_are_damped_and_counted() -> None:
+    damper = LogDamper()
+    a_tenth = [damper.admit("a", tick / 10) for tick in range(int(SECONDS_PER_LINE) * 10 * 10)]
+    written = [left_out for left_out in a_tenth if left_out is not None]
+    assert written[:LINES_AT_ONCE_MAX] == [0] * LINES_AT_ONCE_MAX
+    assert len(written) <= LINES_AT_ONCE_MAX + 10
+    later = damper.admit("a", 10_000.0)
+    assert later is not None
+    assert len(written) + sum(written) + later == len(a_tenth)
+
+
+def test_lines_now_and_then_are_all_written() -> None:
+    damper = LogDamper()
+    for number in range(1_000):
+        assert damper.admit("a", number * SECONDS_PER_LINE) == 0
+
+
+def test_kinds_do_not_disturb_each_other_and_are_bounded() -> None:
+    damper = LogDamper()
+    for _ in range(2 * LINES_AT_ONCE_MAX):
+        damper.admit("a", 0.0)
+    assert damper.admit("b", 0.0) == 0
+    assert damper.admit("a", 0.0) is None
+    for number in range(KINDS_MAX):
+        damper.admit(number, 0.0)
+    assert damper.admit("a", 0.0) == 0  # forgotten

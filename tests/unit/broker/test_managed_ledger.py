@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.ledger_rules import Retention, RolloverLimits
-from ackgate.broker.managed_ledger import ManagedLedger
-from ackgate.cursor.position import Position
-from ackgate.cursor.unacked_entries import Span
+from ackgate.broker.wire.entry import ENTRY_FORM
+from ackgate.cursor import Position, Span
 from ackgate.errors import (
     AckGateError,
     LedgerFencedError,
@@ -24,16 +21,18 @@ from ackgate.errors import (
     NoSuchNodeError,
     NotEnoughBookiesError,
 )
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import AppendTicket, LedgerOptions
-from ackgate.persistence.topic_node import decode_topic_node
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import AppendTicket, LedgerOptions, MemoryMetadataStore
+from ackgate.persistence.messages.cache import EntryCache
+from ackgate.persistence.messages.managed_ledger import ManagedLedger
+from ackgate.persistence.messages.rules import Retention, RolloverLimits
+from ackgate.persistence.nodes.topic_node import decode_topic_node
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.entry import Entry
-    from ackgate.persistence.ports import LedgerClient, LedgerWriter
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.persistence import LedgerClient, LedgerWriter
 
 PATH = "/managed-ledgers/t/n/persistent/x"
 NEVER = 10**12
@@ -146,6 +145,7 @@ class World:
             PATH,
             cast("LedgerClient", client),
             self.metadata,
+            form=ENTRY_FORM,
             cache=EntryCache(cache_bytes),
             options=LedgerOptions(),
             limits=self.limits,
@@ -431,7 +431,7 @@ async def test_an_empty_ledger_leaves_nothing_behind_at_a_restart() -> None:
 
 
 async def test_the_first_entry_at_a_time_is_found_by_halving() -> None:
-    from ackgate.broker.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
 
     world = World()
     world.limits = RolloverLimits(4, NEVER, 0, NEVER)

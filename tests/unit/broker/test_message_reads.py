@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.entry_cache import EntryCache
-from ackgate.broker.message_reads import MessageReads
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.unacked_entries import Span
+from ackgate.broker.wire.entry import ENTRY_FORM, Entry
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.cursor import MessageLedgers, Span
 from ackgate.errors import AckGateError, DigestMismatchError
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions, LedgerState
+from ackgate.persistence import (
+    BookieLedgerClient,
+    LedgerEntry,
+    LedgerOptions,
+    LedgerState,
+    MemoryMetadataStore,
+    open_bookies,
+)
+from ackgate.persistence.messages.cache import EntryCache
+from ackgate.persistence.messages.reads import MessageReads
+from ackgate.persistence.metadata.memory import MemoryTree
 
 
 async def test_a_ledger_whose_recovery_was_begun_and_left_is_read_to_its_end(
@@ -43,7 +51,7 @@ async def test_a_ledger_whose_recovery_was_begun_and_left_is_read_to_its_end(
     facts = MessageLedgers()
     facts.open_ledger(writer.ledger_id)
     facts.close_ledger(writer.ledger_id, 3)
-    reads = MessageReads(client, b"", EntryCache(0), facts)
+    reads = MessageReads(client, b"", EntryCache(0), facts, form=ENTRY_FORM)
     found = await reads.read([Span(writer.ledger_id, 0, 3)])
     assert [entry.payload[-1:] for entry in found] == [b"0", b"1", b"2"]
     await client.close()
@@ -68,7 +76,7 @@ async def test_what_lies_before_a_damaged_entry_is_read_and_each_bad_copy_told_o
     facts = MessageLedgers()
     facts.open_ledger(writer.ledger_id)
     facts.close_ledger(writer.ledger_id, 300)
-    reads = MessageReads(client, b"", EntryCache(0), facts)
+    reads = MessageReads(client, b"", EntryCache(0), facts, form=ENTRY_FORM)
     before = await reads.read([Span(writer.ledger_id, 0, 200)])
     assert [entry.payload[-12:] for entry in before[199:]] == [b"content 199."]
     for _ in range(3):
@@ -78,3 +86,14 @@ async def test_what_lies_before_a_damaged_entry_is_read_and_each_bad_copy_told_o
     assert len(after) == 99
     assert caplog.text.count(f"bad copy of entry {writer.ledger_id}:200 ") == 1
     await client.close()
+
+
+@pytest.mark.parametrize(("claimed", "believed"), [(10, 10), (11, 1), (10**9, 1), (-1, 1), (0, 1)])
+def test_a_stored_entry_counts_as_the_messages_that_it_can_hold(
+    claimed: int, believed: int
+) -> None:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=claimed
+    )
+    stored = LedgerEntry(0, seal_entry(metadata.SerializeToString(), bytes(60)))
+    assert Entry.stored(1, stored).message_count == believed

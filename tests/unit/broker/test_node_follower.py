@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from ackgate.broker import node_follower
-from ackgate.broker.node_follower import NodeFollower
+from ackgate.broker.cluster import node_follower
+from ackgate.broker.cluster.node_follower import NodeFollower
 from ackgate.errors import MetadataStoreError, SessionLostError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence import MemoryMetadataStore
 
 
 class Reader:

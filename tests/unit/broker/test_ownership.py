@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.bundle_states import BundleState
-from ackgate.broker.bundles import NamespaceBundles
-from ackgate.broker.errors import NotOwnedError, ServiceNotReadyError
-from ackgate.broker.names import TopicName
-from ackgate.broker.ownership import Ownership
+from ackgate.broker.cluster.bundle_states import BundleState
+from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.cluster.namespaces import Namespaces
+from ackgate.broker.cluster.ownership import Ownership
+from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.wire.names import TopicName
 from ackgate.config.broker import BrokerSettings
 from ackgate.errors import ConfigurationError, MetadataStoreError, StorageError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.owner_nodes import (
+from ackgate.persistence import MemoryMetadataStore, MetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.nodes.owner_nodes import (
     BROKERS,
     BrokerRecord,
     OwnerRecord,
@@ -27,9 +29,8 @@ from ackgate.persistence.owner_nodes import (
     encode_broker,
     encode_owner,
 )
-from ackgate.persistence.ports import MetadataStore
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 TOPIC = TopicName.parse("t")
 
@@ -64,7 +65,8 @@ class Broker:
         self.store = store
         self.topics = Topics()
         settings = SimpleNamespace(broker=BrokerSettings())
-        parts: Any = SimpleNamespace(metadata=store, settings=settings)
+        namespaces = Namespaces(store)
+        parts: Any = SimpleNamespace(metadata=store, settings=settings, namespaces=namespaces)
         self.ownership = Ownership(parts, self.topics)
         self.record = BrokerRecord(f"h:{number}", f"pulsar://h:{number}", f"http://h:{number}", "")
 
@@ -337,8 +339,8 @@ async def test_a_release_that_outlasts_its_session_leaves_the_next_owner_alone()
 async def test_a_bundle_that_was_taken_away_is_let_go_of_though_a_read_fails(
     nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ackgate.broker.ownership.REJOIN_SECONDS_MIN", 0)
-    monkeypatch.setattr("ackgate.broker.node_follower.RETRY_SECONDS", 0)
+    monkeypatch.setattr("ackgate.broker.cluster.ownership.REJOIN_SECONDS_MIN", 0)
+    monkeypatch.setattr("ackgate.broker.cluster.node_follower.RETRY_SECONDS", 0)
     tree = MemoryTree()
     plan = FaultPlan([Rule(Fault.FAIL, "metadata.get", "/namespace/*", nth=nth)])
     broker = Broker(0, FaultyMetadataStore(MemoryMetadataStore(tree), plan))

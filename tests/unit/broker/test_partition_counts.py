@@ -6,16 +6,17 @@ import asyncio
 
 import pytest
 
-from ackgate.broker.names import TopicName
-from ackgate.broker.partition_counts import (
+from ackgate.broker.cluster.partition_counts import (
     create_partition_count,
     raise_partition_count,
     read_partition_count,
 )
+from ackgate.broker.wire.names import TopicName
 from ackgate.errors import CallerError, NodeExistsError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 TOPIC = TopicName.parse("persistent://a/b/odd %2F name ä")
 

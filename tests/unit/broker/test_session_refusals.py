@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from ackgate.broker import replies
-from ackgate.broker.errors import ServerError
-from ackgate.broker.session import Session
+from ackgate.broker.wire import replies
+from ackgate.broker.wire.errors import ServerError
+from ackgate.broker.wire.session import Session
 from ackgate.errors import (
     AckGateError,
     CorruptRecordError,

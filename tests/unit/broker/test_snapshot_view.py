@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ackgate.broker.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.persistence.bucket_snapshots import BucketSnapshots
+from ackgate.commands.ledgers.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
+from ackgate.persistence import BucketSnapshots, LedgerEntry, PersistenceSettings
 from ackgate.persistence.ledger_owner import owner_of
-from ackgate.persistence.ports import LedgerEntry
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 from tests.unit.persistence.bucket_content import bucket, summary_of
 
 PATH = "/managed-ledgers/public/default/persistent/orders/billing"

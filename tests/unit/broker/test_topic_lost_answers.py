@@ -12,19 +12,20 @@ from typing import TypeVar
 
 import pytest
 
-from ackgate.broker.errors import TopicNotFoundError
-from ackgate.broker.names import TopicName
-from ackgate.broker.registry import TopicRegistry
-from ackgate.broker.subscription import Subscription
-from ackgate.broker.topic import Topic
-from ackgate.broker.wire_types import InitialPosition
+from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.topic.subscription import SubscriptionDriver
+from ackgate.broker.topic.topic import Topic
+from ackgate.broker.wire.errors import TopicNotFoundError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import InitialPosition
 from ackgate.errors import AckGateError, SessionLostError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.bare_broker import bare_broker
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ class Life:
     async def topic(self) -> Topic:
         return await self.registry.topic(NAME, create=True)
 
-    async def subscription(self) -> Subscription:
+    async def subscription(self) -> SubscriptionDriver:
         return await (await self.topic()).subscription("s", InitialPosition.EARLIEST)
 
     async def ack(self, step: int) -> None:
@@ -92,8 +93,9 @@ class Life:
             def done(error: BaseException | None) -> None:
                 durable.set_result(None) if error is None else durable.set_exception(error)
 
-            subscription.on_acked()
-            subscription.when_durable(done)
+            assert subscription.store is not None
+            subscription.store.notify()
+            subscription.store.when_durable(subscription.cursor.version, done)
             await durable
 
         await self.again(once)

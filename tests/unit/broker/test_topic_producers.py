@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.errors import ProducerBusyError, ProducerFencedError
-from ackgate.broker.names import TopicName
-from ackgate.broker.producer import Producer
-from ackgate.broker.topic_producers import TopicProducers
-from ackgate.broker.wire_types import AccessMode, ProducerRequest
+from ackgate.broker.topic.producer import Producer
+from ackgate.broker.topic.producers import TopicProducers
+from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import AccessMode, ProducerRequest
 
 TOPIC = TopicName.parse("t")
 

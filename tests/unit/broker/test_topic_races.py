@@ -9,25 +9,26 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.errors import ServiceNotReadyError
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.names import TopicName
-from ackgate.broker.registry import TopicRegistry
-from ackgate.broker.wire_types import (
+from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.wire.errors import ServiceNotReadyError
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import (
     AccessMode,
     InitialPosition,
     ProducerRequest,
     SubscribeRequest,
     SubscriptionType,
 )
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.bare_broker import bare_broker
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 NAME = TopicName.parse("persistent://public/default/t")
 SLOWLY = 5.0
@@ -251,7 +252,7 @@ def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
         assert topic.is_trimming
         await asyncio.sleep(SLOWLY / 2)
         assert first in topic.ledger.facts.ledger_ids, "that is still under way"
-        await subscription.moves.reset(Position(first, 1))
+        await subscription.seek(Position(first, 1))
         assert first not in topic.ledger.facts.ledger_ids
         assert subscription.cursor.read_position.ledger_id > first
         assert subscription.cursor.backlog_entries == 0
@@ -273,7 +274,6 @@ def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
         last = topic.ledger.facts.last_confirmed
         subscription.cursor.ack_cumulative(last)
         await subscription.flush()
-        subscription.on_acked()
         assert topic.consumed_through() == last
         subscription.cursor.reset(Position(last.ledger_id, 1))  # not durable yet
         assert subscription.persisted_mark_delete == last

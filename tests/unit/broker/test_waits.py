@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial, wraps
 from typing import Any
 
-from ackgate.broker.waits import WAKES_MAX, Waits
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.broker.topic.waits import WAKES_MAX, Waits
+from tests.support.virtual_time import run_in_virtual_time
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -113,37 +113,6 @@ async def test_many_at_once_leave_others_their_turn() -> None:
     await asyncio.sleep(1)
     assert heard == list(range(3 * WAKES_MAX))
     assert set(turns) >= {WAKES_MAX, 2 * WAKES_MAX}
-
-
-@virtual
-async def test_receipts_are_answered_when_durable_or_overdue_and_once() -> None:
-    waits, overdue = Waits(), Overdue()
-    receipts = waits.receipts(overdue.append)
-    other = waits.receipts(overdue.append)
-    heard: list[int] = []
-    done = [lambda _, number=number: heard.append(number) for number in range(5)]
-    for number, version in enumerate((3, 3, 7, 9)):
-        receipts.add(version, 10.0, done[number])
-    other.add(3, 20.0, done[4])
-    assert (len(receipts), len(other)) == (4, 1)
-    assert receipts.take_durable(2) == []
-    assert receipts.take_durable(8) == done[:3]
-    assert len(receipts) == 1
-    await asyncio.sleep(9.9)
-    assert overdue == []
-    await asyncio.sleep(0.2)
-    assert overdue == [done[3]]
-    assert receipts.take_durable(9) == ()
-    assert other.take_all() == [done[4]]
-    assert (len(receipts), len(other)) == (0, 0)
-    stats = waits.receipt_stats
-    assert (stats.size, stats.completed, stats.expired) == (0, 4, 1)
-    await asyncio.sleep(30)
-    assert overdue == [done[3]]
-    assert heard == []  # calling them is the store's business
-    receipts.add(9, 10.0, done[0])  # unless it asks for what is durable already
-    await asyncio.sleep(0)
-    assert (heard, len(receipts)) == ([0], 0)
 
 
 # ---------------------------------------------------------------- reads

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from ackgate.broker.errors import ServerError
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.wire_types import MessageOut, SubscribeRequest, SubscriptionType
-from ackgate.cursor.position import EARLIEST, LATEST, Position
+from ackgate.broker.wire.errors import ServerError
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import MessageOut, SubscribeRequest, SubscriptionType
+from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.errors import ConsumerBusyError
-from ackgate.testing import wire_client
-from ackgate.testing.memory_topics import LEDGER_ID, MemoryConsumer, MemoryTopic
-from ackgate.testing.wire_handles import RefusedError
+from tests.support import wire_client
+from tests.support.memory_topics import LEDGER_ID, MemoryConsumer, MemoryTopic
+from tests.support.wire_client import RefusedError
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 
 Type = pb.BaseCommand.Type

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ackgate.broker.commands.lookups import harmless_pattern, topics_hash
+from ackgate.broker.wire.lookups import harmless_pattern, topics_hash
 
 
 def test_the_hash_is_guavas_crc32c_of_the_sorted_names() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.errors import InvalidTopicNameError, NotAllowedError, ServerError
-from ackgate.broker.names import (
+from ackgate.broker.wire.errors import InvalidTopicNameError, NotAllowedError, ServerError
+from ackgate.broker.wire.names import (
     NAME_BYTES_MAX,
     InvalidNameError,
     NamespaceName,
@@ -67,6 +67,10 @@ def test_a_topic_name_has_one_full_form(text: str, full: str) -> None:
         "persistent://a/b/" + "x" * (NAME_BYTES_MAX + 1),
         "persistent://a/b/" + "ü" * (NAME_BYTES_MAX // 2 + 1),
         "x" * 10_000_000,
+        "-partition-5",
+        "persistent://a/b/-partition-0",
+        "a/b/ -partition-1",
+        "a/b/..-partition-1",
     ],
 )
 def test_a_topic_name_that_cannot_be_used_is_refused_by_a_short_message(text: str) -> None:

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from ackgate.broker.errors import ProducerBusyError, ServerError
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.testing.memory_topics import LEDGER_ID, MemoryTopic
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire.errors import ProducerBusyError, ServerError
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.persistence.records.envelope import Compression, compressed
+from tests.support.memory_topics import LEDGER_ID, MemoryTopic
+from tests.support.wire_client import RefusedError, WireClient
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 
 Type = pb.BaseCommand.Type
@@ -63,11 +63,66 @@ async def test_a_batch_is_confirmed_with_its_highest_sequence_id() -> None:
         metadata = pb.MessageMetadata(
             producer_name="p", sequence_id=10, publish_time=1, num_messages_in_batch=10
         )
-        client.send(command, seal_entry(metadata.SerializeToString(), b"batch"))
+        client.send(command, seal_entry(metadata.SerializeToString(), bytes(60)))
         await producer.until_receipts(1)
         assert producer.last_receipt is not None
         assert producer.last_receipt.sequence_id == 10
         assert producer.last_receipt.highest_sequence_id == 19
+
+
+ZIPPED = compressed(bytes(120_000), Compression.ZSTD)
+
+
+@pytest.mark.parametrize(
+    ("payload", "fields"),
+    [
+        (bytes(59), {"num_messages_in_batch": 10}),
+        (b"payload", {"num_messages_in_batch": 10**9}),
+        (b"zip", {"num_messages_in_batch": 11, "compression": 3, "uncompressed_size": 65}),
+        (ZIPPED, {"num_messages_in_batch": 20_001, "compression": 3, "uncompressed_size": 2**30}),
+        (b"x", {"num_messages_in_batch": 10**8, "encryption_algo": "AES"}),
+    ],
+    ids=["a byte short", "a billion", "compressed", "a lie about compression", "encrypted"],
+)
+async def test_an_entry_that_cannot_hold_its_messages_is_refused(
+    payload: bytes, fields: dict[str, int]
+) -> None:
+    async with serving() as server, await server.connect() as client:
+        producer = await client.producer("t")
+        with pytest.raises(RefusedError, match="NOT_ALLOWED: An entry of"):
+            await producer.send(payload, **fields)
+        await producer.send(b"goes on")
+        assert len(topic_of(server).entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "fields"),
+    [
+        (bytes(60), {"num_messages_in_batch": 10}),
+        (b"zip", {"num_messages_in_batch": 10, "compression": 3, "uncompressed_size": 60}),
+        (ZIPPED, {"num_messages_in_batch": 9_999, "compression": 3, "uncompressed_size": 120_000}),
+        (b"x", {"num_messages_in_batch": -5}),
+    ],
+    ids=["as many as there is room", "compressed", "very well compressed", "below zero"],
+)
+async def test_an_entry_that_may_hold_its_messages_is_taken(
+    payload: bytes, fields: dict[str, int]
+) -> None:
+    async with serving() as server, await server.connect() as client:
+        producer = await client.producer("t")
+        await producer.send(payload, **fields)
+
+
+async def test_a_batch_above_what_clients_send_is_looked_into() -> None:
+    single = pb.SingleMessageMetadata(payload_size=0).SerializeToString()
+    batch = (len(single).to_bytes(4, "big") + single) * 20_000
+    fields = {"compression": 1, "uncompressed_size": len(batch)}
+    async with serving() as server, await server.connect() as client:
+        producer = await client.producer("t")
+        zipped = compressed(batch, Compression.LZ4)
+        await producer.send(zipped, num_messages_in_batch=20_000, **fields)
+        with pytest.raises(RefusedError):
+            await producer.send(zipped, num_messages_in_batch=20_001, **fields)
 
 
 async def test_a_wrong_checksum_fails_that_entry_only() -> None:

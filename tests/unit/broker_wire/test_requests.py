@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker import requests
-from ackgate.broker.errors import (
+from ackgate.broker.wire import requests
+from ackgate.broker.wire.errors import (
     BrokerError,
     InvalidTopicNameError,
     MetadataFailedError,
     NotAllowedError,
 )
-from ackgate.broker.names import InvalidNameError
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.wire_types import (
+from ackgate.broker.wire.names import InvalidNameError
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import (
     AccessMode,
     InitialPosition,
-    KeySharedMode,
     SchemaType,
     SubscriptionType,
 )
-from ackgate.cursor.position import EARLIEST, LATEST, Position
+from ackgate.cursor import EARLIEST, LATEST, Position
+from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import AckGateError, ConsumerAssignError
 
 

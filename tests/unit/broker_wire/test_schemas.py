@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.errors import IncompatibleSchemaError
-from ackgate.broker.names import TopicName
-from ackgate.broker.schema_compatibility import check_compatible, check_reader, is_same
-from ackgate.broker.schemas import DEFINITION_BYTES_MAX, SchemaRegistry, version_bytes
-from ackgate.broker.wire_types import ProducerRequest, Schema, SchemaType
+from ackgate.broker.schemas.compatibility import check_compatible, check_reader, is_same
+from ackgate.broker.schemas.registry import DEFINITION_BYTES_MAX, SchemaRegistry, version_bytes
+from ackgate.broker.wire.errors import IncompatibleSchemaError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import ProducerRequest, Schema, SchemaType
 from ackgate.config.broker import BrokerSettings
 from ackgate.errors import CorruptRecordError, NodeExistsError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.persistence import MemoryMetadataStore
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 TOPIC = TopicName.parse("orders")
 SETTINGS = BrokerSettings()
@@ -144,6 +144,31 @@ async def test_schemas_outlive_the_registry_and_partitions_share_them() -> None:
     again = SchemaRegistry(metadata)
     assert (await again.get(TOPIC.partition(1))) == (await again.get(TOPIC))
     assert await again.get(TopicName.parse("other")) is None
+
+
+async def test_a_boolean_that_an_earlier_build_stored_is_still_the_same_schema() -> None:
+    metadata = MemoryMetadataStore()
+    boolean = Schema("b", SchemaType.BOOLEAN, b"")
+    await SchemaRegistry(metadata).get_or_create(TOPIC, boolean, SETTINGS)
+    path = "/schemas/public/default/orders/0"
+    node = await metadata.get(path)
+    assert node is not None
+    assert b'"type":"BOOLEAN"' in node.value
+    earlier = node.value.replace(b"BOOLEAN", b"BOOL")
+    await metadata.put(path, earlier, expected_version=node.version)
+
+    registry = SchemaRegistry(metadata)
+    assert await registry.get_or_create(TOPIC, boolean, SETTINGS) == version_bytes(0)
+    (stored,) = await registry.all(TOPIC)
+    assert stored.schema.type is SchemaType.BOOLEAN
+
+
+def test_a_pair_with_a_boolean_key_is_not_one_with_a_text_as_key() -> None:
+    kinds = (SchemaType.BOOLEAN, SchemaType.STRING)
+    boolean, text = (key_value(Schema("k", kind, b""), avro(A)) for kind in kinds)
+    check_compatible(boolean, [boolean], "FULL")
+    with pytest.raises(IncompatibleSchemaError, match="STRING cannot be read as BOOLEAN"):
+        check_compatible(boolean, [text], "BACKWARD")
 
 
 async def test_an_incompatible_schema_is_refused_and_changes_nothing() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker import protocol_server, session
-from ackgate.broker.errors import ServerError
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.replies import NO_REQUEST_ID, PING, encode
-from ackgate.testing.wire_client import EARLIEST, WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.broker.wire import protocol_server, session
+from ackgate.broker.wire.errors import ServerError
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import NO_REQUEST_ID, PING, encode
+from ackgate.broker.wire.session_context import LINES_AT_ONCE_MAX
+from tests.support.wire_client import EARLIEST, RefusedError, WireClient
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 
 Type = pb.BaseCommand.Type
@@ -252,7 +252,7 @@ async def test_publishes_that_are_not_durable_stop_the_reading() -> None:
 async def test_bytes_that_are_not_durable_stop_the_reading_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ackgate.broker.commands import producers
+    from ackgate.broker.wire import producers
 
     monkeypatch.setattr(producers, "PENDING_PUBLISH_BYTES_MAX", 1_000_000)
     async with serving() as server, await server.connect() as client:
@@ -307,7 +307,7 @@ async def test_a_slow_consumer_does_not_grow_memory() -> None:
 async def test_a_client_that_asks_without_listening_is_not_listened_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ackgate.broker import outbox
+    from ackgate.broker.wire import outbox
 
     monkeypatch.setattr(outbox, "UNREAD_REPLY_BYTES_MAX", 100_000)
     monkeypatch.setattr(session, "REQUESTS_IN_FLIGHT_MAX", 10)
@@ -480,3 +480,22 @@ async def test_closing_the_server_lets_clients_hear_everything_said() -> None:
         await client.wait_closed()
         with pytest.raises(ConnectionRefusedError):
             await server.open()
+
+
+async def test_a_client_that_connects_again_without_end_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As the C++ client does when one of its messages is refused for good."""
+    rounds = 5 * LINES_AT_ONCE_MAX
+    with caplog.at_level("INFO"):
+        async with serving() as server:
+            for _ in range(rounds):
+                async with await server.connect() as client:
+                    producer = await client.producer("t")
+                    with pytest.raises(RefusedError):
+                        await producer.send(b"x", num_messages_in_batch=10**9)
+            await eventually(lambda: not server.protocol.sessions)
+    lines = [record.getMessage() for record in caplog.records]
+    for what in ("connected with", "opened on", "cannot hold the", "closed"):
+        assert LINES_AT_ONCE_MAX <= sum(what in line for line in lines) < LINES_AT_ONCE_MAX + 5
+    assert len(lines) < rounds

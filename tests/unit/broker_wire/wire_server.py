@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ackgate.broker.protocol_server import ProtocolServer
-from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.schemas.registry import SchemaRegistry
+from ackgate.broker.wire.protocol_server import ProtocolServer
 from ackgate.config.broker import BrokerSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.memory_topics import MemoryRegistry
-from ackgate.testing.wire_client import WireClient
+from ackgate.persistence import MemoryMetadataStore
+from tests.support.memory_topics import MemoryRegistry
+from tests.support.wire_client import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

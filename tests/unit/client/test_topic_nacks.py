@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ackgate.client.topic_nacks import NO_BATCH, Arrival, Redelivery, TopicNacks
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.nack_settings import NackSettings
+from ackgate.cursor import Position
+from ackgate.dispatcher.nacks import NackSettings
 
 NOW = 1_000_000
 ENTRY = Position(3, 1)

@@ -7,21 +7,21 @@ import json
 
 import pytest
 
-from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
-from ackgate.broker.names import TopicName
-from ackgate.broker.policies import (
+from ackgate.broker.cluster.policies import (
     DELAYED_DELIVERY,
     REDELIVERY_BACKOFF,
     EffectivePolicies,
     PolicyStore,
+    RedeliveryBackoffPolicy,
     namespace_policy_path,
     topic_policy_path,
 )
+from ackgate.broker.wire.names import TopicName
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.delayed_policy import MAX_DELAY_MS_MAX, DelayedDeliveryPolicy
 from ackgate.config.field import INT_MAX
 from ackgate.errors import CallerError, CorruptRecordError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence import MemoryMetadataStore
 
 TOPIC = TopicName.parse("persistent://public/default/orders-partition-1")
 SETTINGS = DelayedSettings(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pyroaring import BitMap
 
-from ackgate.cursor.batch_acks import BatchAcks
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
+from ackgate.cursor.ack_state import BatchAcks
 
 
 def test_acks_only_clear_bits():

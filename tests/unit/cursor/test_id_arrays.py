@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ackgate.cursor.id_arrays import by_ledger, entry_ids_below
+from ackgate.cursor import entry_ids_below
+from ackgate.cursor.position import by_ledger
 from ackgate.errors import PositionError
 
 

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from pyroaring import BitMap
 
-from ackgate.cursor.managed_cursor import ARRAY_PATH_POSITIONS_MIN, ManagedCursor
-from ackgate.cursor.message_ledgers import ENTRIES_PER_LEDGER_MAX, MessageLedgers
-from ackgate.cursor.position import EARLIEST, ENTRY_ID_MAX, LATEST, Position
-from ackgate.cursor.unacked_entries import Span
-from ackgate.errors import CallerError, PositionError
+from ackgate.cursor import (
+    ARRAY_PATH_POSITIONS_MIN,
+    EARLIEST,
+    ENTRY_ID_MAX,
+    LATEST,
+    ManagedCursor,
+    MessageLedgers,
+    Position,
+    Span,
+)
+from ackgate.cursor.message_ledgers import ENTRIES_PER_LEDGER_MAX
+from ackgate.errors import CallerError, CursorClosedError, PositionError
 from tests.unit.cursor.topics import at, cursor_over, ledgers_of
 
 UNKNOWN = [
@@ -638,3 +645,62 @@ def test_a_budget_that_is_wide_enough_is_answered_at_once():
     cursor = cursor_over(1000)
     assert cursor.entry_budget(10_000, entries_enough=100) == 100
     assert cursor.entry_budget(10, entries_enough=100) == 21
+
+
+# ----------------------------------------------------------------------------------- the end
+
+
+def test_a_sealed_cursor_refuses_every_change_and_can_be_read():
+    changes = {
+        "ack": (Position(1, 7),),
+        "ack_individual": ([Position(1, 7)],),
+        "ack_mixed": ([(Position(1, 7), None)],),
+        "ack_many": (1, [7]),
+        "ack_many_pairs": ([1], [7]),
+        "ack_cumulative": (Position(1, 7),),
+        "skip": (1,),
+        "clear_backlog": (),
+        "set_properties": ({"a": 1},),
+        "reset": (Position(1, 0),),
+        "catch_up": (99,),
+    }
+    cursor = cursor_over(10)
+    cursor.ack(Position(1, 3))
+    before = cursor.snapshot()
+    cursor.seal("cursor x is closed")
+    for name, arguments in changes.items():
+        with pytest.raises(CursorClosedError, match="cursor x is closed"):
+            getattr(cursor, name)(*arguments)
+    with pytest.raises(CursorClosedError):
+        cursor.ack(Position(1, 3))  # acked already, too
+    cursor.seal("for another reason")
+    with pytest.raises(CursorClosedError, match="cursor x is closed"):
+        cursor.ack(Position(1, 7))
+    assert cursor.snapshot() == before
+    cursor.check()
+    others = {
+        name
+        for name in dir(ManagedCursor)
+        if not name.startswith("_") and callable(getattr(ManagedCursor, name))
+    } - changes.keys()
+    assert others == {
+        "acked_entries",
+        "check",
+        "entry_budget",
+        "from_snapshot",
+        "has_acked_above",
+        "is_acked",
+        "last_acked_position",
+        "last_partly_acked_position",
+        "ledger_trimmed",  # what it forgets concerns nothing any more
+        "ranges_text",
+        "rewind",
+        "seal",
+        "seek",
+        "snapshot",
+        "statistics",
+        "take_growth",
+        "take_snapshot",
+        "unacked_mask",
+        "unacked_spans",
+    }, "whatever is new changes nothing, or refuses when it is sealed"

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import ENTRIES_PER_LEDGER_MAX, MessageLedgers
-from ackgate.cursor.position import EARLIEST, LATEST, Position
+from ackgate.cursor import EARLIEST, LATEST, ManagedCursor, MessageLedgers, Position
+from ackgate.cursor.message_ledgers import ENTRIES_PER_LEDGER_MAX
 from ackgate.errors import PositionError
 from tests.unit.cursor.topics import ledgers_of
 

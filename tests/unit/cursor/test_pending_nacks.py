@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.pending_nacks import (
-    BITMAP_OVERHEAD_BYTES,
+from ackgate.cursor import (
+    MessageLedgers,
     NackedLedger,
     PendingNacks,
-    earliest,
-    existing,
-    unacked,
+    Position,
+    earliest_nacks,
+    existing_nacks,
+    unacked_nacks,
 )
-from ackgate.cursor.position import Position
+from ackgate.cursor.pending_nacks import BITMAP_OVERHEAD_BYTES
 
 IMAGE = PendingNacks(
     {
@@ -35,7 +35,7 @@ def of(nacks: PendingNacks) -> dict[int, dict[int, list[int]]]:
 
 @pytest.mark.parametrize("bytes_max", [0, 1, 40, 60, 100, 1_000, 5_000, 20_000, 100_000])
 def test_the_earliest_are_kept_as_long_as_they_fit(bytes_max: int) -> None:
-    kept = earliest(IMAGE, bytes_max, precision_bits=8)
+    kept = earliest_nacks(IMAGE, bytes_max, precision_bits=8)
     assert kept.stored_bytes <= bytes_max
     every = [(part.key_ms, part.ledger_id, entry) for part in IMAGE for entry in part.entry_ids]
     held = [(part.key_ms, part.ledger_id, entry) for part in kept for entry in part.entry_ids]
@@ -50,7 +50,7 @@ def test_the_earliest_are_kept_as_long_as_they_fit(bytes_max: int) -> None:
 
 def test_what_is_kept_is_a_copy() -> None:
     entry_ids = BitMap([1, 2])
-    kept = earliest([NackedLedger(1, 2, entry_ids)], 1_000, precision_bits=0)
+    kept = earliest_nacks([NackedLedger(1, 2, entry_ids)], 1_000, precision_bits=0)
     entry_ids.add(3)
     assert of(kept) == {1: {2: [1, 2]}}
 
@@ -63,7 +63,7 @@ def test_what_is_acked_or_comes_twice_is_left_out() -> None:
         },
         4,
     )
-    left = unacked(nacks, Position(3, 1), {3: BitMap([4, 6]), 5: BitMap([1])})
+    left = unacked_nacks(nacks, Position(3, 1), {3: BitMap([4, 6]), 5: BitMap([1])})
     assert of(left) == {1: {3: [2, 3], 4: [1]}, 2: {3: [5]}}
     assert left.precision_bits == 4
     assert nacks.entry_count == 10, "nothing was changed in place"
@@ -73,7 +73,7 @@ def test_what_does_not_exist_is_left_out() -> None:
     ledgers = MessageLedgers()
     ledgers.open_ledger(3)
     ledgers.close_ledger(3, 50)
-    left = existing(IMAGE, ledgers)
+    left = existing_nacks(IMAGE, ledgers)
     assert of(left) == {256: {3: list(range(50))}, 512: {3: list(range(0, 50, 3))}}
 
 

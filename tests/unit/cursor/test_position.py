@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.cursor.position import (
+from ackgate.cursor import (
     EARLIEST,
     ENTRY_ID_MAX,
     LATEST,

@@ -4,10 +4,7 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.position import EARLIEST, Position
-from ackgate.cursor.recovered import RecoveredStateReport
-from ackgate.cursor.snapshot import CursorSnapshot
+from ackgate.cursor import EARLIEST, CursorSnapshot, ManagedCursor, Position, RecoveredStateReport
 from tests.unit.cursor.topics import ledgers_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ackgate.cursor.worst_case import ENDLESS, gain_below, ledger_holes, part_gain, widest
+from ackgate.cursor.strict_budget import ENDLESS, gain_below, ledger_holes, part_gain, widest
 
 
 def ids(*values: int) -> np.ndarray:

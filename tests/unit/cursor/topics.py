@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import ManagedCursor, MessageLedgers, Position
 
 
 def ledgers_of(*counts: int) -> MessageLedgers:

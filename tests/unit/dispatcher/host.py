@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.dispatcher import (
-    Chunk,
+from ackgate.cursor import Position
+from ackgate.dispatcher import (
+    Assignment,
     ConsumerSpec,
-    Delivery,
     Dispatcher,
     EntriesRead,
+    MessageChunk,
     Read,
     ReadKind,
 )
@@ -31,7 +31,7 @@ class Host:
         self.acked: set[int] = set()
         self.sizes: dict[int, int] = {}
         self.hashes: dict[int, int] = {}
-        self.chunks: dict[int, Chunk] = {}
+        self.chunks: dict[int, MessageChunk] = {}
         self.got: list[tuple[int, list[int]]] = []
         self.counts: dict[int, int] = {}
         """Entry -> redelivery count it came with last."""
@@ -46,7 +46,7 @@ class Host:
             has_unread=self.unread < self.entries, gate_open=gate_open, **facts
         )
 
-    def answer(self, read: Read) -> list[Delivery]:
+    def answer(self, read: Read) -> list[Assignment]:
         if read.kind is ReadKind.REPLAY:
             numbers = [position.entry_id for position in read.positions]
         else:

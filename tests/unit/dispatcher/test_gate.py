@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ackgate.dispatcher.gate import Gate, GateSettings, PauseReason
+from ackgate.dispatcher import Gate, GateSettings, PauseReason
 from ackgate.errors import ConfigurationError
 
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from ackgate.dispatcher.dispatcher import (
+from ackgate.dispatcher import (
     ConsumerSpec,
+    DispatchLimits,
     EntriesRead,
+    KeySharedDispatcher,
     KeySharedMode,
     KeySharedPolicy,
     Rewind,
 )
-from ackgate.dispatcher.key_shared import KeySharedDispatcher
-from ackgate.dispatcher.limits import DispatchLimits
-from ackgate.errors import ConsumerAssignError
 from tests.unit.dispatcher.host import Host, at
 
 STICKY = KeySharedPolicy(KeySharedMode.STICKY)
@@ -32,58 +31,8 @@ def sticky(entries: int = 0, **limits: Any) -> Host:
     return host
 
 
-def test_each_key_goes_to_its_owner() -> None:
-    host = sticky(6)
-    host.hashes = {0: LOW, 1: HIGH, 2: LOW, 3: HIGH, 4: HIGH, 5: LOW}
-    host.dispatcher.add_permits(1, 10)
-    host.dispatcher.add_permits(2, 10)
-    assert sorted(host.pump()) == [(1, [0, 2, 5]), (2, [1, 3, 4])]
-
-
-def test_a_key_whose_owner_has_no_permits_waits_while_others_go_on() -> None:
-    host = sticky(4)
-    host.hashes = {0: LOW, 1: HIGH, 2: LOW, 3: HIGH}
-    host.dispatcher.add_permits(2, 10)
-    assert host.pump() == [(2, [1, 3])]
-    assert host.dispatcher.statistics().replay_entries == 2
-    host.dispatcher.add_permits(1, 1)
-    assert host.pump() == [(1, [0])]
-    host.dispatcher.add_permits(1, 1)
-    assert host.pump() == [(1, [2])]
-    assert host.counts[2] == 0
-
-
-def test_a_given_back_entry_comes_before_later_ones_of_its_key() -> None:
-    host = sticky(3)
-    host.hashes = {0: LOW, 1: LOW, 2: LOW}
-    host.dispatcher.add_permits(1, 2)
-    host.pump()
-    host.dispatcher.redeliver(1, [at(0)])
-    host.dispatcher.add_permits(1, 5)
-    assert host.pump() == [(1, [0]), (1, [2])]
-    assert host.counts == {0: 1, 1: 0, 2: 0}
-
-
-def test_a_key_that_moved_waits_until_the_old_owner_has_acked() -> None:
-    dispatcher = KeySharedDispatcher(DispatchLimits(), KeySharedPolicy())
-    host = Host(dispatcher, 2)
-    host.join(1, permits=10, name="old")
-    moved = next(
-        key_hash for key_hash in range(1, 65_536) if owner_after_joining("new", key_hash) == 2
-    )
-    host.hashes = {0: moved, 1: moved}
-    host.entries = 1
-    assert host.pump() == [(1, [0])]
-    host.join(2, permits=10, name="new")
-    host.entries = 2
-    assert host.pump() == []
-    assert dispatcher.statistics().replay_entries == 1
-    assert host.ack(1, 0), "the key is free now"
-    assert host.pump() == [(2, [1])]
-
-
 def owner_after_joining(name: str, key_hash: int) -> int | None:
-    from ackgate.dispatcher.key_ranges import HashRing
+    from ackgate.dispatcher.keys import HashRing
 
     ring = HashRing(100)
     ring.add(1, "old", ())
@@ -133,28 +82,6 @@ def test_a_key_that_moves_during_a_replay_read_waits() -> None:
     assert host.pump() == [(2, [0])]
 
 
-def test_out_of_order_delivery_waits_for_nobody() -> None:
-    policy = KeySharedPolicy(allow_out_of_order=True)
-    host = Host(KeySharedDispatcher(DispatchLimits(), policy), 1)
-    host.join(1, permits=10, name="old")
-    moved = next(h for h in range(1, 65_536) if owner_after_joining("new", h) == 2)
-    host.hashes = {0: moved, 1: moved}
-    host.pump()
-    host.join(2, permits=10, name="new")
-    host.entries = 2
-    assert host.pump() == [(2, [1])]
-
-
-def test_what_a_closed_consumer_had_goes_to_the_new_owner_in_order() -> None:
-    host = Host(KeySharedDispatcher(DispatchLimits(), KeySharedPolicy()), 5)
-    host.join(1, permits=10)
-    host.pump()
-    host.join(2, permits=10)
-    host.ack(1, 1)
-    host.dispatcher.remove_consumer(1, 0)
-    assert host.pump() == [(2, [0, 2, 3, 4])]
-
-
 def test_reads_look_ahead_only_so_far() -> None:
     host = sticky(1_000, key_shared_look_ahead_per_consumer_max=5, read_entries_max=4)
     host.hashes = dict.fromkeys(range(1_000), LOW)
@@ -162,27 +89,6 @@ def test_reads_look_ahead_only_so_far() -> None:
     assert host.pump() == []
     assert host.dispatcher.statistics().replay_entries == 10
     assert host.unread == 10
-
-
-def test_a_hash_that_nobody_owns_waits() -> None:
-    host = Host(KeySharedDispatcher(DispatchLimits(), STICKY), 2)
-    host.dispatcher.add_consumer(1, ConsumerSpec("a", hash_ranges=((0, 10),)), 0)
-    host.dispatcher.add_permits(1, 10)
-    host.hashes = {0: 5_000, 1: 5}
-    assert host.pump() == [(1, [1])]
-    host.dispatcher.add_consumer(2, ConsumerSpec("b", hash_ranges=((11, 65_535),)), 0)
-    host.dispatcher.add_permits(2, 10)
-    assert host.pump() == [(2, [0])]
-
-
-def test_conflicting_ranges_are_refused_and_change_nothing() -> None:
-    host = sticky()
-    with pytest.raises(ConsumerAssignError, match="Range conflict with consumer 1"):
-        host.dispatcher.add_consumer(3, ConsumerSpec("c", hash_ranges=((5, 6),)), 0)
-    with pytest.raises(ConsumerAssignError, match="must not be empty"):
-        host.dispatcher.add_consumer(3, ConsumerSpec("c"), 0)
-    assert host.dispatcher.consumer_count == 2
-    host.dispatcher.check()
 
 
 def test_replays_pass_a_shut_gate_and_keys_keep_their_order() -> None:
@@ -253,24 +159,3 @@ def test_no_more_of_what_fell_due_is_read_than_may_wait() -> None:
     assert host.next_read() is None, "their consumer has no room, and no more may wait"
     host.dispatcher.add_permits(1, 10)
     assert sorted(host.pump()) == [(1, [0, 1]), (1, [2, 3]), (1, [4]), (2, [5])]
-
-
-def test_what_is_held_frees_its_key_for_another_consumer() -> None:
-    probe = Host(KeySharedDispatcher(DispatchLimits(), KeySharedPolicy()))
-    probe.join(1, name="a")
-    probe.join(2, name="b")
-    told = probe.dispatcher.consumer_statistics(2)
-    assert told is not None
-    moving = told.hash_ranges[0][0]
-    host = Host(KeySharedDispatcher(DispatchLimits(), KeySharedPolicy()), 1)
-    host.hashes = {0: moving, 1: moving}
-    host.join(1, 10, name="a")
-    assert host.pump() == [(1, [0])]
-    host.join(2, 10, name="b")
-    host.entries = 2
-    assert host.pump() == [], "its key is in flight with the old owner"
-    assert host.dispatcher.hold(1, [at(0), at(5)]) == [at(0)]
-    assert host.pump() == [(2, [1])]
-    host.dispatcher.queue_due([at(0)])
-    assert host.pump() == [(2, [0])]
-    assert host.counts[0] == 1

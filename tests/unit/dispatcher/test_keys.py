@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.dispatcher.dispatcher import KeySharedMode
-from ackgate.dispatcher.key_hash import auto_split_hash, key_hasher, resolve_key, sticky_hash
-from ackgate.dispatcher.key_ranges import HashRing, StickyRanges
-from ackgate.dispatcher.murmur3 import make_hash
+from ackgate.dispatcher import KeySharedMode, resolve_key
+from ackgate.dispatcher.keys import (
+    HashRing,
+    StickyRanges,
+    auto_split_hash,
+    key_hasher,
+    make_hash,
+    sticky_hash,
+)
 from ackgate.errors import ConsumerAssignError
 
 

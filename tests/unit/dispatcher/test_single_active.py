@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.dispatcher.active_consumer import choose_active
-from ackgate.dispatcher.dispatcher import ActiveConsumerChanged, ConsumerSpec, Rewind
-from ackgate.dispatcher.limits import DispatchLimits
-from ackgate.dispatcher.single_active import SingleActiveDispatcher
-from ackgate.errors import ConsumerAssignError, ConsumerBusyError
+from ackgate.dispatcher import (
+    ConsumerSpec,
+    DispatchLimits,
+    Rewind,
+    SingleActiveDispatcher,
+)
+from ackgate.dispatcher.single_active import choose_active
+from ackgate.errors import ConsumerAssignError
 from tests.unit.dispatcher.host import Host, at
 
 TOPIC = "persistent://public/default/orders"
@@ -31,15 +34,6 @@ def failover(entries: int = 0, *, partition_index: int | None = 0, delay_ms: int
 # -- exclusive ---------------------------------------------------------------------------------
 
 
-def test_an_exclusive_subscription_takes_one_consumer() -> None:
-    host = exclusive()
-    assert host.dispatcher.add_consumer(1, ConsumerSpec("a"), 0) == (Rewind(),)
-    with pytest.raises(ConsumerBusyError, match="Exclusive consumer is already connected"):
-        host.dispatcher.add_consumer(2, ConsumerSpec("b"), 0)
-    assert host.dispatcher.remove_consumer(1, 0) == ()
-    assert host.dispatcher.add_consumer(2, ConsumerSpec("b"), 0) == (Rewind(),)
-
-
 def test_all_goes_to_it_in_order_and_batches_overshoot() -> None:
     host = exclusive(3)
     host.sizes = {0: 10, 1: 10, 2: 10}
@@ -49,22 +43,6 @@ def test_all_goes_to_it_in_order_and_batches_overshoot() -> None:
     assert statistics is not None
     assert statistics.permits == -15
     assert statistics.unacked_messages == 0, "as Pulsar, not counted"
-
-
-def test_the_gate_and_its_budget_do_not_count() -> None:
-    host = exclusive(3)
-    host.join(1, permits=3)
-    assert host.next_read(gate_open=False, entry_budget=0) is not None
-
-
-def test_nothing_is_held_or_falls_due() -> None:
-    host = exclusive(2)
-    host.join(1, permits=10)
-    host.pump()
-    assert host.dispatcher.hold(1, [at(0)]) == []
-    host.dispatcher.queue_due([at(0)])
-    assert host.dispatcher.waiting_entries == 0
-    assert host.pump() == []
 
 
 def test_giving_back_rewinds_and_keeps_the_newest_epoch() -> None:
@@ -104,30 +82,6 @@ def test_a_connection_that_takes_no_bytes_stops_reads() -> None:
 # -- failover ----------------------------------------------------------------------------------
 
 
-def test_the_first_consumer_waits_the_delay_like_any_other() -> None:
-    host = failover(3)
-    host.join(1, permits=10)
-    assert host.next_read() is None
-    assert host.dispatcher.next_deadline_ms == 1_000
-    assert host.dispatcher.advance(999) == ()
-    assert host.dispatcher.advance(1_000) == (Rewind(), ActiveConsumerChanged(1, is_active=True))
-    assert host.dispatcher.advance(9_000) == ()
-    assert host.pump() == [(1, [0, 1, 2])]
-
-
-def test_without_a_delay_the_change_is_told_at_once() -> None:
-    host = failover(delay_ms=0)
-    host.join(1, name="b")
-    effects = host.dispatcher.add_consumer(2, ConsumerSpec("a"), 0)
-    assert effects == (
-        Rewind(),
-        ActiveConsumerChanged(1, is_active=False),
-        ActiveConsumerChanged(2, is_active=True),
-    )
-    effects = host.dispatcher.add_consumer(3, ConsumerSpec("c"), 0)
-    assert effects == (ActiveConsumerChanged(3, is_active=False),)
-
-
 def test_reads_stop_while_the_new_active_consumer_waits() -> None:
     host = failover(10)
     host.join(1, permits=2, name="b")
@@ -153,23 +107,6 @@ def test_only_the_active_consumer_may_ask_again() -> None:
     assert host.dispatcher.redeliver(2, None) == ()
     assert host.dispatcher.redeliver(1, None) == (Rewind(),)
     assert host.dispatcher.redeliver(9, None) == ()
-
-
-def test_when_the_active_consumer_leaves_the_next_one_takes_over() -> None:
-    host = failover(4, delay_ms=0)
-    host.join(1, permits=2)
-    host.join(2, permits=10)
-    host.pump()
-    assert host.dispatcher.remove_consumer(1, 0) == (
-        Rewind(),
-        ActiveConsumerChanged(2, is_active=True),
-    )
-    host.unread = 0
-    assert host.pump() == [(2, [0, 1, 2, 3])]
-    assert host.dispatcher.statistics().active_consumer == 2
-    assert host.dispatcher.remove_consumer(2, 0) == ()
-    assert host.dispatcher.active_consumer is None
-    assert host.next_read() is None
 
 
 def test_partitions_spread_over_consumers_by_name() -> None:

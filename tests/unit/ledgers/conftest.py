@@ -10,12 +10,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from ackgate.persistence.ledgers.bookie import Bookie
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
+from ackgate.persistence import BookieLedgerClient, MemoryMetadataStore, open_bookies
+from ackgate.persistence.bookies.bookie import Bookie
+from ackgate.persistence.bookies.settings import BookieSettings, LedgerClientSettings
 from ackgate.persistence.ledgers.entry_reads import BadCopy
-from ackgate.persistence.ledgers.settings import BookieSettings, LedgerClientSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.faulty_disk import FaultyDisk
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faulty_disk import FaultyDisk
 
 
 def avro_records(file: Path) -> list[dict[str, Any]]:

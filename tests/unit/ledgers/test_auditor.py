@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from ackgate.errors import LedgerFencedError
+from ackgate.persistence import BookieLedgerClient, DigestType, LedgerOptions, LedgerState
+from ackgate.persistence.bookies.settings import AuditSettings
 from ackgate.persistence.ledgers.audit_report import LedgerAudit
-from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.rewrite import rewrite
-from ackgate.persistence.ledgers.settings import AuditSettings
-from ackgate.persistence.ports import DigestType, LedgerOptions, LedgerState
 from tests.unit.ledgers.conftest import World, avro_records
 
 MakeWorld = Callable[..., World]

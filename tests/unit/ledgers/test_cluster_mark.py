@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import ConfigurationError, StorageError
-from ackgate.persistence.ledgers.bookie_opening import BookieOpener
-from ackgate.persistence.ledgers.client import open_bookies
+from ackgate.persistence import MemoryMetadataStore, open_bookies
+from ackgate.persistence.bookies.layout import CLUSTER_FILE
 from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH, claim, cluster_of, known_cluster
-from ackgate.persistence.ledgers.layout import CLUSTER_FILE
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.ledgers.opening import BookieOpener
+from ackgate.persistence.metadata.memory import MemoryTree
 
 
 async def test_a_store_gets_one_name_for_all_its_sessions() -> None:

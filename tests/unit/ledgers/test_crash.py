@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import LedgerWriteError, StorageError
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.ports import DigestType, LedgerOptions, LedgerState
-from ackgate.testing.faulty_disk import disk_error
+from ackgate.persistence import DigestType, LedgerOptions, LedgerState
+from ackgate.persistence.bookies.settings import BookieSettings
+from tests.support.faulty_disk import disk_error
 from tests.unit.ledgers.conftest import World, avro_records
 
 STRIPED = LedgerOptions(3, 2, 2)

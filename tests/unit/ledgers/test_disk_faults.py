@@ -17,9 +17,9 @@ from ackgate.errors import (
     NotEnoughBookiesError,
     StorageError,
 )
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.testing.faulty_disk import ShortWrite, disk_error
+from ackgate.persistence import LedgerOptions
+from ackgate.persistence.bookies.settings import BookieSettings
+from tests.support.faulty_disk import ShortWrite, disk_error
 from tests.unit.ledgers.conftest import World, avro_records
 
 Fault = Callable[[str, Path], None]
@@ -233,3 +233,42 @@ def test_a_short_write_lets_a_part_through(tmp_path: Path) -> None:
         file.append(b"abcdef")
     file.append(b"X")
     assert (tmp_path / "f").read_bytes() == b"abcX"
+
+
+async def test_a_dead_writers_journal_stays_until_there_is_room_and_is_read_there(
+    world: World,
+) -> None:
+    client = await world.start()
+    writer, deleted = [await client.create(LedgerOptions()) for _ in range(2)]
+    await writer.append([b"%d" % n for n in range(100)]).durable
+    await deleted.append([bytes(1 << 20)]).durable
+    world.crash()
+    world.disk.room_bytes = 300_000
+    client = await world.start()
+    assert not world.files()
+    reader = await client.open(writer.ledger_id)
+    assert [e.payload for e in await reader.read(0, 99)] == [b"%d" % n for n in range(100)]
+    # What was deleted needs no room: the rest fits now.
+    await client.delete(deleted.ledger_id)
+    await client.bookies[0].make_up()
+    assert {record["ledger_id"] for file in world.files() for record in avro_records(file)} == {
+        writer.ledger_id
+    }
+    assert len(world.files(part="journal")) <= 1
+    reader = await client.open(writer.ledger_id)
+    assert [e.payload for e in await reader.read(0, 99)] == [b"%d" % n for n in range(100)]
+
+
+async def test_a_checkpoint_that_does_not_fit_takes_no_room(world: World) -> None:
+    client = await world.start()
+    writer = await client.create(LedgerOptions())
+    await writer.append([bytes(100_000) for _ in range(10)]).durable
+    world.disk.room_bytes = 1_000_000
+    with pytest.raises(StorageError, match="no room for what the journal holds"):
+        await client.bookies[0].checkpoint()
+    assert not world.files()
+    await writer.append([b"the journal goes on"]).durable
+    world.disk.room_bytes = None
+    await client.bookies[0].make_up()
+    assert sum(len(avro_records(file)) for file in world.files()) == 11
+    assert (await writer.read(10, 10))[0].payload == b"the journal goes on"

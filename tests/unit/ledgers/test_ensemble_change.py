@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import LedgerFencedError, LedgerWriteError, MetadataStoreError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import LedgerClient, LedgerMetadata, LedgerOptions, LedgerState
-from ackgate.testing.faulty_disk import disk_error
+from ackgate.persistence import (
+    LedgerClient,
+    LedgerMetadata,
+    LedgerOptions,
+    LedgerState,
+    MemoryMetadataStore,
+)
+from tests.support.faulty_disk import disk_error
 from tests.unit.ledgers.conftest import World
 
 MakeWorld = Callable[..., World]

@@ -7,17 +7,15 @@ import io
 import fastavro
 import pytest
 
-from ackgate.persistence.ledgers.avro_container import entry_schema
-from ackgate.persistence.ledgers.avro_long import decode_long, encode_long
-from ackgate.persistence.ledgers.entry_codec import (
+from ackgate.persistence.bookies.avro_container import decode_long, encode_long, entry_schema
+from ackgate.persistence.bookies.entry_codec import (
     CrcDigest,
     EntryEncoder,
     MacDigest,
     decode_entries,
     encode_stored,
-    parts_of_place,
 )
-from ackgate.persistence.ledgers.quorum import holds
+from ackgate.persistence.ledgers.quorum import holds, parts_of_place
 
 SCHEMA = fastavro.parse_schema(entry_schema())
 

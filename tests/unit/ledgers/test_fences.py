@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ackgate.persistence.ledgers.disk import OsDisk
-from ackgate.persistence.ledgers.fences import Fences
+from ackgate.persistence.bookies.fences import Fences
+from ackgate.persistence.system.disk import OsDisk
 
 
 def joined(path: Path, *, is_alone: bool = False) -> Fences:

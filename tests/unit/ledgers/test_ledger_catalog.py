@@ -17,16 +17,22 @@ from ackgate.errors import (
     NoSuchLedgerError,
     OutcomeUnknownError,
 )
-from ackgate.persistence.ledgers.ledger_catalog import (
+from ackgate.persistence import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    MemoryMetadataStore,
+)
+from ackgate.persistence.ledgers.catalog import (
     LedgerCatalog,
+    PasswordCheck,
     decode_metadata,
     encode_metadata,
 )
-from ackgate.persistence.ledgers.ledger_password import PasswordCheck
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
 
 METADATA = LedgerMetadata(
     ledger_id=7,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ackgate.persistence.ledgers.placement import choose_ensemble, choose_spare
+from ackgate.persistence.ledgers.bookie_pool import choose_ensemble, choose_spare
 
 BOOKIES = ["a", "b", "c", "d"]
 

@@ -14,7 +14,7 @@ from ackgate.errors import (
     NoSuchEntryError,
     StorageError,
 )
-from ackgate.persistence.ports import DigestType, LedgerOptions, LedgerState
+from ackgate.persistence import DigestType, LedgerOptions, LedgerState
 from tests.unit.ledgers.conftest import World, avro_records
 
 MakeWorld = Callable[..., World]

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import CallerError, ConfigurationError, LedgerFencedError, StorageError
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.disk import OsDisk
-from ackgate.persistence.ledgers.layout import LOCK_FILE
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.ports import LedgerOptions, LedgerState
+from ackgate.persistence import (
+    BookieLedgerClient,
+    LedgerOptions,
+    LedgerState,
+    SqliteMetadataStore,
+    open_bookies,
+)
+from ackgate.persistence.bookies.layout import LOCK_FILE
+from ackgate.persistence.system.disk import OsDisk
 from tests.unit.ledgers.conftest import World
 
 MakeWorld = Callable[..., World]
@@ -188,7 +192,7 @@ OWNER = """
     from ackgate.errors import LedgerFencedError
     from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
     from ackgate.persistence.metadata.memory import MemoryMetadataStore
-    from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
+    from ackgate.persistence.ledgers.catalog import LedgerCatalog
     from ackgate.persistence.ports import LedgerOptions
 
     async def main():

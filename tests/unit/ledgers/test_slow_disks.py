@@ -12,19 +12,18 @@ from typing import Any, TypeVar
 import pytest
 
 from ackgate.errors import ConfigurationError, LedgerWriteError, NotEnoughBookiesError, StorageError
-from ackgate.persistence.ledgers.bookie_opening import (
+from ackgate.persistence import BookieLedgerClient, LedgerOptions, MemoryMetadataStore, open_bookies
+from ackgate.persistence.bookies.patience import LanePatience, NoAnswerError
+from ackgate.persistence.bookies.settings import BookieSettings
+from ackgate.persistence.ledgers.opening import (
     OPEN_SECONDS_MAX,
     RETRY_SECONDS,
     BookieOpener,
     open_usable_bookies,
 )
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.patience import LanePatience, NoAnswerError
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.testing.faulty_disk import FaultyDisk, disk_error
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence.metadata.memory import MemoryTree
+from tests.support.faulty_disk import FaultyDisk, disk_error
+from tests.support.virtual_time import run_in_virtual_time
 
 T = TypeVar("T")
 
@@ -38,6 +37,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self.held: dict[str, asyncio.Event] = {}
+        self.seconds: dict[str, float] = {}
+        """What each piece of work takes."""
 
     def hold(self, *names: str) -> None:
         for name in names:
@@ -66,6 +67,7 @@ class _Lane:
         async with self._turn:
             if (event := self._lanes.held.get(self._name)) is not None:
                 await event.wait()
+            await asyncio.sleep(self._lanes.seconds.get(self._name, 0))
             return work()
 
     def close(self) -> None:
@@ -217,31 +219,107 @@ def test_fragment_files_that_cannot_be_written_hold_nobody_up_for_ever(tmp_path:
     run(main())
 
 
-def test_a_disk_that_falls_behind_for_good_has_failed(tmp_path: Path) -> None:
+async def start_with(slow: Slow, **settings: Any) -> BookieLedgerClient:
+    """A client whose bookies have these settings."""
+    bookies = await open_bookies(
+        slow.directories,
+        settings=BookieSettings(checkpoint_idle_seconds=None, **settings),
+        disk=slow.disk,
+        lane=slow.lanes.lane,
+    )
+    return BookieLedgerClient(bookies, MemoryMetadataStore(slow.tree))
+
+
+def test_a_disk_that_falls_behind_is_waited_for_and_not_given_up(tmp_path: Path) -> None:
     """The ack quorum does without it, so nothing else would bound what waits for it."""
 
     async def main() -> None:
         slow = Slow(tmp_path, 4)
-        bookies = await open_bookies(
-            slow.directories,
-            settings=BookieSettings(
-                checkpoint_idle_seconds=None, timeout_seconds=None, pending_bytes_max=20_000
-            ),
-            disk=slow.disk,
-            lane=slow.lanes.lane,
-        )
-        client = BookieLedgerClient(bookies, MemoryMetadataStore(slow.tree))
+        client = await start_with(slow, timeout_seconds=None, behind_bytes=20_000)
+        writer = await client.create(LedgerOptions(3, 3, 2))
+        ensemble = (await client.metadata(writer.ledger_id)).fragments[0].ensemble
+        name = f"bookie-journal-{place_of(client, ensemble[1])}"
+        slow.lanes.hold(name)
+        tickets = []
+        for _ in range(40):
+            tickets.append(writer.append([bytes(1000)]))
+            await asyncio.sleep(100)
+        # About as much as it may be behind was confirmed without it, and no more.
+        assert 15 <= sum(ticket.durable.done() for ticket in tickets) <= 25
+        slow.lanes.let_go()
+        await asyncio.gather(*(ticket.durable for ticket in tickets))
+        await writer.append([b"and nobody waits any more"]).durable
+        assert len((await client.metadata(writer.ledger_id)).fragments) == 1
+        assert len(await writer.read(0, 40)) == 41
+        await client.close()
+
+    run(main())
+
+
+def test_a_disk_that_is_behind_and_silent_is_replaced_after_its_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow(tmp_path, 4)
+        client = await start_with(slow, timeout_seconds=TIMEOUT, behind_bytes=20_000)
         writer = await client.create(LedgerOptions(3, 3, 2))
         ensemble = (await client.metadata(writer.ledger_id)).fragments[0].ensemble
         slow.lanes.hold(f"bookie-journal-{place_of(client, ensemble[1])}")
         for _ in range(40):
             await writer.append([bytes(1000)]).durable
+        assert elapsed() == TIMEOUT
         fragments = (await client.metadata(writer.ledger_id)).fragments
         assert ensemble[1] not in fragments[-1].ensemble
         slow.lanes.let_go()
         await asyncio.sleep(1)
         assert all(bookie.last_error is None for bookie in client.bookies)
         assert len(await writer.read(0, 39)) == 40
+        await client.close()
+
+    run(main())
+
+
+def test_a_disk_that_is_slow_all_the_time_never_fails(tmp_path: Path) -> None:
+    """Fragment files take longer than the time-out altogether; a part of them comes all the time."""
+
+    async def main() -> None:
+        slow = Slow(tmp_path, 1)
+        client = await start_with(
+            slow,
+            timeout_seconds=TIMEOUT,
+            write_cache_bytes_max=40_000,
+            checkpoint_bytes_max=5_000,
+            commit_bytes_max=10_000,
+        )
+        writer = await client.create(LedgerOptions())
+        slow.lanes.seconds["bookie-storage-0"] = 0.6 * TIMEOUT
+        tickets = [writer.append([bytes(1000)] * 10) for _ in range(20)]
+        await asyncio.gather(*(ticket.durable for ticket in tickets))
+        assert elapsed() > 3 * TIMEOUT
+        assert len((await client.metadata(writer.ledger_id)).fragments) == 1
+        slow.lanes.seconds.clear()
+        await client.close()
+        reader = await (await slow.start()).open(writer.ledger_id)
+        assert len(await reader.read(0, 199)) == 200
+
+    run(main())
+
+
+def test_what_is_small_does_not_wait_behind_what_is_large(tmp_path: Path) -> None:
+    async def main() -> None:
+        slow = Slow(tmp_path, 1)
+        client = await start_with(slow, timeout_seconds=TIMEOUT, commit_bytes_max=10_000)
+        large = [await client.create(LedgerOptions()) for _ in range(4)]
+        small = await client.create(LedgerOptions())
+        slow.lanes.seconds["bookie-journal-0"] = 1.0
+        large[0].append([b"is under way already"])
+        await asyncio.sleep(0.5)
+        tickets = [writer.append([bytes(40_000)]) for _ in range(5) for writer in large]
+        three = [small.append([b"%d" % number]) for number in range(3)]
+        await asyncio.gather(*(ticket.durable for ticket in three))
+        # One round later, beside the oldest of the large ones.
+        assert sum(ticket.durable.done() for ticket in tickets) == 1
+        await asyncio.gather(*(ticket.durable for ticket in tickets))
+        for writer in large:
+            assert await writer.read_last_add_confirmed() == 4 + (writer is large[0])
         await client.close()
 
     run(main())
@@ -464,7 +542,7 @@ def test_a_copy_of_a_directory_is_refused_and_nothing_stays_open(tmp_path: Path)
         # One that cannot be used does not keep the others from being opened.
         (tmp_path / "1" / "bookie.json").write_text("{]")
         bookies, absent = await open_usable_bookies([tmp_path / "0", tmp_path / "1"], opener)
-        assert "not a bookie's identity" in absent.reasons[tmp_path / "1"]
+        assert "nothing says which bookie this is" in absent.reasons[tmp_path / "1"]
         await bookies[0].close()
 
     run(main())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.avro_container import SYNC_BYTES
-from ackgate.persistence.ledgers.bookie_directory import BookieDirectory
-from ackgate.persistence.ledgers.disk import OsDisk
-from ackgate.persistence.ledgers.entry_codec import verify_crc
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import LedgerOptions
+from ackgate.persistence.bookies.avro_container import SYNC_BYTES
+from ackgate.persistence.bookies.directory import BookieDirectory
+from ackgate.persistence.bookies.entry_codec import verify_crc
+from ackgate.persistence.bookies.settings import BookieSettings
+from ackgate.persistence.system.disk import OsDisk
 from tests.unit.ledgers.conftest import World, avro_records
 
 LEDGER = 1

@@ -14,7 +14,7 @@ from ackgate.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.ports import (
+from ackgate.persistence import (
     AppendTicket,
     LedgerEntry,
     LedgerMetadata,

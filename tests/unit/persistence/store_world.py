@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import AckGateError, MetadataStoreError
-from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import NodeValue
-from ackgate.persistence.receipts import ReceiptQueue
-from ackgate.persistence.timed_receipts import TimedReceipts
+from ackgate.persistence import CursorStore, MemoryMetadataStore, NodeValue, PersistenceSettings
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node
+from ackgate.persistence.metadata.memory import MemoryTree
 from tests.unit.persistence.scripted_ledgers import ScriptedLedgers, StoredLedger
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"
@@ -52,9 +46,6 @@ class BreakableMetadata(MemoryMetadataStore):
 class World:
     """A topic of ledgers 3 (100,000 entries) and 5 (open, 100,000 entries so far)."""
 
-    receipts: Callable[..., ReceiptQueue] = TimedReceipts
-    """Makes the queue of acks that wait to be durable."""
-
     def __init__(self, **settings: Any) -> None:
         self.settings = PersistenceSettings(**settings)
         self.messages = MessageLedgers()
@@ -85,13 +76,12 @@ class World:
             clock_ms=lambda: int(asyncio.get_running_loop().time() * 1000),
             create_at=START if create else None,
             cursor_properties={"made": "by a test"},
-            receipts=self.receipts,
         )
 
     async def crash_and_reopen(self, store: CursorStore) -> CursorStore:
         """Nothing is written any more, whatever was on its way; then a new owner opens."""
-        tasks = [t for t in (store._writer._task, store._writer._sweep) if t is not None]
-        store._writer.abandon()
+        tasks = [t for t in (store._task, store._sweep) if t is not None]
+        store._give_up()
         if tasks:
             await asyncio.wait(tasks)
         self.ledgers.crash()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import BucketRecord, Position
 from ackgate.errors import (
     CallerError,
     CorruptRecordError,
@@ -14,24 +14,22 @@ from ackgate.errors import (
     OutcomeUnknownError,
     OwnershipError,
 )
-from ackgate.persistence.bucket_registry import (
-    RegisteredBucket,
+from ackgate.persistence import MemoryMetadataStore, read_cursor
+from ackgate.persistence.buckets.registry import (
     changed_properties,
     registered_buckets,
     snapshot_ids,
 )
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.offline import read_cursor
 from tests.unit.persistence.store_world import PATH, World, metadata_down
 
 KEY = "#pulsar.internal.delayed.bucket_3:0_3:99"
 
 
-def bucket(snapshot_id: int, first: int = 0, last: int = 99) -> RegisteredBucket:
-    return RegisteredBucket(Position(3, first), Position(3, last), snapshot_id)
+def bucket(snapshot_id: int, first: int = 0, last: int = 99) -> BucketRecord:
+    return BucketRecord(Position(3, first), Position(3, last), snapshot_id)
 
 
-def add(*buckets: RegisteredBucket):
+def add(*buckets: BucketRecord):
     return lambda held: changed_properties(held, buckets, ())
 
 

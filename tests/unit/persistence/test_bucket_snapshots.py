@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.position import ENTRY_ID_MAX, Position
+from ackgate.cursor import ENTRY_ID_MAX, Position, SegmentMetadata, SnapshotSegment
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -24,17 +23,21 @@ from ackgate.errors import (
     StorageError,
     UnknownFormatError,
 )
-from ackgate.persistence import bucket_codec
-from ackgate.persistence.bucket_records import SegmentColumns, SegmentSummary
-from ackgate.persistence.bucket_snapshots import BucketSnapshots, find_orphan_snapshots
-from ackgate.persistence.cursor_node import CursorNode, encode_cursor_node
-from ackgate.persistence.envelope import HEADER_BYTES, Compression, Packing, seal, unseal
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerState
-from ackgate.persistence.records import RecordKind
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import (
+    BucketSnapshots,
+    LedgerState,
+    MemoryMetadataStore,
+    PersistenceSettings,
+    find_orphan_snapshots,
+)
+from ackgate.persistence.buckets import codec as bucket_codec
+from ackgate.persistence.cursors.node import CursorNode, encode_cursor_node
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.records.envelope import HEADER_BYTES, Compression, Packing, seal, unseal
+from ackgate.persistence.records.values import RecordKind
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
 from tests.unit.persistence.bucket_content import (
     BASE_MS,
     KEY,
@@ -56,12 +59,12 @@ class World:
         self.settings = PersistenceSettings(**settings)
         self.snapshots = BucketSnapshots(self.client, PATH, self.settings)
 
-    async def stored(self, *args: Any, **kwargs: Any) -> tuple[int, list[SegmentColumns]]:
+    async def stored(self, *args: Any, **kwargs: Any) -> tuple[int, list[SnapshotSegment]]:
         first, last, segments = bucket(*args, **kwargs)
         snapshot = await self.create(first, last, segments)
         return snapshot, segments
 
-    async def create(self, first: Position, last: Position, segments: list[SegmentColumns]) -> int:
+    async def create(self, first: Position, last: Position, segments: list[SnapshotSegment]) -> int:
         summaries = [summary_of(columns) for columns in segments]
         return (await self.snapshots.create(first, last, segments, summaries)).snapshot_id
 
@@ -196,7 +199,7 @@ async def test_columns_that_cannot_be_are_refused_and_leave_nothing(
     rows: list[tuple[int, int, int]], told: str
 ) -> None:
     world = World()
-    summary = SegmentSummary(0, 0, 0, {})
+    summary = SegmentMetadata(0, 0, 0, {})
     with pytest.raises(CallerError, match=told):
         await world.snapshots.create(Position(7, 0), Position(7, 9), [segment(*rows)], [summary])
     assert world.storage.ledgers == {}
@@ -205,10 +208,10 @@ async def test_columns_that_cannot_be_are_refused_and_leave_nothing(
 async def test_unsorted_columns_and_a_summary_of_others_are_refused() -> None:
     world = World()
     good = segment((512, 7, 0), (1024, 7, 1))
-    unsorted = SegmentColumns(good.keys_ms[::-1], good.ledger_ids, good.entry_ids)
-    cases: list[tuple[list[SegmentColumns], list[SegmentSummary]]] = [
+    unsorted = SnapshotSegment(good.keys_ms[::-1], good.ledger_ids, good.entry_ids)
+    cases: list[tuple[list[SnapshotSegment], list[SegmentMetadata]]] = [
         ([unsorted], [summary_of(good)]),
-        ([SegmentColumns(good.keys_ms, good.ledger_ids, good.entry_ids[:1])], [summary_of(good)]),
+        ([SnapshotSegment(good.keys_ms, good.ledger_ids, good.entry_ids[:1])], [summary_of(good)]),
         ([good], [summary_of(good)._replace(entry_count=3)]),
         ([good], [summary_of(good)._replace(last_key_ms=2048)]),
         ([good], [summary_of(good)._replace(positions={7: BitMap([0])})]),
@@ -319,7 +322,7 @@ async def test_orphans_are_those_that_the_cursors_node_does_not_name() -> None:
 
 
 def _plain_options() -> Any:
-    from ackgate.persistence.ports import LedgerOptions
+    from ackgate.persistence import LedgerOptions
 
     return LedgerOptions()
 
@@ -584,7 +587,9 @@ def test_a_segment_is_read_by_any_reader_of_avro_as_its_schema_says() -> None:
         segment(*rows), snapshot_id=5, segment_number=2, packing=Packing(Compression.ZSTD, 0)
     )
     schema = json.loads(
-        files("ackgate.persistence").joinpath("schemas/delayed_segment.avsc").read_text("utf-8")
+        files("ackgate.persistence.records")
+        .joinpath("schemas/delayed_segment.avsc")
+        .read_text("utf-8")
     )
     from io import BytesIO
 
@@ -604,7 +609,7 @@ def test_a_segment_is_read_by_any_reader_of_avro_as_its_schema_says() -> None:
 @pytest.mark.parametrize("name", ["delayed_metadata", "delayed_segment", "delayed_chunk"])
 def test_every_field_has_a_doc(name: str) -> None:
     schema = json.loads(
-        files("ackgate.persistence").joinpath(f"schemas/{name}.avsc").read_text("utf-8")
+        files("ackgate.persistence.records").joinpath(f"schemas/{name}.avsc").read_text("utf-8")
     )
     records = [schema]
     while records:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.chunks import BackwardJoiner, cut
-from ackgate.persistence.codec import decode_record
-from ackgate.persistence.records import ChunkRecord, Stamp
+from ackgate.persistence.records.chunks import BackwardJoiner, cut
+from ackgate.persistence.records.codec import decode_record
+from ackgate.persistence.records.values import ChunkRecord, Stamp
 
 STAMP = Stamp(1, 30)
 RECORD = bytes(range(256)) * 40

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import pytest
 from pyroaring import BitMap
 
-from ackgate.cursor.position import EARLIEST, Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+from ackgate.cursor import EARLIEST, CursorGrowth, CursorSnapshot, PendingNacks, Position
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence import codec
-from ackgate.persistence.codec import decode_record, encode_chunk, encode_record
-from ackgate.persistence.envelope import Compression, Packing, seal
-from ackgate.persistence.records import ChunkRecord, DeltaRecord, SnapshotRecord, Stamp
+from ackgate.persistence.records import codec
+from ackgate.persistence.records.codec import decode_record, encode_chunk, encode_record
+from ackgate.persistence.records.envelope import Compression, Packing, format_of, seal
+from ackgate.persistence.records.values import ChunkRecord, DeltaRecord, SnapshotRecord, Stamp
 
 PACKING = Packing(Compression.ZSTD, 256)
 
@@ -54,6 +54,31 @@ def delta() -> DeltaRecord:
             properties=None,
         ),
     )
+
+
+def test_a_format_is_as_old_as_its_content_allows() -> None:
+    """What needs nothing of a newer format can be read by builds before it."""
+    image = PendingNacks({768: {3: BitMap([20])}}, 8)
+    for record, expected in (
+        (snapshot(), 1),
+        (replace(snapshot(), nacks=image), 2),
+        (replace(snapshot(), base_snapshot_version=3), 3),
+        (delta(), 1),
+        (replace(delta(), nacks=image), 2),
+        (replace(delta(), base_snapshot_version=12), 3),
+    ):
+        encoded = encode_record(record, PACKING)
+        assert format_of(encoded) == expected
+        assert decode_record(encoded) == record
+
+
+def test_no_record_descends_from_a_later_one() -> None:
+    for record in (
+        replace(snapshot(), base_snapshot_version=snapshot().snapshot.version + 1),
+        replace(delta(), base_snapshot_version=13),
+    ):
+        with pytest.raises(CorruptRecordError, match="cannot descend from version"):
+            decode_record(encode_record(record, PACKING))
 
 
 def test_a_snapshot_comes_back() -> None:
@@ -113,7 +138,7 @@ BITMAP = BitMap([1, 2, 3]).serialize()
 )
 def test_what_no_cursor_could_have_written_is_refused(changes: dict[str, Any]) -> None:
     fields = {**codec._snapshot_fields(snapshot()), **changes}
-    sealed = seal(1, codec._SNAPSHOT.encode(fields), Packing())
+    sealed = seal(1, codec._SNAPSHOTS[1].encode(fields), Packing())
     with pytest.raises(CorruptRecordError):
         decode_record(sealed)
 
@@ -125,7 +150,7 @@ def test_an_impossible_chunk_is_refused() -> None:
 
 
 def test_a_body_with_bytes_missing_or_left_over_is_refused() -> None:
-    body = codec._SNAPSHOT.encode(codec._snapshot_fields(snapshot()))
+    body = codec._SNAPSHOTS[1].encode(codec._snapshot_fields(snapshot()))
     for wrong in (*(body[:cut] for cut in range(len(body))), body + b"\0"):
         with pytest.raises(CorruptRecordError):
             decode_record(seal(1, wrong, Packing()))
@@ -157,7 +182,7 @@ def every_field(schema: Any, where: str) -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize("name", ["cursor_snapshot", "cursor_delta", "cursor_chunk", "cursor_node"])
 def test_every_field_of_every_schema_has_a_doc(name: str) -> None:
-    text = files("ackgate.persistence").joinpath("schemas", f"{name}.avsc").read_text()
+    text = files("ackgate.persistence.records").joinpath("schemas", f"{name}.avsc").read_text()
     documented = every_field(json.loads(text), name)
     assert len(documented) > 4
     assert [where for where, doc in documented if not doc or not doc.endswith(".")] == []

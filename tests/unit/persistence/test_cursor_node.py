@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
-from ackgate.persistence.envelope import Compression, Packing
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node, encode_cursor_node
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Compression, Packing
 from tests.unit.persistence.test_codec import delta, snapshot
 
 NODE = CursorNode(7, 12, encode_record(snapshot(), Packing()), {"k": "ä", "": ""})

@@ -10,21 +10,33 @@ from typing import Any
 
 import pytest
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import (
     CorruptRecordError,
     CursorClosedError,
     NodeTooLargeError,
     NoSuchNodeError,
+    NotEnoughBookiesError,
     OwnershipError,
     StorageError,
 )
-from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY, find_orphan_cursor_ledgers
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.offline import read_cursor
-from ackgate.persistence.outcome import PersistWhere, RecoverySource
-from ackgate.testing.virtual_time import run_in_virtual_time
-from tests.unit.persistence.store_world import PATH, START, Heard, World, state_of
+from ackgate.persistence import (
+    CursorStore,
+    PersistWhere,
+    RecoverySource,
+    find_orphan_cursor_ledgers,
+    read_cursor,
+)
+from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
+from tests.support.virtual_time import run_in_virtual_time
+from tests.unit.persistence.store_world import (
+    PATH,
+    START,
+    Heard,
+    World,
+    metadata_down,
+    state_of,
+)
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -390,11 +402,11 @@ async def test_ledgers_name_their_cursor_and_orphans_are_found() -> None:
     ack(store, 1)
     await store.flush()
     assert world.stored[100].options.custom_metadata[CURSOR_PATH_KEY] == PATH.encode()
-    from ackgate.persistence.cursor_ledger import CursorLedger
-    from ackgate.persistence.ports import LedgerOptions
+    from ackgate.persistence import LedgerOptions
+    from ackgate.persistence.cursors.ledger import ledger_options
 
-    await CursorLedger.create(world.ledgers, PATH, world.settings, now=0)
-    await CursorLedger.create(world.ledgers, PATH + "-deleted", world.settings, now=0)
+    await world.ledgers.create(ledger_options(PATH, world.settings))
+    await world.ledgers.create(ledger_options(PATH + "-deleted", world.settings))
     await world.ledgers.create(LedgerOptions())
     candidates = [*await world.ledgers.ledger_ids(), 999]
     orphans = await find_orphan_cursor_ledgers(world.ledgers, world.metadata, candidates)
@@ -483,7 +495,7 @@ async def test_who_loses_a_cursor_while_closing_it_closes_it_all_the_same() -> N
     ack(store, 1)
     closing = asyncio.ensure_future(store.close())
     asyncio.get_running_loop().call_soon(store.abandon, OwnershipError("somebody else has it"))
-    store._writer.abandon()  # before its task has taken a step
+    store._give_up()  # before its task has taken a step
     async with asyncio.timeout(5):
         await closing
     assert isinstance(store.why_stopped, OwnershipError)
@@ -498,12 +510,66 @@ async def test_a_closed_store_refuses_and_answers() -> None:
         await store.flush()
     with pytest.raises(CursorClosedError):
         await store.set_cursor_properties({})
-    store.cursor.ack(Position(3, 1))
+    with pytest.raises(CursorClosedError):
+        store.cursor.ack(Position(3, 1))
     store.notify()
     assert store.is_idle
     receipt = Heard()
-    store.when_durable(store.cursor.version, receipt)
+    store.when_durable(store.cursor.version + 1, receipt)
     assert isinstance(receipt.errors[0], CursorClosedError)
+
+
+@virtual
+async def test_what_comes_too_late_for_the_last_write_is_refused() -> None:
+    """Someone acks at every turn of the loop while the store is being closed."""
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    closing = asyncio.ensure_future(store.close())
+    acked = []
+    for entry in range(3, 2000, 2):
+        try:
+            ack(store, entry)
+        except CursorClosedError:
+            break
+        acked.append(entry)
+        await asyncio.sleep(0)
+    assert not closing.done(), "it still lets go of what it has"
+    await closing
+    assert acked
+    store = await world.open(create=False)
+    assert all(store.cursor.is_acked(Position(3, entry)) for entry in acked)
+    assert not store.cursor.is_acked(Position(3, acked[-1] + 2))
+
+
+@virtual
+async def test_who_has_lost_the_cursor_takes_no_more_acks() -> None:
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    await store.flush()
+    await world.open(create=False)
+    ack(store, 3)
+    with pytest.raises(OwnershipError):
+        await store.flush()
+    with pytest.raises(CursorClosedError, match="takes no more changes: ledger 100 is fenced"):
+        ack(store, 5)
+    await store.close()
+    with pytest.raises(CursorClosedError):
+        store.cursor.clear_backlog()
+
+
+@virtual
+async def test_a_store_that_could_not_write_its_last_is_closed_all_the_same() -> None:
+    world = World()
+    store = await world.open()
+    ack(store, 1)
+    world.ledgers.faults.create = NotEnoughBookiesError("none")
+    world.metadata.failure = metadata_down()
+    with pytest.raises(StorageError, match="not durable"):
+        await store.close()
+    with pytest.raises(CursorClosedError):
+        ack(store, 3)
 
 
 @virtual
@@ -671,7 +737,7 @@ async def test_what_does_not_fit_the_message_ledgers_is_dropped_and_reported() -
     ack(store, 1, 3)
     ack(store, 9, ledger=5)
     await store.flush()
-    from ackgate.cursor.message_ledgers import MessageLedgers
+    from ackgate.cursor import MessageLedgers
 
     world.messages = MessageLedgers()
     world.messages.open_ledger(3)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from ackgate.config.persistence import PersistenceSettings
 from ackgate.errors import (
     NodeTooLargeError,
     NoSuchLedgerError,
@@ -22,15 +21,20 @@ from ackgate.errors import (
     StorageError,
     StoreSuspendedError,
 )
-from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.outcome import PersistWhere, RecoverySource
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.persistence import (
+    CursorStore,
+    MemoryMetadataStore,
+    PersistenceSettings,
+    PersistWhere,
+    RecoverySource,
+)
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
 from tests.property.persistence.states import message_ledgers
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
 from tests.unit.persistence.store_world import PATH, START, Heard, state_of
 from tests.unit.persistence.test_cursor_store import ack, virtual
 

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from ackgate.broker.waits import Waits
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import (
     CursorClosedError,
     InternalError,
@@ -19,23 +18,17 @@ from ackgate.errors import (
     SessionLostError,
     StorageError,
 )
-from ackgate.persistence.cursor_node import CursorNode, decode_cursor_node, encode_cursor_node
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.offline import read_cursor
-from ackgate.persistence.outcome import PersistWhere, RecoverySource
-from ackgate.persistence.timed_receipts import TimedReceipts
+from ackgate.persistence import (
+    CursorStore,
+    MemoryMetadataStore,
+    PersistWhere,
+    RecoverySource,
+    read_cursor,
+)
+from ackgate.persistence.cursors.node import CursorNode, decode_cursor_node, encode_cursor_node
+from ackgate.persistence.records.envelope import Packing
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down, state_of
 from tests.unit.persistence.test_cursor_store import ack, virtual
-
-
-@pytest.fixture(autouse=True, params=["a timer of its own", "the broker's waits"])
-def receipts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever keeps the receipts, they are answered alike."""
-    own = request.param == "a timer of its own"
-    make = TimedReceipts if own else lambda on_overdue: Waits().receipts(on_overdue)
-    monkeypatch.setattr(World, "receipts", staticmethod(make))
 
 
 def where_of(store: CursorStore) -> PersistWhere:
@@ -446,9 +439,11 @@ async def test_a_fenced_owner_stops_for_good_and_writes_nothing_more() -> None:
         await store.flush()
     with pytest.raises(OwnershipError):
         await store.set_cursor_properties({})
-    ack(store, 5)
+    with pytest.raises(CursorClosedError, match="is fenced"):
+        ack(store, 5)
     assert store.is_idle
-    await store.close()
+    outcome = await store.close()
+    assert outcome.version < store.cursor.version, "what came after it was never durable"
     assert world.metadata.puts == puts
     assert new_owner.cursor.acked_count == 1
 

@@ -5,14 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ackgate.cursor.position import Position
-from ackgate.cursor.recovered import RecoveredStateReport
+from ackgate.cursor import Position, RecoveredStateReport
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.delivery_columns import EventKind
-from ackgate.persistence.delivery_details import (
+from ackgate.persistence import PersistOutcome, PersistWhere, RecoveryReport, RecoverySource
+from ackgate.persistence.deliveries.columns import EventKind
+from ackgate.persistence.deliveries.details import (
     REASONS,
     RESETS,
-    Acked,
+    AckedCall,
     Cleared,
     Configured,
     ConsumerAdded,
@@ -28,12 +28,6 @@ from ackgate.persistence.delivery_details import (
     decode_detail,
     detail_of,
     encode_detail,
-)
-from ackgate.persistence.outcome import (
-    PersistOutcome,
-    PersistWhere,
-    RecoveryReport,
-    RecoverySource,
 )
 
 AT = Position(7, 3)
@@ -80,8 +74,8 @@ DETAILS: list[tuple[EventKind, str | None, Detail]] = [
     (EventKind.SUBSCRIBED, None, Subscribed(Position(7, -1), True)),
     (EventKind.RECOVERED, None, REPORT),
     (EventKind.RECOVERED, None, replace(REPORT, dropped=None)),
-    (EventKind.ACKED, None, Acked(64, at_once=True)),
-    (EventKind.ACKED, None, Acked(properties={"offset": -5})),
+    (EventKind.ACKED, None, AckedCall(64, at_once=True)),
+    (EventKind.ACKED, None, AckedCall(properties={"offset": -5})),
     (EventKind.CONSUMER_ADDED, "Key_Shared", ConsumerAdded(True)),
     (EventKind.RESET, "seek", Sought(AT, Position(7, 4), 2**200 + 1)),
     (EventKind.RESET, "seek", Sought(AT, Position(7, 4), None)),
@@ -98,6 +92,12 @@ def test_a_detail_comes_back_as_it_was(kind: EventKind, reason: str | None, deta
     back = detail_of(kind, reason, encode_detail(detail))
     assert back == detail
     assert type(back) is type(detail)
+
+
+def test_a_recovery_that_an_earlier_build_wrote_down_is_read() -> None:
+    told = json.loads(encode_detail(REPORT))
+    del told["damaged_records"], told["versions_lost"]
+    assert detail_of(EventKind.RECOVERED, None, json.dumps(told)) == REPORT
 
 
 def test_every_reset_has_a_reason_that_leads_back_to_it() -> None:
@@ -154,7 +154,7 @@ def test_what_is_not_exactly_a_detail_is_refused_by_name(text: str | None, what:
 
 def test_a_key_left_out_is_refused_even_where_it_has_a_default() -> None:
     with pytest.raises(CorruptRecordError, match="should be at_once, entries, properties"):
-        decode_detail(Acked, '{"entries": 2, "at_once": false}')
+        decode_detail(AckedCall, '{"entries": 2, "at_once": false}')
 
 
 def test_a_reset_for_an_unknown_reason_is_refused() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ackgate.config.persistence import PersistenceSettings
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -19,24 +18,37 @@ from ackgate.errors import (
     OwnershipError,
     StorageError,
 )
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventColumns, EventKind, columns_of
-from ackgate.persistence.delivery_events import decode_events
-from ackgate.persistence.delivery_journal import (
+from ackgate.persistence import (
+    BookieLedgerClient,
+    LedgerClient,
+    LedgerState,
+    MemoryMetadataStore,
+    MetadataStore,
+    PersistenceSettings,
+    SqliteMetadataStore,
+    open_bookies,
+    topic_path,
+)
+from ackgate.persistence.deliveries.columns import (
+    DeliveryEvent,
+    EventColumns,
+    EventKind,
+    columns_of,
+)
+from ackgate.persistence.deliveries.events import decode_events
+from ackgate.persistence.deliveries.journal import (
     DeliveryJournal,
     JournalLimits,
     find_orphan_journals,
 )
-from ackgate.persistence.delivery_journal_node import DeliveryJournalNode, decode_journal_node
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.paths import delivery_journal_path, topic_path
-from ackgate.persistence.ports import LedgerClient, LedgerState, MetadataStore
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 PATH = delivery_journal_path("public", "default", "topic")
 TOPIC = topic_path("public", "default", "topic")
@@ -227,7 +239,7 @@ async def test_what_is_too_much_goes_from_the_old_end() -> None:
 async def test_there_are_never_more_ledgers_than_the_node_may_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ackgate.persistence.delivery_journal.LEDGERS_MAX", 3)
+    monkeypatch.setattr("ackgate.persistence.deliveries.journal.LEDGERS_MAX", 3)
     world = World(ledger_bytes_max=1)
     journal = await world.open()
     for first in range(0, 18, 3):

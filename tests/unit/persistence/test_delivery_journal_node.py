@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.delivery_journal_node import (
+from ackgate.persistence.deliveries.node import (
     DeliveryJournalNode,
     JournalLedgerRecord,
     decode_journal_node,
     encode_journal_node,
 )
-from ackgate.persistence.paths import delivery_journal_path
+from ackgate.persistence.nodes.paths import delivery_journal_path
 
 PATH = delivery_journal_path("t", "n", "x")
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
-from ackgate.persistence import envelope
-from ackgate.persistence.envelope import HEADER_BYTES, Compression, Packing, seal, unseal
+from ackgate.persistence.records import envelope
+from ackgate.persistence.records.envelope import HEADER_BYTES, Compression, Packing, seal, unseal
 
 BODIES = [b"", b"x", b"abc" * 500, bytes(range(256)) * 8]
 

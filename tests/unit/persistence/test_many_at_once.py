@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence import MemoryMetadataStore, SqliteMetadataStore
+from ackgate.persistence.ledgers.catalog import LedgerCatalog
 
 
 async def test_ids_asked_for_together_share_their_looks_at_the_node(tmp_path: Path) -> None:

@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackgate.errors import CallerError
-from ackgate.persistence.metadata.rules import check_path
-from ackgate.persistence.paths import (
-    cursor_path,
+from ackgate.persistence import cursor_path, topic_path
+from ackgate.persistence.nodes.paths import (
     delivery_journal_path,
     ledger_path,
     name_of_node,
     node_of_name,
-    topic_path,
 )
+from ackgate.persistence.ports.node_rules import check_path
 
 
 def test_the_layout_is_pulsars() -> None:

@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 from pyroaring import BitMap
 
-from ackgate.cursor.pending_nacks import NackedLedger, NackImage, PendingNacks, earliest
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+from ackgate.cursor import (
+    CursorGrowth,
+    CursorSnapshot,
+    NackedLedger,
+    NackImage,
+    PendingNacks,
+    Position,
+    earliest_nacks,
+)
 from ackgate.errors import CorruptRecordError, LedgerWriteError, UnknownFormatError
-from ackgate.persistence import codec
-from ackgate.persistence.codec import decode_record, encode_record
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.envelope import Packing, format_of, seal, unseal
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.offline import read_cursor
-from ackgate.persistence.outcome import PersistWhere
-from ackgate.persistence.planner import plan_node
-from ackgate.persistence.records import DeltaRecord, SnapshotRecord
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import CursorStore, PersistWhere, read_cursor
+from ackgate.persistence.records import codec
+from ackgate.persistence.records.codec import decode_record, encode_record
+from ackgate.persistence.records.envelope import Packing, format_of, seal, unseal
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import plan_node
+from ackgate.persistence.records.values import DeltaRecord, SnapshotRecord
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.persistence.store_world import PATH, Heard, World, metadata_down
 
 NACKS = PendingNacks({256: {3: BitMap([5, 6]), 4: BitMap([1])}, 512: {3: BitMap([9])}}, 8)
@@ -54,7 +58,7 @@ class Holder:
 
     def image(self, bytes_max: int) -> NackImage:
         self.images += 1
-        kept = earliest(self.parts, bytes_max, precision_bits=8)
+        kept = earliest_nacks(self.parts, bytes_max, precision_bits=8)
         return NackImage(self.version, kept, sum(len(part.entry_ids) for part in self.parts))
 
 
@@ -130,7 +134,7 @@ BITMAP = BitMap([1]).serialize()
 def test_what_nobody_could_have_held_is_refused(buckets: list[dict[str, Any]]) -> None:
     fields = codec._snapshot_fields(snapshot_of(PendingNacks()))
     fields["pending_nacks"] = {"precision_bits": 8, "buckets": buckets}
-    sealed = seal(1, codec._SNAPSHOT_2.encode(fields), Packing(), format_version=2)
+    sealed = seal(1, codec._SNAPSHOTS[2].encode(fields), Packing(), format_version=2)
     with pytest.raises(CorruptRecordError):
         decode_record(sealed)
 

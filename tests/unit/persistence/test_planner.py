@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap
 
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+from ackgate.cursor import CursorGrowth, CursorSnapshot, Position
 from ackgate.errors import NodeTooLargeError
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.envelope import Packing
-from ackgate.persistence.limits import PersistLimits
-from ackgate.persistence.planner import plan_delta, plan_node, plan_snapshot
-from ackgate.persistence.records import DeltaRecord, SnapshotRecord
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Packing
+from ackgate.persistence.records.limits import PersistLimits
+from ackgate.persistence.records.planner import plan_delta, plan_node, plan_snapshot
+from ackgate.persistence.records.values import DeltaRecord, SnapshotRecord
 
 UNLIMITED = PersistLimits(10**9, 10**9)
 
@@ -38,9 +37,9 @@ def cut_to(ranges_max: int, batches: int = 0, batch_indexes_max: int = 10**9) ->
     )
     record = plan.record
     assert isinstance(record, SnapshotRecord)
-    assert plan.ranges_in_memory == 4
-    assert plan.ranges_persisted == record.snapshot.range_count
-    assert plan.entries_dropped == 17 - sum(map(len, record.snapshot.acked.values()))
+    assert plan.counts.ranges_in_memory == 4
+    assert plan.counts.ranges_persisted == record.snapshot.range_count
+    assert plan.counts.entries_dropped == 17 - sum(map(len, record.snapshot.acked.values()))
     assert plan.is_complete == record.is_complete
     return record
 
@@ -106,7 +105,7 @@ def test_a_delta_is_planned_only_when_nothing_needs_cutting() -> None:
     assert whole is not None
     assert isinstance(whole.record, DeltaRecord)
     assert whole.is_complete
-    assert (whole.ranges_persisted, whole.batch_indexes_persisted) == (4, 2)
+    assert (whole.counts.ranges_persisted, whole.counts.batch_indexes_persisted) == (4, 2)
 
 
 def encoded_bytes(record: SnapshotRecord) -> int:
@@ -131,7 +130,7 @@ def test_the_size_guard_cuts_ranges_and_batches_at_one_position() -> None:
             break
         assert isinstance(plan.record, SnapshotRecord)
         assert encoded_bytes(plan.record) <= bytes_max
-        assert plan.size_guard_hit == (not plan.is_complete)
+        assert plan.counts.size_guard_hit == (not plan.is_complete)
         snapshot = plan.record.snapshot
         kept.append((snapshot.range_count, sorted(snapshot.unacked_indexes)))
         sizes.append(bytes_max)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.topic_node import (
+from ackgate.persistence.nodes.topic_node import (
     MessageLedgerRecord,
     TopicNode,
     decode_topic_node,

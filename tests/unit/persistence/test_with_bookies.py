@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.persistence.cursor_ledger import find_orphan_cursor_ledgers
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.offline import read_cursor
-from ackgate.persistence.outcome import PersistWhere, RecoverySource
+from ackgate.cursor import MessageLedgers, Position
+from ackgate.persistence import (
+    BookieLedgerClient,
+    CursorStore,
+    PersistenceSettings,
+    PersistWhere,
+    RecoverySource,
+    SqliteMetadataStore,
+    find_orphan_cursor_ledgers,
+    open_bookies,
+    read_cursor,
+)
 from tests.unit.persistence.store_world import PATH, Heard, state_of
 
 ENTRIES = 200_000

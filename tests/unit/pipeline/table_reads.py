@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ackgate.persistence.embedded import EmbeddedStorage
-from ackgate.persistence.paths import topic_path
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.persistence.proto.message_pb2 import MessageMetadata
-from ackgate.persistence.topic_node import (
+from ackgate import EmbeddedStorage
+from ackgate.persistence import LedgerOptions, topic_path
+from ackgate.persistence.nodes.topic_node import (
     TOPIC_PATH_KEY,
     MessageLedgerRecord,
     TopicNode,
     decode_topic_node,
     encode_topic_node,
 )
+from ackgate.persistence.proto.message_pb2 import MessageMetadata
 
 PUBLISHED_MS = 1_700_000_000_000
 """When the first entry of each ledger was published; each further one a millisecond later."""
@@ -25,7 +24,7 @@ PUBLISHED_MS = 1_700_000_000_000
 
 def read_table(path: Path | str, table: str, **options: str) -> list[dict[str, Any]]:
     """All rows, by way of the same pickled partitions."""
-    from ackgate.pipeline.source import AckgateDataSource
+    from ackgate.pipeline.source.batch import AckgateDataSource
 
     source = AckgateDataSource({"path": str(path), "table": table, **options})
     reader = source.reader(source.schema())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate import EmbeddedStorage, open_embedded, until_durable
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -18,17 +18,15 @@ from ackgate.errors import (
     CorruptRecordError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.embedded import EmbeddedStorage, open_embedded, until_durable
-from ackgate.persistence.paths import topic_path
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
-from ackgate.pipeline.catalogue import (
+from ackgate.persistence import LedgerOptions, topic_path
+from ackgate.persistence.nodes.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
+from ackgate.pipeline.catalogue.catalogue import (
     Catalogue,
     full_topic_name,
     open_catalogue,
     storage_address,
 )
-from ackgate.pipeline.options import parse_options
+from ackgate.pipeline.schema.options import parse_options
 
 ORDERS = "persistent://public/default/orders"
 NAMES = (
@@ -215,9 +213,9 @@ def test_a_later_format_is_named(made: Path, tmp_path: Path) -> None:
     connection.commit()
     with opened(copy) as catalogue, pytest.raises(CorruptRecordError, match=r"orders: format 9"):
         catalogue.message_ledgers(catalogue.topic("orders"))
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(ConfigurationError, match="has format 2"):
+    with pytest.raises(ConfigurationError, match="has format 3"):
         opened(copy)
 
 

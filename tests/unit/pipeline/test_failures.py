@@ -2,7 +2,7 @@
 
 import pytest
 
-from ackgate.pipeline.failures import is_of_spark, not_started, told_by
+from ackgate.pipeline.running.failures import is_of_spark, not_started, told_by
 
 TRACE = """An error occurred while calling o85.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
@@ -26,7 +26,7 @@ Caused by: java.io.IOException: something else
             "ledger 3: entry 7 of f.avro is damaged at 120",
         ),
         (
-            "ackgate.pipeline.source.NoSuchTopicError: no topic 'a'; there is 'b'",
+            "ackgate.pipeline.source.batch.NoSuchTopicError: no topic 'a'; there is 'b'",
             "no topic 'a'; there is 'b'",
         ),
         ("ValueError: wrong", "ValueError: wrong"),

@@ -7,9 +7,10 @@ from google.protobuf.internal.encoder import _VarintBytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.message_entry import metadata_span, parse_metadata
+from ackgate.persistence.messages.entry import parse_metadata
+from ackgate.persistence.messages.frame import metadata_span
 from ackgate.persistence.proto.message_pb2 import SingleMessageMetadata
 from ackgate.pipeline.jobs.generate.entries import EntryMaker, varint_columns, varint_widths
 from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS, START_MS, GeneratePlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.pipeline.job import DataAddress
+from ackgate.pipeline.jobs.job import DataAddress
 
 
 @pytest.mark.parametrize(

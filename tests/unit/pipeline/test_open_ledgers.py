@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ackgate import open_embedded
 from ackgate.errors import CallerError
-from ackgate.persistence.embedded import open_embedded
 from tests.unit.pipeline.table_reads import message, put_ledger, read_table
 
 ENTRIES = 5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import CallerError
-from ackgate.pipeline.options import IdRange, parse_options
+from ackgate.pipeline.schema.options import IdRange, parse_options
 
 
 def test_all_that_can_be_said_in_any_case() -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ackgate.errors import StorageError
-from ackgate.pipeline.outputs import OutputExistsError, staged_output
+from ackgate.errors import ConfigurationError, StorageError
+from ackgate.pipeline.running.outputs import OutputExistsError, output_directory, staged_output
 
 
 def test_it_appears_at_once_and_whole(tmp_path):
@@ -58,6 +58,32 @@ def test_what_a_killed_job_left_is_removed_and_that_of_a_running_one_is_not(tmp_
         assert running.is_dir()
 
     assert sorted(os.listdir(tmp_path)) == [".other.999999999-1.staging", "results"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("s3://bucket/out", "S3://bucket/out", "s3:/bucket/out", "hdfs:///out", "gs://b/o"),
+        *("simplecache::s3://bucket/out", "https://user:secret@host/out"),
+    ],
+)
+def test_an_address_is_refused(address):
+    with pytest.raises(ConfigurationError, match="is an address") as refused:
+        output_directory(address)
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["out", "./s3", "a:b", "C:", "deep/s3://x", "1s3://x"])
+def test_a_path_is_a_path_whatever_its_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert output_directory(name).absolute() == tmp_path / name
+
+
+@pytest.mark.parametrize("scheme", ["file:", "file://", "file://localhost", "local:"])
+def test_a_path_may_be_said_to_be_one(scheme, tmp_path):
+    assert output_directory(f"{scheme}{tmp_path}/out") == tmp_path / "out"
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline import session
-from ackgate.pipeline.session import is_cluster, java_output, shippable, wait_for_executors
+from ackgate.pipeline.running import session
+from ackgate.pipeline.running.session import (
+    PYTHON_KEY,
+    choose_python,
+    is_cluster,
+    java_output,
+    shippable,
+    wait_for_executors,
+)
 
 
 def test_a_wheel_goes_to_the_workers_as_a_zip(tmp_path):
@@ -109,6 +116,64 @@ def test_the_workers_python_has_to_be_here_as_well(tmp_path):
         session._interpreter("/nowhere/python")
     assert session._interpreter(None) == sys.executable
     assert session._interpreter("sh") == "sh", "a name, for each machine to look up"
+
+
+class Session:
+    """A session that somebody has made, as PySpark leaves it."""
+
+    def __init__(self, master, asked=None):
+        self.sparkContext = self
+        self.pythonExec = "python3"
+        self.master = master
+        self._conf = {} if asked is None else {PYTHON_KEY: asked}
+
+    def getConf(self):
+        return self._conf
+
+
+def python_on_path(directory, monkeypatch):
+    directory.mkdir()
+    (directory / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (directory / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory))
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://h:7077"])
+def test_tasks_run_in_this_python_when_nobody_says_which(master, tmp_path, monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    python_on_path(tmp_path / "another", monkeypatch)
+    session = Session(master)
+
+    choose_python(session)
+
+    assert session.pythonExec == sys.executable
+
+
+def test_on_a_cluster_each_machine_looks_up_its_own(monkeypatch):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    session = Session("spark://h:7077")
+
+    choose_python(session)
+
+    assert session.pythonExec == "python3"
+
+
+def test_a_python_that_was_asked_for_stays(tmp_path, monkeypatch):
+    python_on_path(tmp_path / "another", monkeypatch)
+    of_conf, of_environment = Session("local[2]", "python-of-ours"), Session("local[2]")
+
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    choose_python(of_conf)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    choose_python(of_environment)
+
+    assert of_conf.pythonExec == "python-of-ours"
+    assert of_environment.pythonExec == "python3"
+
+
+def test_a_session_elsewhere_has_a_python_of_its_own():
+    choose_python(object())
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(None, 4), ("1", 4), ("2", 4), ("8", 16)])

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ackgate.pipeline import progress
-from ackgate.pipeline.progress import Progress, stages_line
+from ackgate.pipeline.running import progress
+from ackgate.pipeline.running.progress import JobProgress, stages_line
 
 
 class Spark:
@@ -57,7 +57,7 @@ def _quick(monkeypatch):
 def test_stages_are_shown_in_one_line_that_goes_again():
     terminal = Terminal(is_terminal=True)
 
-    with Progress(terminal, Spark()) as shown:
+    with JobProgress(terminal, Spark()) as shown:
         assert terminal.shown.wait(10)
         shown.tell("at work")
 
@@ -70,7 +70,7 @@ def test_stages_are_shown_in_one_line_that_goes_again():
 def test_a_file_gets_the_lines_that_stay_alone():
     file = Terminal(is_terminal=False)
 
-    with Progress(file, Spark()) as shown:
+    with JobProgress(file, Spark()) as shown:
         shown.tell("at work")
 
     assert file.getvalue() == "at work\n"
@@ -79,7 +79,7 @@ def test_a_file_gets_the_lines_that_stay_alone():
 def test_without_a_session_there_are_no_stages():
     terminal = Terminal(is_terminal=True)
 
-    with Progress(terminal, None) as shown:
+    with JobProgress(terminal, None) as shown:
         shown.tell("at work")
 
     assert terminal.getvalue() == "at work\n"
@@ -95,7 +95,7 @@ def test_a_session_that_ends_is_asked_no_more():
 
     terminal = Terminal(is_terminal=True)
 
-    with Progress(terminal, Ended()) as shown:
+    with JobProgress(terminal, Ended()) as shown:
         assert Ended.asked.wait(10)
         shown.tell("at work")
 

@@ -12,19 +12,17 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("aiohttp")
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate import open_embedded, until_durable
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import AckGateError, NoSuchEntryError, StorageError
-from ackgate.persistence.embedded import open_embedded, until_durable
-from ackgate.persistence.paths import topic_path
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.persistence.topic_node import (
+from ackgate.persistence import LedgerOptions, topic_path
+from ackgate.persistence.nodes.topic_node import (
     MessageLedgerRecord,
     TopicNode,
     decode_topic_node,
     encode_topic_node,
 )
-from ackgate.pipeline.data_addresses import (
+from ackgate.pipeline.schema.addresses import (
     is_remote,
     joined,
     last_part,

@@ -18,8 +18,9 @@ from ackgate.errors import (
     OwnershipError,
     StorageError,
 )
-from ackgate.pipeline import arguments, command
-from ackgate.pipeline.job import JobSummary, SummaryTable
+from ackgate.pipeline import command
+from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
+from ackgate.pipeline.running import arguments
 
 SUMMARY = JobSummary(
     {"messages": 1_234_567, "share": 0.5, "is_exact": True, "newest": None},
@@ -161,6 +162,29 @@ def test_an_output_that_exists_is_refused_before_anything_is_done(job, run, tmp_
     assert job.given is None
 
 
+def test_an_output_that_is_an_address_is_refused_before_anything_is_done(
+    job, run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+
+    assert run("--output", "s3://bucket/out") == 2
+
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith("ackgate: s3://bucket/out is an address")
+    assert job.given is None
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_data_is_generated_into_a_directory_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["generate", "--messages", "1", "--seed", "1", "--data-dir", "s3://bucket/data"]
+
+    assert main(["pipeline", *words]) == 2
+
+    assert "ackgate: s3://bucket/data is an address" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_wrong_command_line_ends_with_2(job, run, monkeypatch, capsys):
     monkeypatch.setattr(
         command, "_session", lambda a: contextlib.nullcontext(arguments.spark_settings(a))
@@ -188,6 +212,11 @@ def test_a_session_that_the_caller_has_is_used_and_kept(job, tmp_path):
         def statusTracker(self):
             return None
 
+        def getConf(self):
+            return {}
+
+        master = "local[1]"
+
     session = Session()
     words = ["audit", "--data-dir", str(tmp_path), "--output", str(tmp_path / "out")]
 
@@ -195,6 +224,7 @@ def test_a_session_that_the_caller_has_is_used_and_kept(job, tmp_path):
 
     assert job.given.spark is session
     assert session.registered == 1
+    assert session.pythonExec == sys.executable
 
 
 def test_sigterm_ends_a_job_and_leaves_nothing(job, run, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ackgate.config.persistence import PersistenceSettings
+from ackgate import open_embedded
 from ackgate.errors import (
     AckGateError,
     ConfigurationError,
@@ -19,9 +19,8 @@ from ackgate.errors import (
     NoSuchEntryError,
     UnknownFormatError,
 )
-from ackgate.persistence.embedded import open_embedded
-from ackgate.persistence.ledgers.avro_container import FORMAT, FORMAT_KEY, container_header
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import LedgerOptions, PersistenceSettings
+from ackgate.persistence.bookies.avro_container import FORMAT, FORMAT_KEY, container_header
 from tests.unit.pipeline.table_reads import message, put_ledger, read_table
 
 ENTRIES = 400

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate import EmbeddedStorage, open_embedded, until_durable
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import CallerError
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.embedded import EmbeddedStorage, open_embedded, until_durable
+from ackgate.persistence import CursorStore
 from tests.unit.pipeline.table_reads import PUBLISHED_MS, message, put_ledger, read_table
 
 ENTRIES = 60

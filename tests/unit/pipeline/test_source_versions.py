@@ -13,23 +13,21 @@ pytest.importorskip("pyspark")
 
 from pyroaring import BitMap
 
-from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
-from ackgate.cursor.position import Position
-from ackgate.cursor.snapshot import CursorGrowth, CursorSnapshot
+from ackgate import EmbeddedStorage, open_embedded
+from ackgate.cursor import NO_NACKS, CursorGrowth, CursorSnapshot, PendingNacks, Position
 from ackgate.errors import CorruptRecordError, UnknownFormatError
-from ackgate.persistence.bucket_registry import bucket_key
-from ackgate.persistence.codec import encode_record
-from ackgate.persistence.cursor_node import CursorNode, encode_cursor_node
-from ackgate.persistence.delivery_journal_node import (
+from ackgate.persistence import LedgerOptions, cursor_path, topic_path
+from ackgate.persistence.buckets.registry import bucket_key
+from ackgate.persistence.cursors.node import CursorNode, encode_cursor_node
+from ackgate.persistence.deliveries.node import (
     DeliveryJournalNode,
     JournalLedgerRecord,
     encode_journal_node,
 )
-from ackgate.persistence.embedded import EmbeddedStorage, open_embedded
-from ackgate.persistence.envelope import Packing, format_of, seal
-from ackgate.persistence.paths import cursor_path, delivery_journal_path, topic_path
-from ackgate.persistence.ports import LedgerOptions
-from ackgate.persistence.records import DeltaRecord, RecordKind, SnapshotRecord
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.persistence.records.codec import encode_record
+from ackgate.persistence.records.envelope import Packing, format_of, seal
+from ackgate.persistence.records.values import DeltaRecord, RecordKind, SnapshotRecord
 from tests.unit.pipeline.table_reads import put_ledger, read_table
 
 PATH = topic_path("embedded", "default", "orders")

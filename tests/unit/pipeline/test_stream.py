@@ -12,19 +12,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from ackgate import EmbeddedStorage, open_embedded
 from ackgate.errors import CallerError, CorruptRecordError
-from ackgate.persistence.delivery_journal_node import (
+from ackgate.persistence import LedgerOptions, LedgerWriter, topic_path
+from ackgate.persistence.deliveries.node import (
     DeliveryJournalNode,
     JournalLedgerRecord,
     encode_journal_node,
 )
-from ackgate.persistence.embedded import EmbeddedStorage, open_embedded
-from ackgate.persistence.paths import delivery_journal_path, topic_path
-from ackgate.persistence.ports import LedgerOptions, LedgerWriter
-from ackgate.persistence.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
-from ackgate.pipeline.options import parse_options
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.persistence.nodes.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
+from ackgate.pipeline.schema.options import parse_options
+from ackgate.pipeline.source.stream import AckgateStreamReader
 from ackgate.pipeline.storage.reading import read_range
-from ackgate.pipeline.stream import AckgateStreamReader
 
 TOPIC = "persistent://public/default/orders"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import StorageError
-from ackgate.pipeline.stream_gaps import Gap, write_gap
+from ackgate.pipeline.source.stream_gaps import Gap, write_gap
 
 GAP = Gap("persistent://public/default/orders/1", Position(4, 60), Position(9, 0))
 

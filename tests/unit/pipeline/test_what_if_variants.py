@@ -122,7 +122,7 @@ def test_the_command_refuses_before_spark_starts(tmp_path, capsys):
 
 
 def test_what_can_change_is_recorded():
-    from ackgate.broker.journal.recorded_settings import KEYS as RECORDED_KEYS
+    from ackgate.broker.journal.journaling import KEYS as RECORDED_KEYS
 
     assert KEYS < TAKEN_KEYS
     assert TAKEN_KEYS <= RECORDED_KEYS

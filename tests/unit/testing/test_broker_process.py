@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_handles import RefusedError
+from ackgate.testing import BrokerFailedError, BrokerProcess
+from tests.support.wire_client import RefusedError, WireClient
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 
 from ackgate.testing.cluster import SESSION_TIMEOUT_MS
 from ackgate.testing.proxy import ProxyMode
-from ackgate.testing.wire_client import WireClient
-from ackgate.testing.wire_lookup import NoOwnerError, find_owner
+from tests.support.wire_client import WireClient
+from tests.support.wire_lookup import NoOwnerError, find_owner
 
 pytestmark = pytest.mark.slow
 

@@ -24,13 +24,12 @@ from ackgate.errors import (
     StorageError,
     StoreSuspendedError,
 )
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import LedgerOptions, SessionState, WatchEvent
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import LedgerOptions, MemoryMetadataStore, SessionState, WatchEvent
+from ackgate.testing import MemoryLedgerClient
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

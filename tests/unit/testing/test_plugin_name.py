@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import ackgate.testing
-from ackgate.testing import pytest_plugin
-from ackgate.testing.broker_process import BrokerProcess
+from ackgate.testing import BrokerProcess, pytest_plugin
 
 
 def test_names_the_plugin() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.disk import DiskFile
-from ackgate.testing.simulation.disk import SimulatedFiles
-from ackgate.testing.simulation.inodes import KEPT, LOST, Change, Fate
-from ackgate.testing.simulation.power_loss import choose_fates
-from ackgate.testing.simulation.process_disk import SimulatedDisk
+from ackgate.persistence.system.disk import DiskFile
+from tests.support.simulation.disk import SimulatedFiles
+from tests.support.simulation.inodes import KEPT, LOST, Change, Fate
+from tests.support.simulation.power_loss import choose_fates
+from tests.support.simulation.process_disk import SimulatedDisk
 
 ROOT = Path("/d")
 

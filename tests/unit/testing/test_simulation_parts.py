@@ -15,12 +15,12 @@ from ackgate.errors import (
     SessionLostError,
     StoreSuspendedError,
 )
-from ackgate.persistence.ports import WatchEvent
-from ackgate.testing.simulation.lane import SimulatedLane
-from ackgate.testing.simulation.loop import Process, SimulationLoop, run
-from ackgate.testing.simulation.metadata import MetadataServer, SimulatedMetadataStore
-from ackgate.testing.simulation.network import Connection
-from ackgate.testing.virtual_time import DeadlockError
+from ackgate.persistence import WatchEvent
+from tests.support.simulation.lane import SimulatedLane
+from tests.support.simulation.loop import Process, SimulationLoop, run
+from tests.support.simulation.metadata import MetadataServer, SimulatedMetadataStore
+from tests.support.simulation.network import Connection
+from tests.support.virtual_time import DeadlockError
 
 Main = Callable[[SimulationLoop], Coroutine[Any, Any, None]]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing.broker_process import BrokerProcess
-from ackgate.testing.zookeeper import ZooKeeperFailedError, ZooKeeperProcess
+from ackgate.testing import BrokerProcess, ZooKeeperFailedError, ZooKeeperProcess
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

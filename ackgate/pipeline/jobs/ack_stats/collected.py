@@ -1,4 +1,4 @@
-"""What comes to the driver for report and summary: bounded, and of chosen subscriptions only.
+"""What the driver collects for page and summary: bounded, and of chosen subscriptions only.
 
 Edge to Spark.
 """
@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.pipeline.job import SummaryTable
 from ackgate.pipeline.jobs.ack_stats import hole_frames, journal_frames
 from ackgate.pipeline.jobs.ack_stats.gate import GateHistory, GateInterval
 from ackgate.pipeline.jobs.ack_stats.leavers import HoleLeavers, Leaver, OpenHole
+from ackgate.pipeline.jobs.job import SummaryTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 INTERVALS_MAX: Final = 300
 """Gate intervals of one subscription that are drawn: the newest."""
 
 LEAVERS_MAX: Final = 8
-"""Consumers and keys of one subscription that are told: by holes, and as many by age."""
+"""Consumers and keys of one subscription on the page: by holes, and as many by age."""
 
 HOLES_MAX: Final = 120
 """Holes of one subscription that are drawn: the oldest."""

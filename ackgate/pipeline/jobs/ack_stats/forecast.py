@@ -80,8 +80,8 @@ class SufficientLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """What there is to say about one subscription."""
+class RangeForecast:
+    """The forecast of one subscription."""
 
     now_ms: int
     horizon_ms: int
@@ -98,7 +98,7 @@ def forecast(
     *,
     limit: int,
     horizon_ms: int | None = None,
-) -> Forecast | None:
+) -> RangeForecast | None:
     """`times_ms`: ascending. None when too little is known for a trend."""
     grid = _Grid.of(times_ms, ranges)
     if grid is None:
@@ -110,7 +110,7 @@ def forecast(
     crossing = _crossing(trend, leads, float(limit))
     if ranges[-1] >= limit:
         crossing = 0.0, 0.0, 0.0
-    return Forecast(
+    return RangeForecast(
         now_ms=now_ms,
         horizon_ms=horizon_ms,
         ranges_per_hour=trend.slope / grid.step_ms * 3_600_000,
@@ -153,7 +153,7 @@ def sufficient_limit(
 
 
 def back_test(values: NDArray[np.float64]) -> BackTest | None:
-    """Foretell from earlier points, knowing nothing of what came. None: too few points."""
+    """Forecast from earlier points, without what came later. None: too few points."""
     first = max(POINTS_MIN + 1, len(values) // 2)
     if first >= len(values):
         return None
@@ -176,7 +176,7 @@ def back_test(values: NDArray[np.float64]) -> BackTest | None:
 
 
 def _is_told(crossing: tuple[float | None, float | None, float | None], lead: int) -> bool:
-    """Whether a limit that was reached at `lead` was told to be, to within a step."""
+    """Whether the forecast had the limit reached at `lead`, to within a step."""
     earliest, _, latest = crossing
     if earliest is None:
         return False

@@ -9,21 +9,22 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.cursor.position import Position
-from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
+from ackgate.cursor import Position
 from ackgate.pipeline.jobs.ack_stats.limits import LimitStep
-from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionStats, stats_of
-from ackgate.pipeline.row_types import arrow_columns, spark_columns
+from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
+from ackgate.pipeline.jobs.ack_stats.stats import HistoryPoint, SubscriptionFigures, stats_of
+from ackgate.pipeline.schema.row_types import arrow_columns, spark_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackgate.pipeline.job import DataFrame
     from ackgate.pipeline.jobs.ack_stats.limits import LimitRule
+    from ackgate.pipeline.jobs.job import DataFrame
 
 RECORD_COLUMNS: Final = (
     *("topic", "subscription", "place", "cursor_ledger_id", "entry_id", "owner_epoch", "version"),
-    *("base_version", "written_ms", "mark_delete_ledger_id", "mark_delete_entry_id"),
+    *("base_version", "base_snapshot_version", "written_ms"),
+    *("mark_delete_ledger_id", "mark_delete_entry_id"),
     *("range_count", "ranges_in_memory", "entries_dropped", "partly_acked_count"),
     *("record_bytes", "acked"),
 )
@@ -36,13 +37,15 @@ _PLACE_COLUMN: Final = "hole_entries_by_place"
 def subscription_stats(
     cursor_records: DataFrame,
     limit_steps: DataFrame,
+    journal_writes: DataFrame,
     *,
     rule: LimitRule,
     horizon_ms: int | None = None,
 ) -> DataFrame:
-    """One row for each subscription, columns as `SubscriptionStats`, history and the like nested.
+    """One row for each subscription, columns as `SubscriptionFigures`, history and the like nested.
 
-    `limit_steps`: of the journal, see `journal_frames`.
+    `limit_steps` and `journal_writes` are the journal's, see `journal_frames`. Of a write that has left
+    a record the record counts.
     """
 
     def of_cursor(key: Any, records: Any) -> Any:  # noqa: ANN401 - Arrow has no types here
@@ -53,11 +56,21 @@ def subscription_stats(
         limits = rule.limits(topic, [LimitStep(**step) for step in told])
         rows = list(_rows(records.drop_columns(["limit_steps"])))
         stats = stats_of(topic, subscription, rows, limits=limits, horizon_ms=horizon_ms)
-        return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionStats))
+        return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionFigures))
 
-    selected = cursor_records.select(*RECORD_COLUMNS).join(limit_steps, "topic", "left")
-    cursors = selected.groupBy("topic", "subscription")
-    return cursors.applyInArrow(of_cursor, spark_columns(SubscriptionStats))
+    selected = _with_journal(cursor_records.select(*RECORD_COLUMNS), journal_writes)
+    cursors = selected.join(limit_steps, "topic", "left").groupBy("topic", "subscription")
+    return cursors.applyInArrow(of_cursor, spark_columns(SubscriptionFigures))
+
+
+def _with_journal(records: DataFrame, journal_writes: DataFrame) -> DataFrame:
+    """Of each cursor that has a record also the writes whose records are gone."""
+    cursor = ["topic", "subscription"]
+    gone = journal_writes.join(records.select(*cursor).distinct(), cursor, "left_semi").join(
+        records, [*cursor, "owner_epoch", "version"], "left_anti"
+    )
+    of_records = records.selectExpr("*", "false AS is_from_journal")
+    return of_records.unionByName(gone, allowMissingColumns=True)
 
 
 def subscriptions(stats: DataFrame) -> DataFrame:
@@ -110,7 +123,9 @@ def totals(stats: DataFrame) -> DataFrame:
         "count(*) AS subscriptions",
         "coalesce(sum(records), 0) AS records",
         "coalesce(sum(record_bytes), 0) AS record_bytes",
-        "coalesce(sum(records_cut), 0) AS records_cut",
+        # Null where nobody knows, which is not 0.
+        "if(count(*) = 0, 0L, sum(records_cut)) AS records_cut",
+        "count_if(NOT has_history) AS subscriptions_without_history",
         "coalesce(sum(records_unlinked), 0) AS records_unlinked",
         "count_if(records_cut > 0) AS subscriptions_cut",
         "count_if(at_limit_expected_ms IS NOT NULL) AS subscriptions_at_limit_expected",
@@ -129,7 +144,7 @@ def most_urgent(stats: DataFrame, count: int) -> DataFrame:
     return stats.orderBy(*order).limit(count)
 
 
-def named(stats: DataFrame, chosen: Sequence[SubscriptionStats]) -> DataFrame:
+def named(stats: DataFrame, chosen: Sequence[SubscriptionFigures]) -> DataFrame:
     """Topic and subscription of a few."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -139,8 +154,8 @@ def named(stats: DataFrame, chosen: Sequence[SubscriptionStats]) -> DataFrame:
 
 
 def flat_columns() -> list[str]:
-    """Those of `SubscriptionStats` that every format can hold."""
-    return [field.name for field in fields(SubscriptionStats) if field.name not in _NESTED]
+    """Those of `SubscriptionFigures` that every format can hold."""
+    return [field.name for field in fields(SubscriptionFigures) if field.name not in _NESTED]
 
 
 def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
@@ -154,6 +169,7 @@ def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
                 owner_epoch=row["owner_epoch"],
                 version=row["version"],
                 base_version=row["base_version"],
+                base_snapshot_version=row["base_snapshot_version"],
                 written_ms=row["written_ms"],
                 mark_delete=Position(row["mark_delete_ledger_id"], row["mark_delete_entry_id"]),
                 range_count=row["range_count"],
@@ -167,4 +183,5 @@ def _rows(records: Any) -> Iterator[CursorRecordRow]:  # noqa: ANN401
                     one["ledger_id"]: BitMap.deserialize(one["entry_ids"])
                     for one in row["acked"] or ()
                 },
+                is_from_journal=row["is_from_journal"],
             )

@@ -42,7 +42,7 @@ class OverLimit:
     from_ms: int
     until_ms: int
     is_open_ended: bool
-    """There is no such next one."""
+    """No such record follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ackgate.pipeline.jobs.ack_stats.fold import CursorFold, CursorRecordRow
-from ackgate.pipeline.jobs.ack_stats.hole_ages import HighWater
-from ackgate.pipeline.jobs.ack_stats.holes import Holes, PositionAxis, holes_of
+from ackgate.persistence.records.recovery import RecordFold
+from ackgate.pipeline.jobs.ack_stats.holes import HighWater, Holes, PositionAxis, holes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ackgate.cursor.position import Position
+    from ackgate.cursor import Position
+    from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StateFigures:
     """Above the mark-delete."""
     oldest_hole: Position | None
     oldest_hole_since_ms: int | None
-    """When an entry behind it was acked first, as far as records reach back."""
+    """When an entry after it was acked first, as far as records reach back."""
     hole_entries_by_place: NDArray[np.int64]
     """By bin of the history's `PositionAxis`."""
 
@@ -66,12 +66,12 @@ class HistoryBin:
     partly_acked: int
     """Partly acked entries in the last record."""
     state: StateFigures | None
-    """None: a delta's base is gone, and no snapshot has come since."""
+    """None: a record before it is gone, and no snapshot has come since."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenHoles:
-    """Holes, and when an entry behind each was acked first, as far as records reach back."""
+    """Holes, and when an entry after each was acked first, as far as records reach back."""
 
     holes: Holes
     since_ms: NDArray[np.int64]
@@ -79,7 +79,7 @@ class OpenHoles:
 
 @dataclass(frozen=True, slots=True)
 class CursorHistory:
-    """All of it."""
+    """The history of one cursor."""
 
     bins: tuple[HistoryBin, ...]
     axis: PositionAxis
@@ -103,14 +103,17 @@ def cursor_history(
     edges = time_edges(int(times[0]), int(times[-1]) + 1, time_bins_max)
     # Row number that each bin begins with, and behind the last one.
     begins = np.searchsorted(times, edges, side="left")
-    fold, high_water = CursorFold(), HighWater()
+    fold, high_water = RecordFold(), HighWater()
     bins = []
     for number in np.flatnonzero(np.diff(begins)):
         of_bin = rows[begins[number] : begins[number + 1]]
         for row, at_ms in zip(of_bin, times[begins[number] :], strict=False):
-            if fold.apply(row):
+            if row.is_from_journal:
+                continue
+            counts = fold.apply(row.record, is_in_node=row.is_in_node)
+            if counts or not row.is_in_node:
                 high_water.see(row, int(at_ms))
-        holes = _open_holes(fold, high_water)
+        holes = None if of_bin[-1].is_from_journal else _open_holes(fold, high_water)
         state = None if holes is None else _figures(fold, holes, axis)
         bins.append(_bin(of_bin, int(edges[number]), int(edges[number + 1]), state))
     return CursorHistory(tuple(bins), axis, len(rows), fold.records_unlinked, holes)
@@ -123,7 +126,7 @@ def time_edges(from_ms: int, until_ms: int, bins_max: int) -> NDArray[np.int64]:
 
 
 def _extents(rows: Sequence[CursorRecordRow]) -> dict[int, tuple[int, int]]:
-    """For each message ledger the first and (behind) the last entry that records speak of."""
+    """For each message ledger its first entry in any record, and the end (exclusive)."""
     extents: dict[int, tuple[int, int]] = {}
 
     def reach(ledger_id: int, first: int, end: int) -> None:
@@ -140,14 +143,14 @@ def _extents(rows: Sequence[CursorRecordRow]) -> dict[int, tuple[int, int]]:
     return extents
 
 
-def _open_holes(fold: CursorFold, high_water: HighWater) -> OpenHoles | None:
-    if not fold.is_known:
+def _open_holes(fold: RecordFold, high_water: HighWater) -> OpenHoles | None:
+    if not fold.is_whole:
         return None
     holes = holes_of(fold.mark_delete, fold.acked)
     return OpenHoles(holes, high_water.since(holes))
 
 
-def _figures(fold: CursorFold, open_holes: OpenHoles, axis: PositionAxis) -> StateFigures:
+def _figures(fold: RecordFold, open_holes: OpenHoles, axis: PositionAxis) -> StateFigures:
     holes, since_ms = open_holes.holes, open_holes.since_ms
     oldest = int(np.argmin(since_ms)) if holes.count else None
     return StateFigures(

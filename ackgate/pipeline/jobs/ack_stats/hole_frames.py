@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.pipeline.jobs.ack_stats.journal_frames import journal_spans
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 MESSAGE_COLUMNS: Final = (
     *("topic", "ledger_id", "entry_id", "publish_time_ms", "key", "ordering_key", "deliver_at_ms"),
@@ -56,7 +56,7 @@ def holes_now(ack_state: DataFrame) -> DataFrame:
 
 
 def aged_holes(holes: DataFrame, stats: DataFrame, journal: DataFrame) -> DataFrame:
-    """Holes, each with `since_ms` (when an entry behind it was acked first) and `age_ms`.
+    """Holes, each with `since_ms` (when an entry after it was acked first) and `age_ms`.
 
     As far as journal and records reach back; null: neither says. Ages are up to the newest time
     that the topic's data knows of, not up to this moment: the data may be a copy.
@@ -172,7 +172,7 @@ def oldest_holes(described: DataFrame, chosen: DataFrame, count: int) -> DataFra
 
 
 def _since_by_journal(holes: DataFrame, journal: DataFrame) -> DataFrame:
-    """For each hole the first ack of an entry behind it, in the same ledger, by the journal."""
+    """For each hole the first ack of an entry after it in the same ledger, by the journal."""
     acked_ms = (
         "min(acked_ms) OVER (PARTITION BY topic, subscription, ledger_id ORDER BY place DESC "
         "ROWS UNBOUNDED PRECEDING) AS journal_since_ms"

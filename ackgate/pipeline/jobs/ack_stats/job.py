@@ -1,30 +1,28 @@
-"""The command ``ackgate pipeline ack-stats``: reads cursor records, writes results and the report.
+"""The command ``ackgate pipeline ack-stats``: reads cursor records and journals, writes results and the page.
 
-Edge. Spark is imported when the job runs.
+Edge. Imports Spark when the job runs.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.job import JobSummary, SummaryTable
 from ackgate.pipeline.jobs.ack_stats.limits import LimitRule, limit_rule
+from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from ackgate.pipeline.job import DataFrame, JobRun
-    from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats
+    from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionFigures
+    from ackgate.pipeline.jobs.job import DataFrame, JobRun
 
-REPORT_FILE: Final = "report.html"
 TABLE_ROWS_MAX: Final = 500
 DRAWN_MAX: Final = 100
 LEDGERS_NAMED_MAX: Final = 2000
-"""With holes in more message ledgers than these all messages are read."""
+"""With holes in more message ledgers than these the job reads all messages."""
 SUMMARY_ROWS: Final = 10
 
 
@@ -32,62 +30,66 @@ class AckStats:
     """The job."""
 
     name = "ack-stats"
-    help = "history of ack ranges and holes, and when each gate will shut"
+    help = "history of ack ranges and holes, and when each limit will be reached"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What only this job has."""
+        """Add ``--limit``, ``--horizon-hours`` and ``--plots``."""
         group = parser.add_argument_group("ack-stats")
         group.add_argument(
             "--limit",
             action="append",
             default=[],
             metavar="[NAME=]RANGES",
-            help="managedLedgerMaxUnackedRangesToPersist, of a topic, a namespace or all (default: what "
-            "the delivery journal tells, else that of --config, else a broker's)",
+            help="managedLedgerMaxUnackedRangesToPersist of a topic, a namespace or all (default: from the "
+            "delivery journal, else from --config, else the broker's default)",
         )
         group.add_argument(
             "--horizon-hours",
             type=float,
             metavar="H",
-            help="how far ahead to look (default: as long as was watched)",
+            help="how far ahead to look (default: as long as the history)",
         )
         group.add_argument(
             "--plots",
             type=int,
             default=20,
             metavar="N",
-            help=f"subscriptions that get pictures, at most {DRAWN_MAX} (default: 20)",
+            help=f"subscriptions that get charts, at most {DRAWN_MAX} (default: 20)",
         )
 
+    def check_arguments(self, arguments: argparse.Namespace) -> None:
+        """Raises `ConfigurationError` for limits, a horizon or a number that make no sense."""
+        _checked(arguments)
+
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `ConfigurationError` for arguments that make no sense."""
+        """Raises `ConfigurationError` as `check_arguments`."""
         from ackgate.pipeline.jobs.ack_stats import frames, journal_frames  # noqa: PLC0415
+        from ackgate.pipeline.jobs.journal import once  # noqa: PLC0415
 
         rule, horizon_ms, drawn = _checked(run.arguments)
         run.progress("cursor records: their history, subscription by subscription")
         records = run.read("cursor_records", columns=",".join(frames.RECORD_COLUMNS))
         journal = run.read("delivery_journal", columns=",".join(journal_frames.JOURNAL_COLUMNS))
-        with ExitStack() as kept:
-            wanted = run.data.options.get("subscription")
-            journal = _kept(kept, journal_frames.journal_events(journal, wanted))
-            steps = journal_frames.limit_steps(journal)
-            stats = _kept(
-                kept,
-                frames.subscription_stats(records, steps, rule=rule, horizon_ms=horizon_ms),
-            )
-            run.write("subscriptions", frames.subscriptions(stats))
-            run.write("history", frames.history(stats))
-            run.write("hole_map", frames.hole_map(stats))
-            run.write("forecasts", frames.forecasts(stats))
-            run.progress("ack state: the holes of today, and who left them")
-            holes = _holes(run, kept, stats, journal)
-            for name, frame in holes.items():
-                run.write(name, frame)
-            run.progress("delivery journal: when gates were shut")
-            intervals = _kept(kept, journal_frames.gate_intervals(journal, stats))
-            run.write("gate_intervals", intervals)
-            run.progress("the report")
-            return _reported(run, drawn, _Results(stats, intervals, journal, holes))
+        wanted = run.data.options.get("subscription")
+        journal = once(run.keep(journal_frames.journal_events(journal, wanted)))
+        steps = journal_frames.limit_steps(journal)
+        writes = journal_frames.journal_writes(journal)
+        stats = run.keep(
+            frames.subscription_stats(records, steps, writes, rule=rule, horizon_ms=horizon_ms)
+        )
+        run.write("subscriptions", frames.subscriptions(stats))
+        run.write("history", frames.history(stats))
+        run.write("hole_map", frames.hole_map(stats))
+        run.write("forecasts", frames.forecasts(stats))
+        run.progress("ack state: the holes of today, and who left them")
+        holes = _holes(run, stats, journal)
+        for name, frame in holes.items():
+            run.write(name, frame)
+        run.progress("delivery journal: when gates were shut")
+        intervals = run.keep(journal_frames.gate_intervals(journal, stats))
+        run.write("gate_intervals", intervals)
+        run.progress("the report")
+        return _reported(run, drawn, _Results(stats, intervals, journal, holes))
 
 
 class _Results(NamedTuple):
@@ -100,29 +102,18 @@ class _Results(NamedTuple):
     """holes, hole_consumers and hole_keys."""
 
 
-def _kept(kept: ExitStack, frame: DataFrame) -> DataFrame:
-    """Worked out once, and put on disk until the job ends."""
-    from pyspark import StorageLevel  # noqa: PLC0415
-
-    persisted = frame.persist(StorageLevel.DISK_ONLY)
-    kept.callback(persisted.unpersist)
-    return persisted
-
-
-def _holes(
-    run: JobRun, kept: ExitStack, stats: DataFrame, journal: DataFrame
-) -> dict[str, DataFrame]:
+def _holes(run: JobRun, stats: DataFrame, journal: DataFrame) -> dict[str, DataFrame]:
     """The results about holes, by name."""
     from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
 
     holes = hole_frames.holes_now(run.read("ack_state"))
-    aged = _kept(kept, hole_frames.aged_holes(holes, stats, journal))
+    aged = run.keep(hole_frames.aged_holes(holes, stats, journal))
     entries = hole_frames.hole_entries(aged, _messages(run, aged), journal)
-    entries = _kept(kept, entries)
+    entries = run.keep(entries)
     return {
-        "holes": _kept(kept, hole_frames.described_holes(aged, entries)),
-        "hole_consumers": _kept(kept, hole_frames.hole_consumers(entries)),
-        "hole_keys": _kept(kept, hole_frames.hole_keys(entries)),
+        "holes": run.keep(hole_frames.described_holes(aged, entries)),
+        "hole_consumers": run.keep(hole_frames.hole_consumers(entries)),
+        "hole_keys": run.keep(hole_frames.hole_keys(entries)),
     }
 
 
@@ -157,23 +148,23 @@ def _checked(arguments: argparse.Namespace) -> tuple[LimitRule, int | None, int]
 
 
 def _configured_limit(config: str | None) -> int:
-    """Of a ``broker.conf``, or the default."""
+    """The limit in a ``broker.conf``, or the default."""
     from ackgate.config.load import load_settings  # noqa: PLC0415
 
-    settings = load_settings(None if config is None else Path(config)).settings
+    settings = load_settings(None if config is None else Path(config), is_serving=False).settings
     return settings.persistence.managed_ledger_max_unacked_ranges_to_persist
 
 
 def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
-    """Write the page; tell the rest. What comes to the driver is bounded."""
+    """Write the page and return the summary. What the driver collects is bounded."""
     from ackgate.pipeline.jobs.ack_stats import collected, frames  # noqa: PLC0415
-    from ackgate.pipeline.jobs.ack_stats.report import ReportData, report_page  # noqa: PLC0415
+    from ackgate.pipeline.jobs.ack_stats.page import AckStatsReport, ack_stats_page  # noqa: PLC0415
 
     figures = frames.totals(results.stats).first().asDict()
     table = _most_urgent(results.stats, drawn)
     chosen = frames.named(results.stats, table[:drawn])
-    page = report_page(
-        ReportData(
+    page = ack_stats_page(
+        AckStatsReport(
             source=run.data.path,
             table=table,
             drawn=drawn,
@@ -182,12 +173,13 @@ def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
             record_bytes=figures["record_bytes"],
             at_limit_expected=figures["subscriptions_at_limit_expected"],
             with_cut_records=figures["subscriptions_cut"],
+            without_history=figures["subscriptions_without_history"],
             gates=collected.gate_histories(results.intervals, chosen),
             leavers=collected.hole_leavers(results.holes, chosen),
             journal_from_ms=collected.journal_begins(results.journal, chosen),
         )
     )
-    (run.output / REPORT_FILE).write_text(page, encoding="utf-8")
+    run.write_page(page)
     leavers = results.holes["hole_consumers"], results.holes["hole_keys"]
     tables = (
         _summary_table(table, figures["subscriptions"]),
@@ -196,18 +188,18 @@ def _reported(run: JobRun, drawn: int, results: _Results) -> JobSummary:
     return JobSummary(figures=figures, tables=tables)
 
 
-def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionStats]:
+def _most_urgent(stats: DataFrame, drawn: int) -> list[SubscriptionFigures]:
     """Whole for those that are drawn, without history for the rest of the table."""
     from ackgate.pipeline.jobs.ack_stats import frames  # noqa: PLC0415
-    from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionStats  # noqa: PLC0415
+    from ackgate.pipeline.jobs.ack_stats.stats import SubscriptionFigures  # noqa: PLC0415
 
     whole = frames.most_urgent(stats.drop("open_holes"), drawn).collect()
     flat = frames.subscriptions(frames.most_urgent(stats, TABLE_ROWS_MAX)).collect()
-    return [SubscriptionStats.of_row(row.asDict(recursive=True)) for row in whole + flat[drawn:]]
+    return [SubscriptionFigures.of_row(row.asDict(recursive=True)) for row in whole + flat[drawn:]]
 
 
-def _summary_table(table: list[SubscriptionStats], subscriptions: int) -> SummaryTable:
-    from ackgate.pipeline.drawing.axes import time_text  # noqa: PLC0415
+def _summary_table(table: list[SubscriptionFigures], subscriptions: int) -> SummaryTable:
+    from ackgate.pipeline.report.text import time_text  # noqa: PLC0415
 
     def text(at_ms: int | None) -> str | None:
         return None if at_ms is None else time_text(at_ms)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 from ackgate.pipeline.jobs.ack_stats.limits import LIMIT_KEY
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 JOURNAL_COLUMNS: Final = (
-    *("topic", "owner_epoch", "sequence", "time_us", "event", "subscription", "consumer"),
+    *("topic", "journal_ledger_id", "owner_epoch", "sequence", "time_us", "event"),
+    *("subscription", "consumer", "version"),
     *("ledger_id", "entry_id", "unacked_indexes", "is_cumulative", "redelivery_count", "reason"),
     "detail",
 )
@@ -23,9 +24,16 @@ JOURNAL_COLUMNS: Final = (
 STEPS_MAX: Final = 256
 """Changes of the limit of a topic that are looked at: the newest."""
 
+_OUTCOME: Final = (
+    "mark_delete array<bigint>, where string, ranges_in_memory bigint, ranges_persisted bigint, "
+    "entries_dropped bigint, batch_indexes_persisted bigint, bytes_written bigint, at_ms bigint, "
+    "written_ms bigint, cursor_ledger_id bigint"
+)
+"""Of `PersistOutcome`, as details of persisted events have it."""
+
 
 def journal_events(delivery_journal: DataFrame, subscription: str | None = None) -> DataFrame:
-    """What this job wants of each event, small enough to be kept: `limit` in place of the details.
+    """What this job wants of each event, small enough to be kept: `limit` and `outcome` of the details.
 
     With `subscription` only its events, and those that are about none.
     """
@@ -35,11 +43,20 @@ def journal_events(delivery_journal: DataFrame, subscription: str | None = None)
         is_of_it = f.col("subscription") == subscription
         delivery_journal = delivery_journal.where(is_of_it | f.col("subscription").isNull())
     return delivery_journal.selectExpr(
-        *("topic", "owner_epoch", "sequence", "time_us", "event", "subscription", "reason"),
-        *("consumer", "ledger_id", "entry_id", "redelivery_count"),
+        *("topic", "journal_ledger_id", "owner_epoch", "sequence", "time_us", "event"),
+        *(
+            "subscription",
+            "reason",
+            "version",
+            "consumer",
+            "ledger_id",
+            "entry_id",
+            "redelivery_count",
+        ),
         "unacked_indexes IS NULL AND NOT coalesce(is_cumulative, false) AS is_one_whole",
         "CASE WHEN event IN ('opened', 'configured') THEN "
         f"CAST(get_json_object(detail, '$.settings.{LIMIT_KEY}') AS bigint) END AS limit",
+        "CASE WHEN event = 'persisted' THEN detail END AS outcome",
     )
 
 
@@ -73,6 +90,42 @@ def limit_steps(journal: DataFrame) -> DataFrame:
     return collected.selectExpr(
         "topic",
         "transform(steps, s -> named_struct('from_ms', s.from_ms, 'limit', s.limit)) AS limit_steps",
+    )
+
+
+def journal_writes(journal: DataFrame) -> DataFrame:
+    """One row for each durable write of a cursor, as in `cursor_records`, without what is acked.
+
+    Of a subscription that was deleted and made again only those of its last life.
+    """
+    lives = journal.where("event IN ('subscribed', 'unsubscribed')").groupBy(
+        "topic", "subscription"
+    )
+    begun = lives.agg(*_expressions("max(struct(owner_epoch, sequence)) AS begun"))
+    told = journal.where("event = 'persisted'").selectExpr(
+        *("topic", "subscription", "owner_epoch", "sequence", "version"),
+        f"from_json(outcome, '{_OUTCOME}') AS told",
+    )
+    return (
+        told.where("told.mark_delete[1] IS NOT NULL")
+        .join(begun, ["topic", "subscription"], "left")
+        .where("begun IS NULL OR struct(owner_epoch, sequence) > begun")
+        .selectExpr(
+            *("topic", "subscription", "owner_epoch", "version"),
+            "if(told.where = 'ledger', 'ledger', 'node') AS place",
+            "if(told.where = 'ledger', coalesce(told.cursor_ledger_id, 0), NULL) "
+            "AS cursor_ledger_id",
+            "sequence AS entry_id",
+            "if(told.written_ms > 0, told.written_ms, told.at_ms) AS written_ms",
+            "told.mark_delete[0] AS mark_delete_ledger_id",
+            "told.mark_delete[1] AS mark_delete_entry_id",
+            "told.ranges_persisted AS range_count",
+            "told.ranges_in_memory",
+            "told.entries_dropped",
+            "told.batch_indexes_persisted AS partly_acked_count",
+            "told.bytes_written AS record_bytes",
+            "true AS is_from_journal",
+        )
     )
 
 

@@ -38,7 +38,7 @@ class Leaver:
     oldest_age_ms: int | None
     mean_age_ms: int | None
     redeliveries_max: int | None
-    """None: the journal does not tell."""
+    """None: not in the journal."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], kind: str) -> Leaver:

@@ -38,7 +38,7 @@ class LimitStep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RangeLimits:
     """The limit of one subscription over time."""
 
     steps: tuple[LimitStep, ...]
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """What is said of limits beside the journal."""
+    """Limits from elsewhere than the journal."""
 
     configured: int
     is_default: bool = False
@@ -69,15 +69,15 @@ class LimitRule:
     asked_of: Mapping[str, int] | None = None
     """By full name of a topic, or by namespace: ``tenant/namespace``."""
 
-    def limits(self, topic: str, told: Sequence[LimitStep] = ()) -> Limits:
-        """Of a topic's subscriptions; `told` by the journal, by time."""
+    def limits(self, topic: str, told: Sequence[LimitStep] = ()) -> RangeLimits:
+        """Limits of a topic's subscriptions. `told`: those in the journal, by time."""
         asked = self._asked(topic)
         if asked is not None:
-            return Limits((LimitStep(0, asked),), FROM_OPTION)
+            return RangeLimits((LimitStep(0, asked),), FROM_OPTION)
         if told:
-            return Limits(_changes(told), FROM_JOURNAL)
+            return RangeLimits(_changes(told), FROM_JOURNAL)
         source = FROM_DEFAULT if self.is_default else FROM_CONFIG
-        return Limits((LimitStep(0, self.configured),), source)
+        return RangeLimits((LimitStep(0, self.configured),), source)
 
     def _asked(self, topic: str) -> int | None:
         of = self.asked_of or {}

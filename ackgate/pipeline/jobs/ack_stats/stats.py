@@ -1,4 +1,4 @@
-"""What is worked out of each subscription: one flat value, whose fields are the columns of a result.
+"""The figures of each subscription: one flat value, whose fields are the columns of a result.
 
 Pure. `stats_of` puts history and forecast together; `row_types` makes schemas of the fields.
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.cursor.position import Position
-from ackgate.pipeline.jobs.ack_stats.forecast import Forecast, forecast, sufficient_limit
+from ackgate.cursor import Position
+from ackgate.pipeline.jobs.ack_stats.forecast import RangeForecast, forecast, sufficient_limit
 from ackgate.pipeline.jobs.ack_stats.gate import OverLimit, over_limit
 from ackgate.pipeline.jobs.ack_stats.history import (
     CursorHistory,
@@ -23,8 +23,8 @@ from ackgate.pipeline.jobs.ack_stats.history import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.pipeline.jobs.ack_stats.fold import CursorRecordRow
-    from ackgate.pipeline.jobs.ack_stats.limits import Limits
+    from ackgate.pipeline.jobs.ack_stats.limits import RangeLimits
+    from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 TIME_BINS: Final = 120
 PLACE_BINS: Final = 48
@@ -63,7 +63,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AxisPlace:
     """Where a bin of the position axis begins."""
 
     ledger_id: int
@@ -98,7 +98,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionStats:
+class SubscriptionFigures:
     """One subscription. Figures of the state are those of its newest record."""
 
     topic: str
@@ -107,11 +107,17 @@ class SubscriptionStats:
     until_ms: int
     """When its oldest and its newest record were written."""
     records: int
+    """Writes that are known of, by their records or by the journal."""
+    journal_records: int
+    """Those whose records are gone; the journal has them."""
+    has_history: bool
+    """False: one record is all that is known. A closed cursor keeps no more."""
     records_unlinked: int
     node_records: int
     record_bytes: int
-    records_cut: int
-    entries_dropped_max: int
+    records_cut: int | None
+    entries_dropped_max: int | None
+    """Null, like all that wants a history: there is none."""
     range_limit: int
     """The newest one."""
     range_limit_source: str
@@ -132,10 +138,10 @@ class SubscriptionStats:
     at_limit_expected_ms: int | None
     """Null: not within the horizon."""
     at_limit_latest_ms: int | None
-    sufficient_limit_low: int
-    sufficient_limit_expected: int
-    sufficient_limit_high: int
-    sufficient_limit_is_bound: bool
+    sufficient_limit_low: int | None
+    sufficient_limit_expected: int | None
+    sufficient_limit_high: int | None
+    sufficient_limit_is_bound: bool | None
     """Only that it is at least as high."""
     back_test_counts: int | None
     back_test_counts_in_band: int | None
@@ -144,7 +150,7 @@ class SubscriptionStats:
     back_test_crossings_in_band: int | None
     place_entries: int
     """Entries of each bin of the position axis."""
-    places: list[Place]
+    places: list[AxisPlace]
     history: list[HistoryPoint]
     curve: list[CurvePoint]
     limits: list[LimitFrom]
@@ -152,12 +158,12 @@ class SubscriptionStats:
     open_holes: list[HoleSince]
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> SubscriptionStats:
+    def of_row(cls, row: Mapping[str, Any]) -> SubscriptionFigures:
         """From columns as Spark gives them back; those that are left out are empty lists."""
         return cls(
             **{
                 **row,
-                "places": [Place(**one) for one in row.get("places", ())],
+                "places": [AxisPlace(**one) for one in row.get("places", ())],
                 "history": [HistoryPoint(**one) for one in row.get("history", ())],
                 "curve": [CurvePoint(**one) for one in row.get("curve", ())],
                 "limits": [LimitFrom(**one) for one in row.get("limits", ())],
@@ -186,13 +192,12 @@ _OF_BIN: Final = tuple(
 )
 """What a point takes over from its bin."""
 
-_SUMS: Final = ("node_records", "record_bytes", "records_cut")
-_MAXIMA: Final = ("entries_dropped_max", "ranges_in_memory_max")
+_SUMS: Final = ("node_records", "record_bytes")
 _OF_NEWEST: Final = (
     *("range_count", "ranges_in_memory", "holes", "hole_entries", "acked_entries"),
     *("oldest_hole_ledger_id", "oldest_hole_entry_id", "oldest_hole_since_ms"),
 )
-"""What a subscription takes over from its history: sums, maxima, and the newest point's."""
+"""What a subscription takes over from its history: sums, and the newest point's."""
 
 
 def stats_of(
@@ -200,9 +205,9 @@ def stats_of(
     subscription: str,
     rows: Sequence[CursorRecordRow],
     *,
-    limits: Limits,
+    limits: RangeLimits,
     horizon_ms: int | None = None,
-) -> SubscriptionStats:
+) -> SubscriptionFigures:
     """All records of one subscription, at least one."""
     rows = sorted(rows, key=lambda row: row.order)
     history = cursor_history(rows, time_bins_max=TIME_BINS, place_bins_max=PLACE_BINS)
@@ -210,19 +215,26 @@ def stats_of(
     ranges = np.array([row.ranges_in_memory for row in rows], np.int64)
     limits_then = limits.at(times)
     told = forecast(times, ranges, limit=limits.newest, horizon_ms=horizon_ms)
-    enough = sufficient_limit(times, ranges, limit=limits_then)
+    has_history = len(rows) > 1
+    enough = sufficient_limit(times, ranges, limit=limits_then) if has_history else None
+    cut = sum(row.is_cut for row in rows)
+    dropped = max(row.entries_dropped for row in rows)
     points = [_point(one, history) for one in history.bins]
     test = None if told is None else told.back_test
     crossing = None if told is None else told.crossing
-    return SubscriptionStats(
+    return SubscriptionFigures(
         topic=topic,
         subscription=subscription,
         from_ms=int(times[0]),
         until_ms=int(times[-1]),
         records=history.records,
+        journal_records=sum(row.is_from_journal for row in rows),
+        has_history=has_history,
+        records_cut=cut if has_history or cut else None,
+        entries_dropped_max=dropped if has_history or dropped else None,
+        ranges_in_memory_max=int(ranges.max()),
         records_unlinked=history.records_unlinked,
         **{name: sum(getattr(point, name) for point in points) for name in _SUMS},
-        **{name: max(getattr(point, name) for point in points) for name in _MAXIMA},
         **{name: getattr(points[-1], name) for name in _OF_NEWEST},
         range_limit=limits.newest,
         range_limit_source=limits.source,
@@ -231,17 +243,17 @@ def stats_of(
         at_limit_earliest_ms=None if crossing is None else crossing.earliest_ms,
         at_limit_expected_ms=None if crossing is None else crossing.expected_ms,
         at_limit_latest_ms=None if crossing is None else crossing.latest_ms,
-        sufficient_limit_low=enough.low,
-        sufficient_limit_expected=enough.expected,
-        sufficient_limit_high=enough.high,
-        sufficient_limit_is_bound=enough.is_bound,
+        sufficient_limit_low=None if enough is None else enough.low,
+        sufficient_limit_expected=None if enough is None else enough.expected,
+        sufficient_limit_high=None if enough is None else enough.high,
+        sufficient_limit_is_bound=None if enough is None else enough.is_bound,
         back_test_counts=None if test is None else test.counts_told,
         back_test_counts_in_band=None if test is None else test.counts_in_band,
         back_test_error_median=None if test is None else test.error_median,
         back_test_crossings=None if test is None else test.crossings_told,
         back_test_crossings_in_band=None if test is None else test.crossings_in_band,
         place_entries=history.axis.bin_entries,
-        places=[Place(*history.axis.place(number)) for number in range(history.axis.bin_count)],
+        places=[AxisPlace(*history.axis.place(number)) for number in range(history.axis.bin_count)],
         history=points,
         curve=[] if told is None else _curve(told),
         limits=[LimitFrom(*step) for step in limits.steps],
@@ -276,7 +288,7 @@ def _open_holes(known: OpenHoles | None) -> list[HoleSince]:
     return [HoleSince(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def _curve(told: Forecast) -> list[CurvePoint]:
+def _curve(told: RangeForecast) -> list[CurvePoint]:
     curve = told.curve
     columns = (curve.times_ms, curve.low, curve.expected, curve.high)
     return [

@@ -1,4 +1,4 @@
-r"""Where a series goes if it goes on as it did, and how far such words were wrong before.
+r"""Where a series goes if it goes on as before, and by how much such forecasts missed.
 
 Pure, on a grid of equal steps. The line is Theil and Sen's: its slope is the median of the slopes
 between all pairs of points, so that single bursts do not turn it round. How much of the past counts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS_MIN: Final = 8
-"""With fewer points than this nothing is foretold."""
+"""With fewer points there is no forecast."""
 
 LINE_POINTS_MIN: Final = POINTS_MIN // 2
 """The fewest that a line is laid through."""
@@ -114,7 +114,7 @@ def _leads(lead_max: int) -> list[int]:
 def _errors(
     values: NDArray[np.float64], rule: _Rule, first_origin: int, leads: list[int]
 ) -> list[NDArray[np.float64]]:
-    """For each lead, what came less what had been told, from each earlier point on."""
+    """For each lead: what came minus what was predicted, from each earlier point."""
     lines = np.array(
         [_line(values[: origin + 1], rule) for origin in range(first_origin, len(values) - 1)]
     ).reshape(-1, 2)

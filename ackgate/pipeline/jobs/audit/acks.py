@@ -19,10 +19,42 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
-from ackgate.pipeline.jobs.audit.journal import SUBSCRIPTION, events_of, version_block
+from ackgate.pipeline.jobs.journal import NO, SUBSCRIPTION, events_of, version_block
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
+
+
+RECEIPTS_COLUMNS: Final = (*SUBSCRIPTION, "consumer", "at", "version", "is_early")
+
+
+def receipts(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
+    """RECEIPTS_COLUMNS: a row for each receipt. Where they promise nothing, none is early.
+
+    Nor in an epoch whose beginning is not in the journal any more: what was durable is not known there.
+    """
+    keys = (*SUBSCRIPTION, "owner_epoch")
+    # What a cursor begins with is durable: a state that was recovered, and version 0 of a new one.
+    durable = events_of(journal, "persisted", "recovered", "subscribed").select(
+        *keys, f.coalesce("version", f.lit(0)).alias("version"), f.col("at").alias("durable")
+    )
+    rows = events_of(journal, "receipt").select(
+        *keys, "consumer", "at", "version", version_block().alias("block")
+    )
+    marks = durable.withColumn("block", version_block())
+    covered = with_cover(
+        rows, marks, rows, keys=keys, bucket="block", place="version", names=["durable"]
+    )
+    is_before = f.col("first_durable").isNull() | (f.col("first_durable") > f.col("at"))
+    promised = of_topics.select("topic", "is_receipt_durable", "headless_epoch")
+    is_known = ~f.coalesce(f.col("owner_epoch") == f.col("headless_epoch"), f.lit(NO))
+    is_early = is_before & is_known & f.col("is_receipt_durable")
+    return (
+        covered.join(f.broadcast(promised), "topic")
+        .withColumn("is_early", f.coalesce(is_early, f.lit(NO)))
+        .select(*RECEIPTS_COLUMNS)
+    )
+
 
 ACKS_COLUMNS: Final = (
     *SUBSCRIPTION,

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 
 def with_cover(

@@ -15,8 +15,8 @@ from pyspark.sql import functions as f
 from ackgate.pipeline.jobs.audit.deliveries import BREACHES
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
-    from ackgate.pipeline.jobs.audit.journal import Expression
+    from ackgate.pipeline.jobs.job import DataFrame
+    from ackgate.pipeline.jobs.journal import Expression
 
 DELIVERIES_BINS: Final = 60
 DELIVERY_COLUMNS: Final = ("from_ms", "until_ms", "sort", "deliveries")

@@ -7,6 +7,7 @@ A cause is what happened between a delivery and the one before it, the first of:
 
     reset             the subscription was put back behind the entry, or made anew
     ack_lost          another owner; covered by a durable record that was whole: must not be
+    unrecorded        as ack_lost, but the journal lacks events, and a seek may be among them
     restart           another owner, and none before it had an ack of it
     ack_not_persisted another owner; acked, but no durable record covered the ack
     outcome_dropped   another owner; covered by a record that a limit had left something out of
@@ -28,10 +29,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
-from ackgate.pipeline.jobs.audit.journal import (
+from ackgate.pipeline.jobs.audit.subscriptions import with_moves
+from ackgate.pipeline.jobs.journal import (
     BY_ENTRY,
     ENTRY,
     NO,
@@ -39,16 +42,56 @@ from ackgate.pipeline.jobs.audit.journal import (
     YES,
     Expression,
     cumulative_marks,
+    is_any_between,
     is_rewound,
 )
-from ackgate.pipeline.jobs.audit.keys import with_key_split
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
+
+
+def with_key_split(rows: DataFrame, of_lives: DataFrame) -> DataFrame:
+    """Deliveries, with `is_key_split`, which looks where a key changes its consumer within one owner.
+
+    Not where consumers allow that, and not of entries that were set aside for all of them by a move.
+    """
+    is_promised = (f.col("type") == "Key_Shared") & ~f.col("is_unordered")
+    is_keyed = is_promised & f.col("published.key").isNotNull()
+    keyed, others = rows.where(is_keyed), rows.where(~f.coalesce(is_keyed, f.lit(NO)))
+    in_order = Window.partitionBy(*SUBSCRIPTION, "published.key", "at.owner_epoch").orderBy("at")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    # What never ended is held to the end of the epoch.
+    never = f.struct(
+        f.col("at.owner_epoch").alias("owner_epoch"),
+        f.lit(2**63 - 1).alias("sequence"),
+        f.lit(2**63 - 1).alias("time_us"),
+    )
+    held_until = f.least("ended_at", never)
+    has_moved = f.col("consumer") != f.lag("consumer").over(in_order)
+    is_split = has_moved & (f.max(held_until).over(before) > f.col("at"))
+    seen = keyed.withColumns(
+        {
+            "is_split": f.coalesce(is_split, f.lit(NO)),
+            "last_of_key": f.lag(f.struct("at", held_until.alias("held_until"))).over(in_order),
+        }
+    )
+    # After a move only the last one before this is looked at: it may be held since then.
+    moved_at = f.array_max(f.filter("moves", lambda each: each < f.col("at")))
+    is_since = (f.col("last_of_key.at") > moved_at) & (
+        f.col("last_of_key.held_until") > f.col("at")
+    )
+    found = with_moves(seen, of_lives, f.col("is_split")).withColumn(
+        "is_key_split", f.col("is_split") & (moved_at.isNull() | f.coalesce(is_since, f.lit(NO)))
+    )
+    return found.drop("is_split", "last_of_key", "moves").unionByName(
+        others.withColumn("is_key_split", f.lit(NO))
+    )
+
 
 CAUSES: Final = (
     "reset",
     "ack_lost",
+    "unrecorded",
     "restart",
     "ack_not_persisted",
     "outcome_dropped",
@@ -77,14 +120,21 @@ def deliveries(
 ) -> DataFrame:
     """DELIVERIES_COLUMNS: a row for each dispatched event; `cause` is null for the first one."""
     of_subscription = of_lives.select(
-        *SUBSCRIPTION, "type", "is_unordered", "rewinds", "noted_epochs"
+        *SUBSCRIPTION, "type", "is_unordered", "rewinds", "noted_epochs", "write_untold_epochs"
     )
     rows = (
         of_timelines.where("nth > 0")
         .join(f.broadcast(of_subscription), list(SUBSCRIPTION))
-        .join(f.broadcast(of_topics.select("topic", "is_delayed_on", "tick_ms")), "topic")
+        .join(
+            f.broadcast(
+                of_topics.select(
+                    "topic", "is_delayed_on", "tick_ms", "headless_epoch", "events_dropped"
+                )
+            ),
+            "topic",
+        )
     )
-    split = with_key_split(rows)
+    split = with_key_split(rows, of_lives)
     known = split.join(_known_acks(journal, of_states, rows), [*BY_ENTRY, "nth"], "left")
     # By itself or by a cumulative ack, whichever came first: the version grew with it.
     first = f.least("last_ack", "cumulative")
@@ -94,7 +144,8 @@ def deliveries(
     partly = of_persists.select(
         *SUBSCRIPTION,
         f.col("owner_epoch").alias("partly_epoch"),
-        f.when(f.col("persisted_whole"), f.col("persisted_version")).alias("partly_version"),
+        f.col("persisted_version").alias("partly_version"),
+        f.col("cut_epochs").alias("partly_cut_epochs"),
     )
     return (
         acked.withColumn("acked_epoch", f.col("acked.at.owner_epoch"))
@@ -174,20 +225,32 @@ def _cause() -> Expression:
     last_at, at = f.col("last_at"), f.col("at")
     is_other_owner = last_at["owner_epoch"] < at["owner_epoch"]
     is_durable = f.coalesce(f.col("acked.version") <= f.col("persisted_version"), f.lit(NO))
+
+    def is_cut(epochs: str) -> Expression:
+        """Whether the last record of an owner since then lacked something."""
+        return f.exists(epochs, lambda epoch: epoch < at["owner_epoch"])
+
     is_partly_lost = (
         f.coalesce(f.col("partly_before.version") <= f.col("partly_version"), f.lit(NO))
         & (f.col("partly_before.at.owner_epoch") < at["owner_epoch"])
         & _is_any_acked()
         & ~is_rewound(f.col("partly_before.at"), at)
+        & ~is_cut("partly_cut_epochs")
     )
+
+    def lost(acked_in: Expression) -> Expression:
+        is_write_untold = is_any_between("write_untold_epochs", acked_in, at["owner_epoch"])
+        is_unsure = is_write_untold | (f.col("events_dropped") > 0)
+        return f.when(is_unsure, "unrecorded").otherwise("ack_lost")
+
     return (
         f.when(f.col("nth") == 1, f.lit(None).cast("string"))
         .when(is_rewound(last_at, at), "reset")
-        .when(is_other_owner & is_partly_lost, "ack_lost")
+        .when(is_other_owner & is_partly_lost, lost(f.col("partly_epoch")))
         .when(is_other_owner & f.col("acked").isNull(), "restart")
         .when(is_other_owner & ~is_durable, "ack_not_persisted")
-        .when(is_other_owner & ~f.col("persisted_whole"), "outcome_dropped")
-        .when(is_other_owner, "ack_lost")
+        .when(is_other_owner & is_cut("cut_epochs"), "outcome_dropped")
+        .when(is_other_owner, lost(f.col("acked_epoch")))
         .when(f.col("last_nack") == "consumer_closed", "consumer_closed")
         .when(f.col("last_nack").isNotNull(), "nack_or_timeout")
         .otherwise("unexplained")
@@ -208,7 +271,8 @@ def _finding() -> Expression:
     )
     is_held = f.col("is_delayed_on") & f.col("type").isin("Shared", "Key_Shared")
     early_ms = f.col("published.deliver_at_ms") - at["time_us"] / 1_000
-    is_early = f.coalesce(is_held & (early_ms > f.col("tick_ms")), f.lit(NO))
+    is_tick_known = ~f.coalesce(f.col("headless_epoch") == at["owner_epoch"], f.lit(NO))
+    is_early = f.coalesce(is_held & is_tick_known & (early_ms > f.col("tick_ms")), f.lit(NO))
     return (
         f.when(is_acked, "sent_though_acked")
         .when(is_early, "too_early")

@@ -3,7 +3,8 @@
     acked         sent, and acked after it
     sent          sent, and not acked when the journal ends
     backlog       not read yet; gated: and the gate is shut; delayed: not due, or only just
-    held          read, and kept back while others are in flight (Shared, Key_Shared)
+    held          read, and kept back while others are in flight (Shared, Key_Shared), or for the
+                  consumer of its key (Key_Shared)
     set_aside     skipped, cleared, expired or sought over, cancelled, or its subscription is gone
     lost_acked    acked, and never sent: nobody has seen it
     lost_skipped  read over: entries behind it were sent, it was not, and nothing holds it back
@@ -11,7 +12,8 @@
 
 Events are missing where the journal says that they were dropped, and at the end of an epoch whose
 broker was killed: what a recovered state has as acked, or a later owner's consumer acks, may have
-been sent then.
+been sent then; what waits after a negative ack, too. Of an entry that was published then nobody knows
+whether it is a delayed one.
 
 Pure: DataFrame to DataFrame. Windows and aggregations are by entry.
 """
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from ackgate.pipeline.jobs.audit.cover import with_cover
-from ackgate.pipeline.jobs.audit.journal import (
+from ackgate.pipeline.jobs.audit.order import with_order
+from ackgate.pipeline.jobs.journal import (
     BY_ENTRY,
     ENTRY,
     NO,
@@ -32,13 +35,13 @@ from ackgate.pipeline.jobs.audit.journal import (
     Expression,
     cumulative_marks,
     events_of,
+    is_any_between,
     mark_delete,
     position,
 )
-from ackgate.pipeline.jobs.audit.order import with_order
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 LOST: Final = ("lost_acked", "lost_skipped")
 OUTSTANDING: Final = ("sent", "backlog", "gated", "delayed", "held")
@@ -92,29 +95,48 @@ def unsettled_fates(
         "is_unordered",
         "ended_at",
         "is_gate_shut",
+        "begins_at",
         "recovered",
-        "is_ack_untold",
+        "ack_untold_epochs",
+        "holding_epochs",
         "read_up_to",
+        "rewound_at",
+        "sent_until_us",
         "rewinds",
     )
     told = (
         marked.join(f.broadcast(of_subscription), list(SUBSCRIPTION))
-        .join(f.broadcast(of_topics.select("topic", "ends_us", "events_dropped")), "topic")
+        .join(
+            f.broadcast(
+                of_topics.select(
+                    *("topic", "last_epoch", "last_epoch_us", "ends_us", "events_dropped"),
+                    "is_delayed_on",
+                )
+            ),
+            "topic",
+        )
         .withColumn("acked_at", f.least("own_first_at", "first_cumulative"))
         .withColumn("last_acked_at", f.greatest("own_last_at", "last_cumulative"))
     )
     ended = told.withColumn("fate", _fate(grace_us))
-    return with_order(ended, of_timelines, of_lives).select(*FATES_COLUMNS, "events_dropped")
+    return (
+        with_order(ended, of_timelines, of_lives)
+        .withColumn("is_skipped", _is_skipped())
+        .select(*FATES_COLUMNS, "is_skipped")
+    )
 
 
 def settled(unsettled: DataFrame) -> DataFrame:
-    """FATES_COLUMNS, of what `unsettled_fates` has: it is held while others are in flight."""
+    """FATES_COLUMNS, of what `unsettled_fates` has: it is held while others are in flight.
+
+    And for a consumer of Key_Shared that takes no more, until its key has gone on without it.
+    """
     in_flight = unsettled.where(f.col("fate") == "sent").select(*SUBSCRIPTION).distinct()
     may_hold = f.coalesce(f.col("type").isin("Shared", "Key_Shared"), f.lit(YES))
     is_held = may_hold & f.coalesce("is_in_flight", f.lit(NO))
     fate = f.when(
         f.col("fate") == HELD_OR_LOST,
-        f.when(is_held, "held").otherwise(_lost("lost_skipped", f.col("events_dropped") == 0)),
+        f.when(is_held, "held").otherwise(f.col("is_skipped")),
     ).otherwise(f.col("fate"))
     return (
         unsettled.join(
@@ -185,7 +207,7 @@ def _is_in_state() -> Expression:
 
 
 def _is_acked() -> Expression:
-    """Behind the last time that it was sent; or its ack is told by the recovered state only."""
+    """After the last time that it was sent; or only the recovered state has its ack."""
     is_later = f.coalesce(f.col("last_acked_at") > f.col("last_sent_at"), f.lit(NO))
     is_recovered = _is_in_state() & (
         f.col("last_sent_at.owner_epoch") < f.col("recovered.at.owner_epoch")
@@ -199,20 +221,50 @@ def _fate(grace_us: int) -> Expression:
         f.col("last_reset") > f.greatest("published_at", "last_sent_at"), f.lit(NO)
     )
     is_read = f.coalesce(f.col("read_up_to") > position(), f.lit(NO))
-    is_early = f.col("deliver_at_ms") * 1_000 > f.col("ends_us") - grace_us
+    # Whoever takes anything gets first what has fallen due; an owner has to find it at first.
+    due_us = f.greatest(f.col("deliver_at_ms") * 1_000, "last_epoch_us")
+    is_early = f.col("deliver_at_ms").isNotNull() & (due_us + grace_us > f.col("sent_until_us"))
+    published_in = f.col("published_at.owner_epoch")
     # Its delivery would be told, if its ack is: they have the same owner, and no event is missing.
-    is_of_one_owner = f.col("acked_at.owner_epoch") == f.col("published_at.owner_epoch")
+    begins_at = f.col("begins_at")
+    is_of_one_owner = f.col("acked_at.owner_epoch") == published_in
+    is_of_one_life = is_of_one_owner & (f.col("acked_at") >= begins_at)
     is_known = (f.col("events_dropped") == 0) & ~f.col("is_untold")
+    recovered_at = f.col("recovered.at")
+    is_ack_untold = is_any_between("ack_untold_epochs", published_in, recovered_at["owner_epoch"])
+    is_acked_by_nobody = (
+        is_known & ~is_ack_untold & ~f.coalesce(f.col("acked_at") < recovered_at, f.lit(NO))
+    )
     return (
         f.when(_is_sent() & _is_acked(), "acked")
         .when(set_aside | f.col("ended_at").isNotNull(), "set_aside")
         .when(_is_sent(), "sent")
-        .when(f.col("acked_at").isNotNull(), _lost("lost_acked", is_known & is_of_one_owner))
-        .when(_is_in_state(), _lost("lost_acked", is_known & ~f.col("is_ack_untold")))
+        .when(_is_in_state() & is_acked_by_nobody, "lost_acked")
+        .when(f.col("last_acked_at") >= begins_at, _lost("lost_acked", is_known & is_of_one_life))
+        .when(_is_in_state(), "unknown")
         .when(f.coalesce(is_early, f.lit(NO)), "delayed")
         .when(~is_read & f.col("is_gate_shut"), "gated")
         .when(~is_read, "backlog")
         .otherwise(HELD_OR_LOST)
+    )
+
+
+def _is_skipped() -> Expression:
+    """The fate of what was read over while nothing is in flight: "lost_skipped", if that is sure."""
+    published_in = f.col("published_at.owner_epoch")
+    is_of_key = f.col("type") == "Key_Shared"
+    # Since the beginning of what the last owner has read, by first deliveries.
+    is_overtaken = (f.col("last_sent.owner_epoch") == f.col("last_epoch")) & (
+        f.col("rewound_at").isNull() | (f.col("last_sent") > f.col("rewound_at"))
+    )
+    may_be_delayed = (
+        f.col("is_untold") & f.col("is_delayed_on") & f.col("type").isin("Shared", "Key_Shared")
+    )
+    may_wait = may_be_delayed | is_any_between("holding_epochs", published_in, f.col("last_epoch"))
+    is_sure = (f.col("events_dropped") == 0) & ~f.coalesce(may_wait, f.lit(YES))
+    is_held = is_of_key & ~f.coalesce(is_overtaken, f.lit(NO))
+    return f.when(is_sure & f.coalesce(is_held, f.lit(NO)), "held").otherwise(
+        _lost("lost_skipped", is_sure)
     )
 
 

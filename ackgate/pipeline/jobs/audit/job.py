@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.job import JobSummary, SummaryTable
+from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
 
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.pipeline.job import DataAddress, DataFrame, JobRun
-    from ackgate.pipeline.jobs.audit.report import Audit
+    from ackgate.pipeline.jobs.audit.frames import Audit
+    from ackgate.pipeline.jobs.job import DataAddress, DataFrame, JobRun
 
-REPORT_FILE: Final = "report.html"
 TABLE_ROWS_MAX: Final = 300
 """Subscriptions on the page."""
 SHOWN_MAX: Final = 20
@@ -63,7 +62,7 @@ class AuditJob:
             type=float,
             default=10.0,
             metavar="S",
-            help="a delayed entry that was due so shortly before the journal's end and was not sent "
+            help="a delayed entry that was due less than this before the journal's end and was not sent "
             "is no loss (default: 10)",
         )
         group.add_argument(
@@ -74,15 +73,20 @@ class AuditJob:
             help="an ack that took longer to become durable is late (default: 1000)",
         )
 
+    def check_arguments(self, arguments: argparse.Namespace) -> None:
+        """Raises `ConfigurationError` for times below 0."""
+        _microseconds(arguments.grace_seconds, 1_000_000, "--grace-seconds")
+        _microseconds(arguments.late_ms, 1_000, "--late-ms")
+
     def run(self, run: JobRun) -> JobSummary:
         """Audit all journals. It is fine if nothing was lost and no guarantee was broken.
 
         Raises `ConfigurationError` when there is no journal: over no events at all everything is fine.
         """
-        from ackgate.pipeline.jobs.audit.journal import JOURNAL_COLUMNS  # noqa: PLC0415 - Spark
-        from ackgate.pipeline.jobs.audit.report import Limits, audit  # noqa: PLC0415
+        from ackgate.pipeline.jobs.audit.frames import AuditLimits, audit  # noqa: PLC0415
+        from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS  # noqa: PLC0415 - Spark
 
-        limits = Limits(
+        limits = AuditLimits(
             grace_us=_microseconds(run.arguments.grace_seconds, 1_000_000, "--grace-seconds"),
             late_us=_microseconds(run.arguments.late_ms, 1_000, "--late-ms"),
         )
@@ -105,7 +109,7 @@ class AuditJob:
 
 
 def chosen(data: DataAddress, journal: DataFrame) -> DataFrame:
-    """Of the subscription that was asked for, if one was. Raises `ConfigurationError` for no events."""
+    """The events of the chosen subscription, or all. Raises `ConfigurationError` if there are none."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - Spark
 
     if journal.isEmpty():
@@ -117,7 +121,7 @@ def chosen(data: DataAddress, journal: DataFrame) -> DataFrame:
     if wanted is None:
         return journal
     if journal.where(f.col("subscription") == wanted).isEmpty():
-        raise ConfigurationError(f"no delivery journal tells of a subscription {wanted!r}")
+        raise ConfigurationError(f"no delivery journal knows a subscription {wanted!r}")
     return journal.where(f.col("subscription").isNull() | (f.col("subscription") == wanted))
 
 
@@ -128,9 +132,9 @@ def _microseconds(value: float, unit_us: int, option: str) -> int:
 
 
 def _reported(run: JobRun, result: Audit) -> JobSummary:
-    """Write the page, tell the rest. What comes to the driver is bounded."""
+    """Write the page and return the summary. What the driver collects is bounded."""
     from ackgate.pipeline.jobs.audit import curves  # noqa: PLC0415 - Spark
-    from ackgate.pipeline.jobs.audit.page import PageData, audit_page  # noqa: PLC0415
+    from ackgate.pipeline.jobs.audit.page import AuditReport, audit_page  # noqa: PLC0415
 
     subscriptions = result.by_subscription()
     totals = _totals(subscriptions)
@@ -140,7 +144,7 @@ def _reported(run: JobRun, result: Audit) -> JobSummary:
     deliveries = curves.delivery_counts(result.deliveries).select(*curves.DELIVERY_COLUMNS)
     waits = curves.latency_counts(result.fates, result.acks)
     page = audit_page(
-        PageData(
+        AuditReport(
             run.data.path,
             totals,
             table,
@@ -148,7 +152,7 @@ def _reported(run: JobRun, result: Audit) -> JobSummary:
             [tuple(row) for row in waits.collect()],
         )
     )
-    (run.output / REPORT_FILE).write_text(page, encoding="utf-8")
+    run.write_page(page)
     rows = [tuple(one[name] for name in _SHOWN) for one in table[:SHOWN_MAX]]
     left_out = totals["subscriptions"] - len(rows)
     shown = SummaryTable("subscriptions, the worst first", _SHOWN, rows, left_out)
@@ -159,7 +163,7 @@ def _totals(subscriptions: DataFrame) -> dict[str, Any]:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     from ackgate.pipeline.jobs.audit.deliveries import CAUSES  # noqa: PLC0415
-    from ackgate.pipeline.jobs.audit.report import VERDICTS  # noqa: PLC0415
+    from ackgate.pipeline.jobs.audit.frames import VERDICTS  # noqa: PLC0415
 
     sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in (*_COUNTS, *CAUSES, *_ACKS)]
     verdicts = [f.count_if(f.col("verdict") == name).alias(name) for name in VERDICTS]

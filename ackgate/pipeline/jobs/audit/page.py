@@ -1,7 +1,6 @@
-"""The report: one HTML page that needs nothing beside itself, with pictures as inline SVG.
+"""The page of the audit: one HTML file.
 
-Pure. Its size is bounded: so many rows of the table, so many stretches of time; what is left out is
-said.
+Pure. Rows of the table and stretches of time are bounded, and the page says what is left out.
 """
 
 from __future__ import annotations
@@ -9,32 +8,50 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate
-from math import log10
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.pipeline.drawing.axes import (
-    XAxis,
-    count_text,
-    count_ticks,
-    short_text,
-    time_axis,
+from ackgate.pipeline.report.charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    bar,
+    chart,
+    layer,
+    line,
+    number,
+    series,
+    time,
+    tooltip,
+    until,
 )
-from ackgate.pipeline.drawing.page import cards, cell, page, paragraph, plots, section, table
-from ackgate.pipeline.drawing.plot import Plot
+from ackgate.pipeline.report.page import (
+    Cell,
+    Head,
+    cards,
+    charts,
+    page,
+    paragraph,
+    section,
+    table,
+)
+from ackgate.pipeline.report.text import calendar_ms, count_text, us_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ackgate.pipeline.report.charts import Spec
+
 _SORTS: Final = {
-    "first": "first",
-    "asked": "asked for, or consumer gone",
-    "moved": "another owner, or a seek",
-    "breach": "must not be",
+    "first": ("first", BLUE),
+    "asked": ("asked for, or consumer gone", ORANGE),
+    "moved": ("another owner, or a seek", GREEN),
+    "breach": ("must not be", RED),
 }
 _WAITS: Final = {
-    "to_dispatch": ("line0", "publish to dispatch"),
-    "to_ack": ("line1", "dispatch to ack"),
-    "to_durable": ("line2", "ack to durable"),
+    "to_dispatch": ("publish to dispatch", BLUE),
+    "to_ack": ("dispatch to ack", ORANGE),
+    "to_durable": ("ack to durable", GREEN),
 }
 _CAUSES: Final = (
     "nack_or_timeout",
@@ -43,23 +60,24 @@ _CAUSES: Final = (
     "ack_not_persisted",
     "outcome_dropped",
     "reset",
+    "unrecorded",
     "ack_lost",
     "unexplained",
 )
 _WRONG: Final = ("out_of_order", "findings", "ack_lost", "unexplained", "receipts_early")
-_STYLE: Final = "td:nth-child(7) small { white-space: normal; min-width: 12em; }"
 _NOTE: Final = (
     "Times are the broker's. A duplicate's cause is what happened between a delivery and the one before: "
     "asked for (a negative ack or an ack time-out, which are one command on the wire), its consumer gone, "
     "another owner of the topic (not acked, acked but not durable, or left out by a limit), or a seek. "
-    "Lost is an entry that nobody has seen and that no owner will send; unknown one whose delivery may be "
-    "among events that a killed broker did not write down."
+    "A killed broker does not write the last moments of its journal. Lost is an entry that nobody has seen "
+    "and that no owner will send; unknown is one that may have been sent in such a moment. Unrecorded is a "
+    "delivery of an acked entry that a seek in such a moment may explain."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class PageData:
-    """What a report is made of."""
+class AuditReport:
+    """What the page shows."""
 
     source: str
     totals: Mapping[str, Any]
@@ -72,19 +90,22 @@ class PageData:
     """Kind; step (half powers of two of a microsecond); how many."""
 
 
-def audit_page(data: PageData) -> str:
+def audit_page(data: AuditReport) -> str:
     """The page."""
-    pictures = [picture for picture in (_deliveries_plot(data), _waits_plot(data)) if picture]
+    specs = []
+    if data.deliveries:
+        specs.append(deliveries_chart(data.deliveries))
+    if data.waits:
+        specs.append(waits_chart(data.waits))
     return page(
         "Audit of deliveries",
         data.source,
         (
             _cards(data.totals),
-            section(plots(pictures)) if pictures else "",
+            section(charts(specs)) if specs else "",
             _table(data),
             paragraph(_NOTE),
         ),
-        style=_STYLE,
     )
 
 
@@ -94,124 +115,144 @@ def _cards(totals: Mapping[str, Any]) -> str:
     return cards((count_text(totals[name]), name.replace("_", " ")) for name in (*names, *more))
 
 
-# ---------------------------------------------------------------------- pictures
+# -------------------------------------------------------------------------- charts
 
 
-def _deliveries_plot(data: PageData) -> str:
-    """Bars, by time: what was sent first, and again for which reason."""
-    if not data.deliveries:
-        return ""
-    bars: dict[tuple[float, float], dict[str, int]] = defaultdict(dict)
-    for from_ms, until_ms, sort, count in data.deliveries:
-        bars[from_ms, until_ms][sort] = count
-    ticks = count_ticks(max(sum(bar.values()) for bar in bars.values()))
-    axis = time_axis(int(min(first for first, _ in bars)), int(max(last for _, last in bars)))
-    plot = Plot("Deliveries", "entries", axis, ticks[-1])
-    for (from_ms, until_ms), bar in bars.items():
-        low = 0
-        for number, sort in enumerate(_SORTS):
-            high = low + bar.get(sort, 0)
-            if high > low:
-                plot.rectangle(f"box{number}", from_ms, until_ms, low, high)
-            low = high
-    legend = [("box", f"box{number}", words) for number, words in enumerate(_SORTS.values())]
-    return plot.drawn([(tick, short_text(tick)) for tick in ticks], legend)
+def deliveries_chart(deliveries: Sequence[tuple[float, float, str, int]]) -> Spec:
+    """Bars over time, stacked: what was sent first, and again for which reason."""
+    rows: list[dict[str, Any]] = []
+    tops: dict[float, int] = defaultdict(int)
+    order = list(_SORTS)
+    for from_ms, until_ms, sort, count in sorted(
+        deliveries, key=lambda each: (each[0], order.index(each[2]))
+    ):
+        low, high = tops[from_ms], tops[from_ms] + count
+        tops[from_ms] = high
+        rows.append(
+            {
+                "from_ms": calendar_ms(from_ms),
+                "until_ms": calendar_ms(until_ms),
+                "low": low,
+                "high": high,
+                "entries": count,
+                "series": _SORTS[sort][0],
+            }
+        )
+    words, colors = zip(*_SORTS.values(), strict=True)
+    bars = layer(
+        "deliveries",
+        bar(),
+        x=time("from_ms"),
+        x2=until("until_ms"),
+        y=number("low", "entries", scale={"zero": True}),
+        y2=until("high"),
+        color=series(words, colors),
+        tooltip=tooltip(from_ms="from (UTC)", until_ms="until", series="sent", entries="entries"),
+    )
+    return chart("Deliveries", {"deliveries": rows}, [bars])
 
 
-def _waits_plot(data: PageData) -> str:
-    """Lines: what share waited no longer than that."""
-    if not data.waits:
-        return ""
+def waits_chart(waits: Sequence[tuple[str, int, int]]) -> Spec:
+    """Lines: the share that waited no longer than that."""
     by_kind: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for kind, step, count in sorted(data.waits):
+    for kind, step, count in sorted(waits):
         by_kind[kind].append((step, count))
-    last = max(step for _, step, _ in data.waits) + 1
-    powers = range(int(_power(last)) + 2)
-    ticks = [(float(power), _wait_text(power)) for power in powers[:-1]]
-    plot = Plot("Shares that waited no longer", "%", XAxis("time", 0, powers[-1], ticks), 100)
-    legend = []
-    for kind, (css, words) in _WAITS.items():
-        steps = by_kind.get(kind)
-        if not steps:
-            continue
+    end_us = _step_us(max(step for _, step, _ in waits) + 1)
+    rows = []
+    for kind, (words, _) in _WAITS.items():
+        steps = by_kind.get(kind, [])
         whole = sum(count for _, count in steps)
-        sums = accumulate(count for _, count in steps)
-        line = [(_power(steps[0][0]), 0.0)]
-        line += [
-            (_power(step + 1), 100 * below / whole)
-            for (step, _), below in zip(steps, sums, strict=True)
+        below = accumulate(count for _, count in steps)
+        points = [(_step_us(step), 0.0) for step, _ in steps[:1]]
+        points += [
+            (_step_us(step + 1), share / whole)
+            for (step, _), share in zip(steps, below, strict=True)
         ]
-        plot.line(css, [*line, (powers[-1], 100.0)])
-        legend.append(("line", css, words))
-    return plot.drawn([(tick, f"{tick}") for tick in range(0, 101, 20)], legend)
+        if points and points[-1][0] < end_us:
+            points.append((end_us, 1.0))
+        rows += [
+            {"us": us, "share": share, "wait": us_text(round(us)), "series": words}
+            for us, share in points
+        ]
+    shown = [pair for kind, pair in _WAITS.items() if kind in by_kind]
+    words_of, colors = zip(*shown, strict=True)
+    unit = (
+        "datum.value < 1e3 ? datum.value + ' µs' : "
+        "datum.value < 1e6 ? datum.value / 1e3 + ' ms' : datum.value / 1e6 + ' s'"
+    )
+    tens = [10**power for power in range(9)]  # 1 µs to 100 s
+    lines = layer(
+        "waits",
+        line(),
+        x=number(
+            "us",
+            "time",
+            scale={"type": "log", "nice": False},
+            axis={"labelExpr": unit, "values": tens},
+        ),
+        y=number("share", None, top=1, axis={"format": ".0%"}),
+        color=series(words_of, colors),
+        tooltip=tooltip(series="of", wait="no longer than", share="share"),
+    )
+    return chart("Shares that waited no longer", {"waits": rows}, [lines])
 
 
-def _power(step: int) -> float:
-    """Where a step begins, as a power of ten of microseconds."""
-    return step / 2 * log10(2)
-
-
-def _wait_text(power: int) -> str:
-    unit, size = ("µs", 0) if power < 3 else ("ms", 3) if power < 6 else ("s", 6)
-    return f"{short_text(10 ** (power - size))} {unit}"
+def _step_us(step: int) -> float:
+    """Where a step begins."""
+    return float(2 ** (step / 2))
 
 
 # ------------------------------------------------------------------------- table
 
 
-def _table(data: PageData) -> str:
+def _table(data: AuditReport) -> str:
     heads = (
-        ("subscription", "topic"),
-        ("verdict", ""),
-        ("expected", "acked"),
-        ("outstanding", "unknown"),
-        ("lost", ""),
-        ("deliveries", "again"),
-        ("why again", ""),
-        ("must not be", "order, findings"),
-        ("to dispatch", "50 %, 99 %"),
-        ("to ack", "50 %, 99 %"),
-        ("to durable", "50 %, 99 %"),
-        ("late acks", "pending, gone"),
+        Head("subscription", "topic"),
+        Head("verdict"),
+        Head("expected", "acked"),
+        Head("outstanding", "unknown"),
+        Head("lost"),
+        Head("deliveries", "again"),
+        Head("why again"),
+        Head("must not be", "order, findings"),
+        Head("to dispatch", "50 %, 99 %"),
+        Head("to ack", "50 %, 99 %"),
+        Head("to durable", "50 %, 99 %"),
+        Head("late acks", "pending, gone"),
     )
     left_out = data.totals["subscriptions"] - len(data.table)
     more = f"{count_text(left_out)} more are in the results, not here."
     return section(table(heads, map(_row, data.table)), paragraph(more) if left_out else "")
 
 
-def _row(one: Mapping[str, Any]) -> list[str]:
+def _row(one: Mapping[str, Any]) -> list[Cell]:
     wrong = sum(one[name] for name in _WRONG)
     causes = [
         f"{count_text(one[cause])} {cause.replace('_', ' ')}" for cause in _CAUSES if one[cause]
     ]
+
+    def counts(first: str, *others: str, is_alarm: bool = False) -> Cell:
+        small = ", ".join(count_text(one[other]) for other in others)
+        return Cell(count_text(one[first]), small, one[first], is_alarm=is_alarm)
+
+    def wait(name: str) -> Cell:
+        half, most = one[f"{name}_us_p50"], one[f"{name}_us_p99"]
+        return Cell(us_text(half), us_text(most), "" if half is None else half)
+
     return [
-        cell(one["subscription"], one["topic"]),
-        cell(one["verdict"], is_alarm=one["verdict"] == "broken"),
-        cell(count_text(one["expected"]), count_text(one["acked"])),
-        cell(count_text(one["outstanding"]), count_text(one["unknown"])),
-        cell(count_text(one["lost"]), is_alarm=one["lost"] > 0),
-        cell(count_text(one["deliveries"]), count_text(one["duplicates"])),
-        cell("", ", ".join(causes)),
-        cell(
+        Cell(one["subscription"], one["topic"]),
+        Cell(one["verdict"], is_alarm=one["verdict"] == "broken"),
+        counts("expected", "acked"),
+        counts("outstanding", "unknown"),
+        counts("lost", is_alarm=one["lost"] > 0),
+        counts("deliveries", "duplicates"),
+        Cell("", ", ".join(causes), sum(one[cause] for cause in _CAUSES)),
+        Cell(
             count_text(wrong),
             f"{count_text(one['out_of_order'])}, {count_text(one['findings'])}",
+            wrong,
             is_alarm=wrong > 0,
         ),
-        *(
-            cell(_us_text(one[f"{wait}_us_p50"]), _us_text(one[f"{wait}_us_p99"]))
-            for wait in _WAITS
-        ),
-        cell(
-            count_text(one["acks_late"]),
-            f"{count_text(one['acks_pending'])}, {count_text(one['acks_never_persisted'])}",
-        ),
+        *map(wait, _WAITS),
+        counts("acks_late", "acks_pending", "acks_never_persisted"),
     ]
-
-
-def _us_text(us: int | None) -> str:
-    if us is None:
-        return "-"
-    for size, unit in ((1_000_000, "s"), (1_000, "ms")):
-        if us >= size:
-            return f"{us / size:.3g} {unit}"
-    return f"{us} µs"

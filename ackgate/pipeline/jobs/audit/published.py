@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.journal import ENTRY, NO, YES, events_of, position
+from ackgate.pipeline.jobs.journal import ENTRY, NO, YES, events_of, position
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 PUBLISHED_COLUMNS: Final = (
     "topic",
@@ -41,7 +41,7 @@ def published(journal: DataFrame) -> DataFrame:
 
 
 def _untold(journal: DataFrame) -> DataFrame:
-    """Entries behind the last published one of the epochs before, up to what an opening found."""
+    """Entries after the last published one of the epochs before, up to what an opening found."""
     ledgers = f.from_json(f.get_json_object("detail", "$.ledgers"), _LEDGERS)
     found = (
         events_of(journal, "opened")
@@ -93,7 +93,7 @@ def _untold(journal: DataFrame) -> DataFrame:
 
 
 def expected(of_published: DataFrame, of_lives: DataFrame) -> DataFrame:
-    """Each entry with each durable subscription that existed then, or that began behind it."""
+    """Each entry with each durable subscription that existed then, or that began at an earlier position."""
     is_seen = f.col("published_at") > f.col("begins_at")
     is_ahead = f.coalesce(position() > f.col("begins_behind"), f.lit(NO))
     durable = of_lives.where("is_durable").select(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.journal import SUBSCRIPTION, at, events_of, mark_delete
+from ackgate.pipeline.jobs.journal import SUBSCRIPTION, at, events_of, mark_delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 _EVENT: Final = (*SUBSCRIPTION, "owner_epoch", "sequence", "time_us")
 _RANGES_SCHEMA: Final = (
@@ -57,10 +57,10 @@ def state_marks(journal: DataFrame) -> DataFrame:
 def _ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa  # noqa: PLC0415 - in the worker
 
-    from ackgate.cursor.bitmap_runs import run_bounds  # noqa: PLC0415
+    from ackgate.cursor import run_bounds  # noqa: PLC0415
     from ackgate.errors import CorruptRecordError  # noqa: PLC0415
-    from ackgate.persistence.codec import decode_record  # noqa: PLC0415
-    from ackgate.persistence.records import SnapshotRecord  # noqa: PLC0415
+    from ackgate.persistence.records.codec import decode_record  # noqa: PLC0415
+    from ackgate.persistence.records.values import SnapshotRecord  # noqa: PLC0415
 
     for batch in batches:
         for row in range(batch.num_rows):

@@ -1,15 +1,26 @@
 """What holds of a whole subscription, or of one epoch of it: a row for each. Small.
 
+A killed broker takes the end of its journal along. Nothing in the journal says where such an end is, but
+the state that the next owner recovers may be newer than what was told before:
+
+    epoch 1   acked v1, persisted v1, acked v2     |  not told: acked v3, persisted v3, seek v4 ...
+    epoch 2   recovered v1   nothing is missing that is durable
+              recovered v2   a write is not told: what it left out, or undid, is not known
+              recovered v3   acks are not told either
+
 Pure: DataFrame to DataFrame.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.journal import (
+from ackgate.pipeline.jobs.journal import (
     NO,
     SUBSCRIPTION,
     YES,
@@ -22,7 +33,7 @@ from ackgate.pipeline.jobs.audit.journal import (
 )
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 LIVES_COLUMNS: Final = (
     *SUBSCRIPTION,
@@ -36,29 +47,43 @@ LIVES_COLUMNS: Final = (
     "rewinds",
     "noted_epochs",
     "recovered",
-    "is_ack_untold",
+    "moves",
+    "ack_untold_epochs",
+    "write_untold_epochs",
+    "holding_epochs",
     "read_up_to",
+    "rewound_at",
+    "sent_until_us",
 )
 TOPICS_COLUMNS: Final = (
     "topic",
     "last_epoch",
+    "last_epoch_us",
     "ends_us",
+    "headless_epoch",
     "events_dropped",
     "is_delayed_on",
     "tick_ms",
     "is_receipt_durable",
 )
-PERSISTS_COLUMNS: Final = (*SUBSCRIPTION, "owner_epoch", "persisted_version", "persisted_whole")
+PERSISTS_COLUMNS: Final = (
+    *SUBSCRIPTION,
+    "owner_epoch",
+    "persisted_version",
+    "cut_epochs",
+)
 
 TICK_MS: Final = 1_000
 """Of the delayed tracker, where the journal does not say."""
 
 
 def topics(journal: DataFrame) -> DataFrame:
-    """TOPICS_COLUMNS: where each topic's journal ends, and how many events are missing in it.
+    """TOPICS_COLUMNS: where each topic's journal begins and ends, and how many events are missing in it.
 
-    And what its openings say of its settings: whether delayed delivery was on all the time, how early
-    a tracker may be, and whether receipts promise durability.
+    `headless_epoch` is the one whose beginning is not in the journal any more, if there is one: what its
+    settings were and what was durable before is not known. The other columns say what openings tell of
+    settings: whether delayed delivery was on all the time, how early a tracker may be, and whether
+    receipts promise durability.
     """
     dropped = f.when(f.col("event") == "dropped", f.coalesce("version", f.lit(1))).otherwise(0)
 
@@ -69,9 +94,13 @@ def topics(journal: DataFrame) -> DataFrame:
     tick_ms = f.when(setting("isDelayedDeliveryDeliverAtTimeStrict") == "true", 0).otherwise(
         setting("delayedDeliveryTickTimeMillis").cast("bigint")
     )
+    first = f.min(f.struct("owner_epoch", "sequence"))
+    last = f.max(f.struct("owner_epoch", (-f.col("time_us")).alias("before_us")))
     return journal.groupBy("topic").agg(
         f.max("owner_epoch").alias("last_epoch"),
+        (-last["before_us"]).alias("last_epoch_us"),
         f.max("time_us").alias("ends_us"),
+        f.when(first["sequence"] > 0, first["owner_epoch"]).alias("headless_epoch"),
         f.sum(dropped).alias("events_dropped"),
         f.coalesce(f.bool_and(setting("delayedDeliveryEnabled") == "true"), f.lit(YES)).alias(
             "is_delayed_on"
@@ -86,38 +115,105 @@ def topics(journal: DataFrame) -> DataFrame:
 def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
     """LIVES_COLUMNS: of each subscription its last life, and how far it has been read.
 
-    `rewinds` are the places that it was put back to (sought, or made anew), `recovered` is when its
-    state was read back last, `is_ack_untold` whether that knew of acks that no event tells of,
-    `is_unordered` that a key may go to several consumers at once,
-    `noted_epochs` are those with cumulative acks or a recovered state, `read_up_to` is the highest
-    entry that normal reads have sent in the topic's last epoch, since the last rewind in it.
+    `rewinds` are the places that it was put back to (sought, or made anew), `moves` when it was moved at
+    all, `recovered` is when its state was read back last, `is_unordered` that a key may go to several
+    consumers at once, `noted_epochs` are those with cumulative acks or a recovered state, `read_up_to` is
+    the highest entry that normal reads have sent in the topic's last epoch, since the last rewind
+    (`rewound_at`), `sent_until_us` when anything was sent last in that epoch. For `*_epochs` see
+    `_recoveries`.
     """
     begun = _begun(journal)
-    is_before = f.col("at") < f.col("recovered.at")
     is_read = (
         (f.col("event") == "dispatched")
         & (f.col("reason") == "normal")
         & (f.col("owner_epoch") == f.col("last_epoch"))
         & (f.col("rewound_at").isNull() | (f.col("at") > f.col("rewound_at")))
     )
-    is_version = is_before & f.col("event").isin("acked", "reset")
-    told = (
-        events_of(journal, "dispatched", "acked", "reset")
-        .join(
-            f.broadcast(begun.select(*SUBSCRIPTION, "rewound_at", "recovered")), list(SUBSCRIPTION)
-        )
+    is_of_last = f.col("owner_epoch") == f.col("last_epoch")
+    sent = (
+        events_of(journal, "dispatched")
+        .join(f.broadcast(begun.select(*SUBSCRIPTION, "rewound_at")), list(SUBSCRIPTION))
         .join(f.broadcast(of_topics.select("topic", "last_epoch")), "topic")
         .groupBy(*SUBSCRIPTION)
         .agg(
             f.max(f.when(is_read, position())).alias("read_up_to"),
-            f.max_by("version", f.when(is_version, f.col("at"))).alias("told_version"),
+            f.max(f.when(is_of_last, f.col("time_us"))).alias("sent_until_us"),
         )
     )
-    is_ack_untold = f.col("recovered.version") > f.coalesce("told_version", f.lit(0))
+    none = f.array().cast("array<bigint>")
+    epochs = ("ack_untold_epochs", "write_untold_epochs", "holding_epochs")
     return (
-        begun.join(told, list(SUBSCRIPTION), "left")
-        .withColumn("is_ack_untold", f.coalesce(is_ack_untold, f.lit(NO)))
+        begun.join(sent, list(SUBSCRIPTION), "left")
+        .join(_recoveries(journal), list(SUBSCRIPTION), "left")
+        .withColumns({name: f.coalesce(name, none) for name in epochs})
         .select(*LIVES_COLUMNS)
+    )
+
+
+def _recoveries(journal: DataFrame) -> DataFrame:
+    """A row for each subscription: the epochs that began with more than was recorded before.
+
+    `write_untold_epochs`: the recovered state is none that the epoch before tells of as durable.
+    `ack_untold_epochs`: it has acks or moves that the epoch before does not tell of. `holding_epochs`:
+    there were entries that wait after a negative ack, which nobody names.
+    """
+    event = f.col("event")
+    is_recovered, is_made = event == "recovered", event == "subscribed"
+    is_durable = event.isin("subscribed", "unsubscribed", "recovered", "persisted")
+    # A new cursor begins with version 0; of one that is gone there is none.
+    version = f.when(is_made, f.lit(0).cast("bigint")).otherwise(f.col("version"))
+    cursor_ledger_id, nacks = (
+        f.get_json_object("detail", f"$.{name}").cast("bigint")
+        for name in ("cursor_ledger_id", "nacks")
+    )
+    record = f.struct(
+        version.alias("version"),
+        cursor_ledger_id.alias("ledger_id"),
+        mark_delete().alias("mark_delete"),
+    )
+    kinds = ("subscribed", "unsubscribed", "recovered", "persisted", "acked", "reset")
+    epochs = (
+        events_of(journal, *kinds)
+        .groupBy(*SUBSCRIPTION, "owner_epoch")
+        .agg(
+            f.max_by(version, f.when(event != "persisted", f.col("at"))).alias("told_version"),
+            f.max_by(record, f.when(is_durable, f.col("at"))).alias("durable"),
+            f.max_by(record, f.when(is_recovered, f.col("at"))).alias("recovered"),
+            f.max(f.when(is_recovered, nacks)).alias("nacks"),
+        )
+    )
+    in_order = Window.partitionBy(*SUBSCRIPTION).orderBy("owner_epoch")
+    told, durable = f.col("before.told_version"), f.col("before.durable")
+    found = f.col("recovered")
+    is_next = f.col("before.owner_epoch") == f.col("owner_epoch") - 1
+    # Made anew, it counts versions from 0 again. It has a younger cursor ledger, or none yet: then it
+    # has been there for moments only, and differs by its place.
+    is_known_ledger = found["ledger_id"].eqNullSafe(durable["ledger_id"]) | f.coalesce(
+        found["ledger_id"] < durable["ledger_id"], f.lit(NO)
+    )
+    is_elsewhere = (
+        found["ledger_id"].isNull()
+        & (found["version"] == durable["version"])
+        & (found["mark_delete"] != durable["mark_delete"])
+    )
+    is_known = is_known_ledger & ~f.coalesce(is_elsewhere, f.lit(NO))
+    is_ack_told = is_next & is_known & (found["version"] <= told)
+    is_write_told = is_ack_told & (found["version"] <= durable["version"])
+
+    def of(is_it: Expression, name: str) -> Expression:
+        is_so = found.isNotNull() & f.coalesce(is_it, f.lit(YES))
+        return f.collect_set(f.when(is_so, f.col("owner_epoch"))).alias(name)
+
+    return (
+        epochs.withColumn(
+            "before", f.lag(f.struct("owner_epoch", "told_version", "durable")).over(in_order)
+        )
+        .groupBy(*SUBSCRIPTION)
+        .agg(
+            of(~is_ack_told, "ack_untold_epochs"),
+            of(~is_write_told, "write_untold_epochs"),
+            of(f.coalesce(f.col("nacks") > 0, f.lit(NO)), "holding_epochs"),
+        )
     )
 
 
@@ -138,6 +234,7 @@ def _begun(journal: DataFrame) -> DataFrame:
         ),
     )
     rewind = f.struct("at", mark_delete().alias("behind"))
+    is_move = is_made | (f.col("event") == "reset")
     recovered = f.struct("at", "version", mark_delete().alias("mark_delete"))
     begins_at = f.coalesce("made.at", "first_at")
     return (
@@ -154,6 +251,7 @@ def _begun(journal: DataFrame) -> DataFrame:
             ),
             f.max_by("event", f.when(is_gate, f.col("at"))).alias("gate"),
             f.collect_list(f.when(is_rewind, rewind)).alias("rewinds"),
+            f.collect_list(f.when(is_move, f.col("at"))).alias("moves"),
             f.collect_set(f.when(is_noted, f.col("owner_epoch"))).alias("noted_epochs"),
             f.max(f.when(is_recovered, recovered)).alias("recovered"),
         )
@@ -167,6 +265,7 @@ def _begun(journal: DataFrame) -> DataFrame:
             f.coalesce("is_unordered", f.lit(NO)).alias("is_unordered"),
             f.coalesce(f.col("gate") == "gate_shut", f.lit(NO)).alias("is_gate_shut"),
             "rewinds",
+            "moves",
             "noted_epochs",
             f.when(f.col("recovered.at") > begins_at, f.col("recovered")).alias("recovered"),
             f.array_max("rewinds.at").alias("rewound_at"),
@@ -174,20 +273,41 @@ def _begun(journal: DataFrame) -> DataFrame:
     )
 
 
+def with_moves(rows: DataFrame, of_lives: DataFrame, is_asked: Expression) -> DataFrame:
+    """The rows, those that are asked about with `moves`. Lists of moves may be long, and are for few rows."""
+    of = {name: f"of_{name}" for name in SUBSCRIPTION}
+    moves = of_lives.select(*(f.col(name).alias(of[name]) for name in of), "moves")
+    is_its = reduce(and_, (f.col(name) == f.col(of[name]) for name in of), is_asked)
+    return rows.join(f.broadcast(moves), is_its, "left").drop(*of.values())
+
+
 def persists(journal: DataFrame) -> DataFrame:
     """PERSISTS_COLUMNS: for each epoch the version that was durable at its end.
 
-    And whether its record held all of it: a limit may have left something out.
+    `cut_epochs` are those, this one or later, of which the last record did not hold all: a limit left
+    something out. What was written before the subscription was made anew does not count.
     """
     dropped, in_memory, persisted = told_numbers(
         "entries_dropped", "batch_indexes_in_memory", "batch_indexes_persisted"
     )
+    is_whole = (dropped == 0) & (in_memory <= persisted)
+    record = f.when(
+        f.col("event") == "persisted",
+        f.struct(f.col("version").alias("version"), is_whole.alias("is_whole")),
+    )
+    from_here = (
+        Window.partitionBy(*SUBSCRIPTION)
+        .orderBy("owner_epoch")
+        .rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    )
     return (
-        events_of(journal, "persisted")
+        events_of(journal, "persisted", "subscribed")
         .groupBy(*SUBSCRIPTION, "owner_epoch")
-        .agg(
-            f.max("version").alias("persisted_version"),
-            f.max_by((dropped == 0) & (in_memory <= persisted), "at").alias("persisted_whole"),
+        .agg(f.max_by(record, "at").alias("last"))
+        .withColumn("persisted_version", f.col("last.version"))
+        .withColumn(
+            "cut_epochs",
+            f.collect_list(f.when(~f.col("last.is_whole"), f.col("owner_epoch"))).over(from_here),
         )
         .select(*PERSISTS_COLUMNS)
     )

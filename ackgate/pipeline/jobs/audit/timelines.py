@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from ackgate.pipeline.jobs.audit.journal import BY_ENTRY, ENTRY, NO, events_of
+from ackgate.pipeline.jobs.journal import BY_ENTRY, ENTRY, NO, events_of
 
 if TYPE_CHECKING:
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.pipeline.jobs.job import DataFrame
 
 TIMELINE_COLUMNS: Final = (
     *ENTRY,

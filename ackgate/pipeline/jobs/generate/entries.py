@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import google_crc32c
 import numpy as np
 
-from ackgate.persistence.message_entry import HEADER_BYTES, MAGIC
+from ackgate.persistence.messages.frame import HEADER_BYTES, MAGIC
 from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class _Own:
 
 
 def _property(number: int, values: Numbers) -> list[Columns]:
-    """A KeyValue, behind its tag."""
+    """A KeyValue, after its tag."""
     name = f"property-{number}".encode()
     pair: list[Columns] = [b"\x0a", _varint(len(name)), name]
     pair += [b"\x12", _varint(_PROPERTY_DIGITS), digit_columns(values, _PROPERTY_DIGITS)]

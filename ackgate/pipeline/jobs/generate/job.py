@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ackgate.pipeline.job import JobSummary
 from ackgate.pipeline.jobs.generate.plan import PLAN_FIELDS, START_MS, GeneratePlan
+from ackgate.pipeline.jobs.job import JobSummary
 
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.pipeline.job import JobRun
+    from ackgate.pipeline.jobs.job import JobRun
 
 
 class GenerateJob:
@@ -24,14 +23,13 @@ class GenerateJob:
     needs_spark = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """As `GeneratePlan` has them."""
+        """Add the fields of `GeneratePlan`."""
         parser.add_argument(
             "--data-dir",
             dest="output",
-            type=Path,
             required=True,
             metavar="DIR",
-            help="to be made; one that exists is left alone",
+            help="directory to create; must not exist",
         )
         parser.add_argument("--messages", type=int, required=True, metavar="N")
         parser.add_argument("--seed", type=int, required=True, metavar="N")
@@ -42,11 +40,15 @@ class GenerateJob:
         for name, what in _SHARES:
             parser.add_argument(name, type=float, default=0.0, metavar="SHARE", help=what)
 
+    def check_arguments(self, arguments: argparse.Namespace) -> None:
+        """Raises `ConfigurationError` for a plan that cannot be."""
+        _plan(arguments)
+
     def run(self, run: JobRun) -> JobSummary:
         """Write it. Raises `ConfigurationError`, `StorageError`."""
         from ackgate.pipeline.jobs.generate.writing import write_data  # noqa: PLC0415 - not to parse
 
-        plan = GeneratePlan(**{name: getattr(run.arguments, name) for name in PLAN_FIELDS})
+        plan = _plan(run.arguments)
         begun = time.perf_counter()
         written = asyncio.run(write_data(run.output, plan, run.progress))
         seconds = time.perf_counter() - begun
@@ -62,6 +64,10 @@ class GenerateJob:
                 "messages_per_second": round(plan.messages / seconds),
             }
         )
+
+
+def _plan(arguments: argparse.Namespace) -> GeneratePlan:
+    return GeneratePlan(**{name: getattr(arguments, name) for name in PLAN_FIELDS})
 
 
 _NUMBERS: Final = (

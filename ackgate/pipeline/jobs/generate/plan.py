@@ -1,4 +1,4 @@
-"""What is to be generated: how many messages on which topics, and which of them are acked.
+"""The plan: how many messages on which topics, and which of them are acked.
 
 Pure. Everything follows from the plan and its seed.
 """
@@ -28,7 +28,7 @@ START_MS: Final = 1_767_225_600_000
 
 @dataclass(frozen=True, slots=True)
 class GeneratePlan:
-    """Checked when it is made: raises `ConfigurationError` naming what is wrong."""
+    """The constructor checks it: raises `ConfigurationError` naming the option."""
 
     messages: int
     seed: int

@@ -9,7 +9,7 @@ one that is closed keeps nothing but its last state.
 from __future__ import annotations
 
 import random
-from asyncio import Semaphore, TaskGroup, gather
+from asyncio import Semaphore, TaskGroup, gather, to_thread
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor import MessageLedgers
 from ackgate.errors import OwnershipError
-from ackgate.persistence.cursor_ledger import ledger_options
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.data_directory import metadata_path
+from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
+from ackgate.persistence.cursors.ledger import ledger_options
+from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.lost_metadata import RUN_COUNTER_PATH
-from ackgate.persistence.limits import bookie_settings, ledger_client_settings
-from ackgate.persistence.metadata.changes import count_up
-from ackgate.persistence.metadata.rules import MUST_NOT_EXIST
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.paths import cursor_path, topic_path
-from ackgate.persistence.topic_node import (
+from ackgate.persistence.nodes.changes import count_up
+from ackgate.persistence.nodes.paths import cursor_path, topic_path
+from ackgate.persistence.nodes.topic_node import (
     TOPIC_PATH_KEY,
     MessageLedgerRecord,
     TopicNode,
     encode_topic_node,
 )
+from ackgate.persistence.nodes.unnamed_ledgers import RUN_COUNTER_PATH
+from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
+from ackgate.persistence.system.data_directory import DIRECTORY_MODE, metadata_path
 from ackgate.pipeline.jobs.generate.entries import EntryMaker
 from ackgate.pipeline.jobs.generate.plan import MESSAGES_PER_MS, NAMESPACE, TENANT
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 _BYTES_PER_APPEND: Final = 4 * 1024 * 1024
 _ENTRIES_PER_APPEND_MAX: Final = 10_000
-_PERSISTS: Final = 4
-"""Writes of a cursor's state, so that it has a history."""
+_PERSISTS: Final = 24
+"""Writes of a cursor's state, spread over the time of its acks: enough of a history for a forecast."""
 
 _LEDGERS_AT_ONCE_MAX: Final = 64
 """That are made, or closed, side by side. Small ledgers spend their time waiting for the disk."""
@@ -60,7 +60,7 @@ _OWNER_EPOCH: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class GeneratedData:
     """How much there is now."""
 
     entries: int
@@ -69,9 +69,12 @@ class Written:
     cursors: int
 
 
-async def write_data(directory: Path, plan: GeneratePlan, tell: Callable[[str], None]) -> Written:
+async def write_data(
+    directory: Path, plan: GeneratePlan, tell: Callable[[str], None]
+) -> GeneratedData:
     """Write all of it into this empty directory. Raises `StorageError`."""
     settings = PersistenceSettings()
+    await to_thread(directory.chmod, DIRECTORY_MODE)
     clock = _Clock(plan.start_ms)
     random_bytes = random.Random(plan.seed).randbytes  # noqa: S311 - the same names every time
     async with AsyncExitStack() as stack:
@@ -119,7 +122,7 @@ class _Clock:
 
 
 class _Writing:
-    """What is common to all topics."""
+    """Writes topic after topic."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class _Writing:
         settings: PersistenceSettings,
         clock: _Clock,
     ) -> None:
-        self.written = Written(0, 0, 0, 0)
+        self.written = GeneratedData(0, 0, 0, 0)
         self._plan = plan
         self._client = client
         self._metadata = metadata
@@ -223,6 +226,7 @@ class _Writing:
         for part in range(_PERSISTS):
             start, stop = border * part // _PERSISTS, border * (part + 1) // _PERSISTS
             acked = np.setdiff1d(np.arange(start, stop), holes, assume_unique=True)
+            self._clock.now_ms = self._time_ms(stop)
             _ack(store, topic, facts, acked)
             await store.flush()
         store.abandon(OwnershipError("whoever starts on this data owns it"))

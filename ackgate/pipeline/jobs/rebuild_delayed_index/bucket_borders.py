@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.dispatcher.trackers.bucket_tracker import AGE_SEAL_SHARE
+from ackgate.dispatcher.buckets import AGE_SEAL_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+    from ackgate.dispatcher.buckets import BucketSettings
 
 
 class RunSize(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ackgate.pipeline.tables import Column, Kind, arrow_schema
+from ackgate.pipeline.schema.tables import Column, Kind, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.config.delayed_policy import NAME, DelayedDeliveryPolicy
 from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError
-from ackgate.persistence.hidden_cursors import (
+from ackgate.persistence.nodes.paths import (
     CANCELLED_CURSOR,
     DELAYED_INDEX_CURSOR,
     HIDDEN_CURSORS,
-)
-from ackgate.persistence.paths import (
     cursor_path,
     namespace_policies_path,
     topic_policies_path,
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.config.delayed import DelayedSettings
-    from ackgate.cursor.position import Position
-    from ackgate.pipeline.catalogue import Catalogue, Topic
+    from ackgate.cursor import Position
+    from ackgate.pipeline.catalogue.catalogue import Catalogue, CatalogueTopic
 
 PARTITION: Final = "-partition-"
 
@@ -37,7 +35,7 @@ PARTITION: Final = "-partition-"
 class DelayedTopic(NamedTuple):
     """A topic whose messages wait for their time."""
 
-    topic: Topic
+    topic: CatalogueTopic
     tick_ms: int
     subscriptions: tuple[str, ...]
     ledger_ids: tuple[int, ...]
@@ -94,7 +92,7 @@ def find_topics(
 
 
 def _delayed_topic(
-    catalogue: Catalogue, topic: Topic, subscription: str | None, tick_ms: int
+    catalogue: Catalogue, topic: CatalogueTopic, subscription: str | None, tick_ms: int
 ) -> DelayedTopic:
     cursors = {cursor.name for cursor in catalogue.cursors(topic)}
     wanted = cursors - HIDDEN_CURSORS
@@ -111,7 +109,7 @@ def _delayed_topic(
 
 
 def effective_policy(
-    catalogue: Catalogue, topic: Topic, settings: DelayedSettings
+    catalogue: Catalogue, topic: CatalogueTopic, settings: DelayedSettings
 ) -> DelayedDeliveryPolicy:
     """What holds for the topic: its own policy, its namespace's, or the broker's settings."""
     tenant, namespace, name = topic.name.partition("://")[2].split("/", 2)

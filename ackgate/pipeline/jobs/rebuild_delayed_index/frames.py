@@ -8,13 +8,12 @@
                                            +----------------------> bucket_parts --> sealed
                                                                            `-------> listed
 
-An entry is never a row of its own behind `delayed_runs`. What comes to the driver is a line for each
-run, bucket and subscription. State of a task: a run (`RUN_ENTRIES_MAX`), or a bucket (`entries_max`).
+An entry is never a row of its own after `delayed_runs`. The driver collects a line for each run, bucket
+and subscription. State of a task: a run (`RUN_ENTRIES_MAX`), or a bucket (`entries_max`).
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -31,15 +30,15 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import (
 from ackgate.pipeline.jobs.rebuild_delayed_index.planned import BUCKET, TARGET
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import draft_of, keep, seal
 from ackgate.pipeline.jobs.rebuild_delayed_index.wanted import AckedRanges, wanted_of
-from ackgate.pipeline.tables import Column, Kind, arrow_schema, spark_schema
+from ackgate.pipeline.schema.tables import Column, Kind, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
-    from ackgate.pipeline.job import DataFrame
+    from ackgate.dispatcher.buckets import BucketSettings
+    from ackgate.pipeline.jobs.job import DataFrame
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
 
 MESSAGE_COLUMNS: Final = ("ledger_id", "entry_id", "deliver_at_ms")
@@ -124,9 +123,13 @@ def mark_deletes(ack_state: DataFrame) -> DataFrame:
 
 
 def wanted_runs(runs: DataFrame, acked: DataFrame, targets: Targets, now_ms: int) -> DataFrame:
-    """What each target's tracker would keep of each run; rows without an entry tell counts."""
+    """What each target's tracker would keep of each run; rows without an entry carry counts."""
     joined = runs.join(acked, "ledger_id", "left")
-    return joined.mapInArrow(partial(_wanted, targets=targets, now_ms=now_ms), spark_schema(WANTED))
+
+    def wanted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _wanted(batches, targets=targets, now_ms=now_ms)
+
+    return joined.mapInArrow(wanted, spark_schema(WANTED))
 
 
 def _wanted(
@@ -204,8 +207,13 @@ def bucket_parts(wanted: DataFrame, pieces: DataFrame, partitions: int) -> DataF
 
 def sealed(parts: DataFrame, plan: SealPlan) -> DataFrame:
     """A line for each bucket, whose ledger entries are left in files (`sealing.keep`)."""
+
+    # A function with hints that can be looked up: Spark 4.1 and newer read them, and warn of others.
+    def sealed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        return _seal(key, rows, plan=plan)
+
     buckets = parts.groupBy("target", "bucket")
-    return buckets.applyInArrow(partial(_seal, plan=plan), spark_schema(SEALED))
+    return buckets.applyInArrow(sealed_bucket, spark_schema(SEALED))
 
 
 def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
@@ -228,8 +236,12 @@ def _seal(key: tuple[Any, ...], rows: pa.Table, *, plan: SealPlan) -> pa.Table:
 
 def listed(parts: DataFrame, settings: BucketSettings) -> DataFrame:
     """A row for each entry of each bucket, in the bucket's order."""
+
+    def listed_bucket(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        return _list(key, rows, settings=settings)
+
     buckets = parts.groupBy("target", "bucket")
-    return buckets.applyInArrow(partial(_list, settings=settings), spark_schema(LISTED))
+    return buckets.applyInArrow(listed_bucket, spark_schema(LISTED))
 
 
 def _list(key: tuple[Any, ...], rows: pa.Table, *, settings: BucketSettings) -> pa.Table:

@@ -14,49 +14,53 @@ from ackgate.errors import ConfigurationError
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.pipeline.job import JobRun, JobSummary
+    from ackgate.pipeline.jobs.job import JobRun, JobSummary
 
-TIME_MAX: Final = 2**63 - 1
+TIME_MS_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
     """The job."""
 
     name = "rebuild-delayed-index"
-    help = "delayed buckets from messages and ack state, for a broker to load at its next start"
+    help = (
+        "make delayed buckets from messages and ack state, for a broker to load at its next start"
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What only this job has."""
+        """Add ``--beside``, ``--now-ms`` and ``--on-corrupt``."""
         group = parser.add_argument_group("rebuild-delayed-index")
         group.add_argument(
             "--beside",
             action="store_true",
-            help="only write the index below --output; the storage stays as it is, and brokers may run",
+            help="write the index below --output only and change no storage; brokers may run",
         )
         group.add_argument(
             "--now-ms",
             type=int,
             metavar="MS",
-            help="what is due by then is left to the broker (default: by now)",
+            help="leave messages that are due by then to the broker (default: now)",
         )
         group.add_argument(
             "--on-corrupt",
             choices=("fail", "skip"),
             default="fail",
-            help="messages that no copy gives: fail, or leave them to the broker (default: fail)",
+            help="messages without a good copy: fail, or leave them to the broker (default: fail)",
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for what no data can mend, before Spark starts."""
+        """Raises `ConfigurationError` for settings under which no data can be indexed."""
         from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (  # noqa: PLC0415
             check_settings,
         )
 
         config = None if arguments.config is None else Path(arguments.config)
-        check_settings(load_settings(config).settings.delayed, arguments.subscription)
+        check_settings(
+            load_settings(config, is_serving=False).settings.delayed, arguments.subscription
+        )
         now_ms = arguments.now_ms
-        if now_ms is not None and not 0 <= now_ms <= TIME_MAX:
-            raise ConfigurationError(f"--now-ms {now_ms}: wants 0 to {TIME_MAX}")
+        if now_ms is not None and not 0 <= now_ms <= TIME_MS_MAX:
+            raise ConfigurationError(f"--now-ms {now_ms}: wants 0 to {TIME_MS_MAX}")
 
     def run(self, run: JobRun) -> JobSummary:
         """Raises `AckGateError` for what the user can mend."""

@@ -1,4 +1,4 @@
-"""What a rebuild tells at its end. Pure."""
+"""The summary of a rebuild. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow.compute as pc
 
-from ackgate.pipeline.job import SummaryTable
+from ackgate.pipeline.jobs.job import SummaryTable
 from ackgate.pipeline.jobs.rebuild_delayed_index.planned import Counts
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ackgate.pipeline.job import Figure
+    from ackgate.pipeline.jobs.job import Figure
     from ackgate.pipeline.jobs.rebuild_delayed_index.placing import Placed
     from ackgate.pipeline.jobs.rebuild_delayed_index.planned import PlannedBuckets, RunSizes
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets

@@ -23,7 +23,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.cursor.message_ledgers import MessageLedgers
+from ackgate.cursor import BucketRecord, MessageLedgers
 from ackgate.errors import (
     AckGateError,
     ConfigurationError,
@@ -33,32 +33,20 @@ from ackgate.errors import (
     OutcomeUnknownError,
     OwnershipError,
 )
-from ackgate.persistence.bucket_registry import (
-    BUCKET_PREFIX,
-    RegisteredBucket,
-    changed_properties,
-    snapshot_ids,
-)
-from ackgate.persistence.bucket_snapshots import (
-    BucketSnapshots,
-    append_all,
-    snapshot_options,
-)
-from ackgate.persistence.cursor_node import (
-    decode_cursor_node,
-    encode_cursor_node,
-)
-from ackgate.persistence.cursor_store import INTERNAL_SHARE, CursorStore
-from ackgate.persistence.ledgers.makers import MAKER_KEY, announce_maker
-from ackgate.persistence.limits import packing
+from ackgate.persistence.buckets.registry import BUCKET_PREFIX, changed_properties, snapshot_ids
+from ackgate.persistence.buckets.snapshots import BucketSnapshots, append_all, snapshot_options
+from ackgate.persistence.cursors.node import decode_cursor_node, encode_cursor_node
+from ackgate.persistence.cursors.store import INTERNAL_SHARE, CursorStore
+from ackgate.persistence.nodes.owner_nodes import decode_owner, is_in_range, owners_path
+from ackgate.persistence.nodes.topic_node import decode_topic_node
+from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, announce_maker
 from ackgate.persistence.offline_storage import opened_storage
-from ackgate.persistence.owner_nodes import decode_owner, is_in_range, owners_path
-from ackgate.persistence.topic_node import decode_topic_node
+from ackgate.persistence.records.limits import packing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ackgate.persistence.cursor_node import CursorNode
+    from ackgate.persistence.cursors.node import CursorNode
     from ackgate.persistence.offline_storage import OfflineStorage, StoragePlaces
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Target
 
@@ -71,7 +59,7 @@ CONFLICTS_MAX: Final = 3
 class BucketToStore(NamedTuple):
     """A bucket, and how to come by the entries of its ledger."""
 
-    record: RegisteredBucket
+    record: BucketRecord
     payloads: Callable[[], Sequence[bytes]]
 
 
@@ -118,7 +106,7 @@ class Placing:
     # -- before -------------------------------------------------------------------------------------
 
     def take_stock(self, targets: Sequence[Target]) -> None:
-        """Remember what is there. Raises `OwnershipError` for a topic that a broker has."""
+        """Remember the present state. Raises `OwnershipError` for a topic that a broker owns."""
         self._runner.run(self._take_stock(targets))
 
     async def _take_stock(self, targets: Sequence[Target]) -> None:
@@ -164,7 +152,7 @@ class Placing:
 
     # -- placing ------------------------------------------------------------------------------------
 
-    def check(self, target: Target, buckets: Sequence[RegisteredBucket]) -> None:
+    def check(self, target: Target, buckets: Sequence[BucketRecord]) -> None:
         """Whether the target's node has room for this registry. Raises `ConfigurationError`."""
         node = self._stock[target.number].node
         if node is None:
@@ -215,7 +203,7 @@ class Placing:
         finally:
             await writer.close()
 
-    async def _register(self, target: Target, buckets: Sequence[RegisteredBucket]) -> list[int]:
+    async def _register(self, target: Target, buckets: Sequence[BucketRecord]) -> list[int]:
         """The snapshots that were named before."""
         node, version = self._stock[target.number]
         await self._check_unowned(target.topic)
@@ -272,9 +260,7 @@ class Placing:
         store.abandon(OwnershipError("whoever loads the topic owns it"))
 
 
-def _with_buckets(
-    properties: Mapping[str, str], buckets: Sequence[RegisteredBucket]
-) -> dict[str, str]:
+def _with_buckets(properties: Mapping[str, str], buckets: Sequence[BucketRecord]) -> dict[str, str]:
     """The properties with these buckets and no others; one that cannot be read goes, too."""
     kept = {k: value for k, value in properties.items() if not k.startswith(BUCKET_PREFIX)}
     return changed_properties(kept, buckets, ())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import Piece, RunSize
-from ackgate.pipeline.tables import Column, Kind, arrow_schema
+from ackgate.pipeline.schema.tables import Column, Kind, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

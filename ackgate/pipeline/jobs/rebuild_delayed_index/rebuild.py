@@ -20,14 +20,13 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from ackgate.config.load import load_settings
-from ackgate.cursor.position import LEDGER_ID_MAX, Position
-from ackgate.dispatcher.trackers.bucket_settings import bucket_settings
+from ackgate.cursor import LEDGER_ID_MAX, BucketRecord, Position
+from ackgate.dispatcher.buckets import bucket_settings
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.bucket_registry import RegisteredBucket
-from ackgate.persistence.hidden_cursors import CANCELLED_CURSOR
+from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
 from ackgate.persistence.offline_storage import storage_places
-from ackgate.pipeline.catalogue import open_catalogue
-from ackgate.pipeline.job import JobSummary
+from ackgate.pipeline.catalogue.catalogue import open_catalogue
+from ackgate.pipeline.jobs.job import JobSummary
 from ackgate.pipeline.jobs.rebuild_delayed_index import frames
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import plan_buckets
 from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
@@ -40,13 +39,13 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.outcome import Outcome, told
 from ackgate.pipeline.jobs.rebuild_delayed_index.placing import BucketToStore, Placing
 from ackgate.pipeline.jobs.rebuild_delayed_index.planned import PlannedBuckets, RunSizes
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import kept
-from ackgate.pipeline.options import parse_options
-from ackgate.pipeline.tables import arrow_schema, spark_schema
+from ackgate.pipeline.schema.options import parse_options
+from ackgate.pipeline.schema.tables import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackgate.pipeline.job import DataFrame, Figure, JobRun, SummaryTable
+    from ackgate.pipeline.jobs.job import DataFrame, Figure, JobRun, SummaryTable
     from ackgate.pipeline.jobs.rebuild_delayed_index.finding import DelayedTopic
     from ackgate.pipeline.jobs.rebuild_delayed_index.placing import Placed
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
@@ -82,7 +81,9 @@ class Rebuild:
         if self._now_ms is None:
             self._now_ms = time.time_ns() // 1_000_000
         config = run.data.options.get("config")
-        settings = load_settings(None if config is None else Path(config)).settings
+        settings = load_settings(
+            None if config is None else Path(config), is_serving=False
+        ).settings
         self._delayed = settings.delayed
         self._persistence = settings.persistence
         self._buckets = bucket_settings(settings.delayed)
@@ -246,11 +247,11 @@ class Rebuild:
         return self._run.output.absolute() / SEALED_DIRECTORY
 
     def _placed(self, targets: Targets, sealed: pa.Table, placing: Placing) -> dict[int, Placed]:
-        buckets: dict[int, list[RegisteredBucket]] = defaultdict(list)
+        buckets: dict[int, list[BucketRecord]] = defaultdict(list)
         for row in sealed.to_pylist():
             first = Position(row["first_ledger_id"], row["first_entry_id"])
             last = Position(row["last_ledger_id"], row["last_entry_id"])
-            buckets[row["target"]].append(RegisteredBucket(first, last, row["snapshot_id"]))
+            buckets[row["target"]].append(BucketRecord(first, last, row["snapshot_id"]))
         for target in targets.all:
             placing.check(target, buckets[target.number])
         self._run.progress("buckets: put in place")

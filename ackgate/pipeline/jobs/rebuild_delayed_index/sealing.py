@@ -12,24 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ackgate.dispatcher.trackers.drafting import Draft
-from ackgate.dispatcher.trackers.segments import in_order
+from ackgate.dispatcher.buckets import Draft, in_order
 from ackgate.errors import StorageError
-from ackgate.persistence.bucket_encoding import SnapshotEncoding
-from ackgate.persistence.bucket_records import SegmentColumns, SegmentSummary
+from ackgate.persistence.buckets.encoding import SnapshotEncoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.cursor.position import Position
-    from ackgate.dispatcher.trackers.bucket_plans import SnapshotSegment
-    from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+    from ackgate.cursor import Position, SnapshotSegment
+    from ackgate.dispatcher.buckets import BucketSettings
     from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import EntryRun
 
 
-class SealedBucket(NamedTuple):
+class SealedEntries(NamedTuple):
     """A bucket, ready to be stored."""
 
     first: Position
@@ -60,16 +57,16 @@ def seal(
     snapshot_id: int,
     settings: BucketSettings,
     persistence: PersistenceSettings,
-) -> SealedBucket:
+) -> SealedEntries:
     """The bucket of these runs, whose times are keys."""
     draft = draft_of(runs, settings)
     plan = draft.plan(0)
     encoding = SnapshotEncoding(snapshot_id, plan.first, plan.last, persistence)
     for columns, summary in zip(plan.segments, plan.metadata, strict=True):
-        encoding.add(SegmentColumns(*columns), SegmentSummary(*summary))
+        encoding.add(columns, summary)
     while encoding.describe():
         pass
-    return SealedBucket(
+    return SealedEntries(
         plan.first,
         plan.last,
         int(draft.columns.keys_ms.size),

@@ -1,4 +1,4 @@
-"""What is to be rebuilt: the cursors whose trackers keep buckets, and who reads by them.
+"""The targets of a rebuild: cursors whose trackers keep buckets, and their readers.
 
 Pure, and picklable: tasks are given it. ::
 
@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.trackers.keys import DelayKeys
-from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
+from ackgate.dispatcher.delayed import DelayKeys
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.cursor.position import Position
+    from ackgate.cursor import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ackgate.cursor.position import Position
-from ackgate.persistence.hidden_cursors import CANCELLED_CURSOR
+from ackgate.cursor import Position
+from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import EntryRun
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class AckedRanges(NamedTuple):
 
     firsts: Numbers
     ends: Numbers
-    """Behind the last one."""
+    """After the last one."""
 
     @classmethod
     def of(cls, firsts: Numbers, ends: Numbers) -> AckedRanges:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ackgate.config.delayed import BUCKET_FACTORY
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.bucket_plans import (
+from ackgate.cursor import Position, SnapshotSegment, StoredSnapshot
+from ackgate.dispatcher.buckets import (
+    BucketTracker,
     ChangeRegistry,
     CreateSnapshot,
     DeleteSnapshot,
@@ -26,24 +27,19 @@ from ackgate.dispatcher.trackers.bucket_plans import (
     LoadMetadata,
     LoadSegments,
     SegmentsLoaded,
-    SnapshotSegment,
-    Stored,
+    bucket_settings,
 )
-from ackgate.dispatcher.trackers.bucket_settings import bucket_settings
-from ackgate.dispatcher.trackers.bucket_tracker import BucketTracker
-from ackgate.dispatcher.trackers.delayed import DelaySettings
-from ackgate.dispatcher.trackers.time_buckets import TimeBucketTracker
-from ackgate.persistence.bucket_codec import decode_segment, encode_segment
-from ackgate.persistence.bucket_encoding import SnapshotEncoding
-from ackgate.persistence.bucket_records import SegmentColumns, SegmentSummary
-from ackgate.persistence.limits import packing
+from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
+from ackgate.persistence.buckets.codec import decode_segment, encode_segment
+from ackgate.persistence.buckets.encoding import SnapshotEncoding
+from ackgate.persistence.records.limits import packing
 from ackgate.pipeline.jobs.what_if.gating import PAUSING_TYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ackgate.config.settings import Settings
-    from ackgate.dispatcher.trackers.bucket_plans import Outcome, Plan
+    from ackgate.dispatcher.buckets import Outcome, Plan
     from ackgate.pipeline.jobs.what_if.tallies import Sums, Tallies
     from ackgate.pipeline.jobs.what_if.tape import Tape
 
@@ -52,7 +48,7 @@ DUE_TAKEN_MAX: Final = 1_000
 """Entries that go in, or come out, at once: as in the broker."""
 
 RETRY_MS: Final = 10
-"""What is said to be due and is not given is asked for again after so long."""
+"""The replay asks again after so long for entries that are due and did not come."""
 
 
 class _Snapshots:
@@ -79,12 +75,11 @@ class _Snapshots:
             case LoadMetadata():
                 raise AssertionError("nothing is recovered here")
 
-    def _create(self, plan: CreateSnapshot, sums: Sums) -> Stored:
+    def _create(self, plan: CreateSnapshot, sums: Sums) -> StoredSnapshot:
         snapshot_id, self._next_id = self._next_id, self._next_id + 1
         encoding = SnapshotEncoding(snapshot_id, plan.first, plan.last, self._settings)
-        segments = [SegmentColumns(*segment) for segment in plan.segments]
-        for columns, metadata in zip(segments, plan.metadata, strict=True):
-            encoding.add(columns, SegmentSummary(*metadata))
+        for columns, metadata in zip(plan.segments, plan.metadata, strict=True):
+            encoding.add(columns, metadata)
         while encoding.describe():
             pass
         size = sum(map(len, encoding.payloads))
@@ -92,12 +87,12 @@ class _Snapshots:
             encode_segment(
                 columns, snapshot_id=snapshot_id, segment_number=number, packing=self._packing
             )
-            for number, columns in enumerate(segments)
+            for number, columns in enumerate(plan.segments)
         ]
         sums.buckets_written += 1
-        sums.segments_written += len(segments)
+        sums.segments_written += len(plan.segments)
         sums.delayed_bytes_written += size
-        return Stored(snapshot_id, size)
+        return StoredSnapshot(snapshot_id, size)
 
     def _load(self, plan: LoadSegments, sums: Sums) -> SegmentsLoaded:
         stored = self._stored[plan.snapshot_id]
@@ -106,8 +101,8 @@ class _Snapshots:
             columns = decode_segment(
                 stored[number], snapshot_id=plan.snapshot_id, segment_number=number
             )
-            assert isinstance(columns, SegmentColumns)
-            found.append(SnapshotSegment(*columns))
+            assert isinstance(columns, SnapshotSegment)
+            found.append(columns)
         sums.segments_loaded += len(found)
         return SegmentsLoaded(tuple(found))
 

@@ -14,17 +14,17 @@ from collections import deque
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.persistence.outcome import PersistOutcome
+from ackgate.persistence.records.outcome import PersistOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ackgate.pipeline.jobs.what_if.gating import GateEdge
-    from ackgate.pipeline.jobs.what_if.moments import Write
+    from ackgate.pipeline.jobs.what_if.gating import ReplayedEdge
+    from ackgate.pipeline.jobs.what_if.moments import ReplayedWrite
     from ackgate.pipeline.jobs.what_if.tape import GateChange, Recorded, Tape
 
 ROWS_MAX: Final = 1_000
-"""Told one by one; all are counted."""
+"""Differences listed one by one; the count has all."""
 
 _FIELDS: Final = tuple(
     each.name
@@ -54,7 +54,7 @@ class Differences:
         self.writes_compared = 0
         self.sizes_not_compared = 0
         self.gate_changes_compared = 0
-        self._edges: deque[tuple[Tape, GateEdge]] = deque()
+        self._edges: deque[tuple[Tape, ReplayedEdge]] = deque()
         self._changes: deque[tuple[Tape, GateChange]] = deque()
 
     def add(self, owner_epoch: int, found: Iterable[Difference]) -> None:
@@ -64,7 +64,9 @@ class Differences:
             if len(self.rows) < ROWS_MAX:
                 self.rows.append((owner_epoch, difference))
 
-    def compare(self, tape: Tape, writes: Sequence[Write], edges: Iterable[GateEdge]) -> None:
+    def compare(
+        self, tape: Tape, writes: Sequence[ReplayedWrite], edges: Iterable[ReplayedEdge]
+    ) -> None:
         """A tape's writes and gate changes with those that were recorded."""
         for write in writes:
             if write.recorded is not None:
@@ -77,7 +79,7 @@ class Differences:
             self.add(tape.owner_epoch, _of_gate(*self._edges.popleft(), *self._changes.popleft()))
 
     def end_life(self) -> None:
-        """What is left over has no counterpart."""
+        """Report what has no counterpart."""
         for tape, change in self._changes:
             found = Difference(change.sequence, "gate", _shown(change), "no change")
             self.add(tape.owner_epoch, [found])
@@ -86,7 +88,7 @@ class Differences:
         self._changes.clear()
         self._edges.clear()
 
-    def _of_write(self, write: Write, recorded: Recorded) -> Iterator[Difference]:
+    def _of_write(self, write: ReplayedWrite, recorded: Recorded) -> Iterator[Difference]:
         then, now = recorded.outcome, write.outcome
         has_nacks = then.nacks_in_memory is not None
         left_out: set[str] = set()
@@ -105,7 +107,7 @@ class Differences:
 
 
 def _of_gate(
-    of_edge: Tape, edge: GateEdge, of_change: Tape, change: GateChange
+    of_edge: Tape, edge: ReplayedEdge, of_change: Tape, change: GateChange
 ) -> Iterator[Difference]:
     is_same = edge.is_shut == change.is_shut and (
         not edge.is_shut or edge.reasons == change.reasons
@@ -116,6 +118,6 @@ def _of_gate(
         yield Difference(change.sequence, "gate", _shown(change), _shown(edge))
 
 
-def _shown(change: GateChange | GateEdge) -> str:
+def _shown(change: GateChange | ReplayedEdge) -> str:
     what = f"shut for {','.join(sorted(change.reasons))}" if change.is_shut else "opened"
     return f"{what} after call {change.calls} at {change.time_us}"

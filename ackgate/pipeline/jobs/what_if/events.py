@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.persistence.delivery_columns import KINDS, EventKind
+from ackgate.persistence.deliveries.columns import KINDS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from ackgate.persistence.delivery_columns import EventColumns, WordColumn
+    from ackgate.persistence.deliveries.columns import EventColumns, WordColumn
 
 CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 """Of kinds, as in `Events.kinds`."""
@@ -36,7 +36,7 @@ EVENTS_COLUMNS: Final = (
     *NUMBERS,
     *WORDS,
 )
-"""What is read of the table."""
+"""Columns read from the table."""
 
 NONE: Final = -1
 """In an array of numbers: null."""
@@ -86,7 +86,7 @@ class Events:
 
 
 def joined(parts: Sequence[Events]) -> Events:
-    """Parts of one epoch, one behind the other."""
+    """Parts of one epoch, one after the other."""
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *map(len, parts)]).tolist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ackgate.pipeline.jobs.what_if.moments import Write
+    from ackgate.pipeline.jobs.what_if.moments import ReplayedWrite
     from ackgate.pipeline.jobs.what_if.tallies import Tallies
     from ackgate.pipeline.jobs.what_if.tape import Tape
 
@@ -37,7 +37,7 @@ class Exposure:
         self._durable = 0
         self._in_flight = 0
 
-    def run(self, tape: Tape, writes: Sequence[Write], tallies: Tallies) -> None:
+    def run(self, tape: Tape, writes: Sequence[ReplayedWrite], tallies: Tallies) -> None:
         """Add the stretch up to the tape's end."""
         durable_us = np.array([write.durable_us for write in writes], dtype=np.int64)
         durable = np.array(

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from ackgate.persistence.delivery_columns import EventKind
-from ackgate.pipeline.jobs.what_if.even_feed import EvenFeed
+from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
+from ackgate.pipeline.jobs.what_if.feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.rows import CoverageRow, ReplayRow, SumColumns, replay_row
-from ackgate.pipeline.row_types import arrow_columns, spark_columns
+from ackgate.pipeline.schema.row_types import arrow_columns, spark_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackgate.pipeline.job import DataFrame
-    from ackgate.pipeline.jobs.what_if.arrow_events import Key
+    from ackgate.pipeline.jobs.job import DataFrame
+    from ackgate.pipeline.jobs.what_if.feed import Key
     from ackgate.pipeline.jobs.what_if.variants import Variant
 
 GROUP: Final = "settings_group"
@@ -46,7 +46,7 @@ def replays(
     shares = [tuple(variants[number::groups]) for number in range(groups)]
 
     def replayed(batches: Iterator[Any]) -> Iterator[Any]:
-        from ackgate.pipeline.jobs.what_if.arrow_events import keyed_events  # noqa: PLC0415
+        from ackgate.pipeline.jobs.what_if.feed import keyed_events  # noqa: PLC0415
 
         present: tuple[Key, EvenFeed] | None = None
         for batch in batches:
@@ -67,6 +67,12 @@ def replays(
         .sortWithinPartitions(*KEY, "owner_epoch", "sequence")
         .mapInArrow(replayed, spark_columns(ReplayRow))
     )
+
+
+def recorded_us(journal: DataFrame) -> int:
+    """Time between the first and the last event of all topics. 0: there is none, or one."""
+    only = journal.agg(f.max("time_us") - f.min("time_us")).collect()[0]
+    return int(only[0] or 0)
 
 
 def events_by_subscription(journal: DataFrame) -> DataFrame:
@@ -181,17 +187,21 @@ def by_variant(of_results: DataFrame) -> DataFrame:
 
 
 def by_time(of_timeline: DataFrame, variants: Sequence[str], *, width_ms: int) -> DataFrame:
-    """One row for each of these variants and stretch of time: all subscriptions together."""
+    """One row for each of these variants and stretch of time: all subscriptions together.
+
+    A mean is that of the time that was recorded of each subscription in the stretch, as in `by_variant`.
+    """
     start = f.col("from_ms") - f.col("from_ms") % width_ms
     stretches = of_timeline.where(f.col("variant").isin(*variants)).withColumn("from_ms", start)
-    seconds = width_ms / 1000
+    area = _exact_sum(f.col("redeliveries_mean") * f.col("recorded_seconds"))
+    seconds = _exact_sum(f.col("recorded_seconds"))
+    by_subscription = stretches.groupBy("variant", "from_ms", "topic", "subscription").agg(
+        _exact_sum(f.col("paused_seconds")).alias("paused_seconds"),
+        f.when(seconds > 0, area / seconds).otherwise(0.0).alias("redeliveries_mean"),
+    )
+    names = ("paused_seconds", "redeliveries_mean")
     return (
-        stretches.groupBy("variant", "from_ms")
-        .agg(
-            _exact_sum(f.col("paused_seconds")).alias("paused_seconds"),
-            (_exact_sum(f.col("redeliveries_mean") * f.col("recorded_seconds")) / seconds).alias(
-                "redeliveries_mean"
-            ),
-        )
+        by_subscription.groupBy("variant", "from_ms")
+        .agg(*(_exact_sum(f.col(name)).alias(name) for name in names))
         .withColumn("until_ms", f.col("from_ms") + width_ms)
     )

@@ -1,4 +1,4 @@
-"""The dispatch gate, told of the same acks and of a replay's own writes.
+"""The dispatch gate, driven by the same acks and by a replay's own writes.
 
 Pure. Between two of its changes the gate need not be told of every ack: only of those at which a count
 crosses one of its marks, and of where the counts stand when a write is durable.
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ackgate.dispatcher.gate import Gate
-from ackgate.dispatcher.pausing import gate_settings
+from ackgate.dispatcher import Gate, gate_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ackgate.config.settings import Settings
-    from ackgate.dispatcher.gate import GateSettings
+    from ackgate.dispatcher import GateSettings
     from ackgate.pipeline.jobs.what_if.moments import TapeWrites
     from ackgate.pipeline.jobs.what_if.tape import BudgetChange, Tape
 
@@ -29,7 +28,7 @@ PAUSING_TYPES = frozenset({"shared", "keyshared"})
 """Types of subscriptions that pause, as the journal spells them, without case and underscore."""
 
 
-class GateEdge(NamedTuple):
+class ReplayedEdge(NamedTuple):
     """The gate shut, or opened."""
 
     time_us: int
@@ -44,7 +43,7 @@ class _Told(NamedTuple):
 
     time_us: int
     order: int
-    """Of facts of one time: call 0, budget 1, write 2, failing 3, change of type 4."""
+    """Order of events of one time: call 0, budget 1, write 2, failing 3, change of type 4."""
     place: int
     """Index of the call, write, failing, budget or type change."""
     calls: int
@@ -65,7 +64,7 @@ class ReplayedGate:
         self._counts = (ranges, batches)
         self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=start_us // 1000)
         self._is_shut = not self.gate.is_open
-        self._carried: list[GateEdge] = []
+        self._carried: list[ReplayedEdge] = []
         """Of what happened between two tapes."""
 
     def configure(self, settings: Settings, now_us: int) -> None:
@@ -79,7 +78,7 @@ class ReplayedGate:
         """Of ranges."""
         return self.gate.settings.ranges_max
 
-    def run(self, tape: Tape, written: TapeWrites) -> list[GateEdge]:
+    def run(self, tape: Tape, written: TapeWrites) -> list[ReplayedEdge]:
         """When it shut and opened within the tape."""
         edges, self._carried = self._carried, []
         budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
@@ -156,19 +155,19 @@ class ReplayedGate:
         ranges, batches = self._counts
         self.gate.observe(ranges_live=ranges, batch_indexes_live=batches, now_ms=now_us // 1000)
 
-    def _advance(self, now_us: int, calls: int) -> Iterator[GateEdge]:
+    def _advance(self, now_us: int, calls: int) -> Iterator[ReplayedEdge]:
         """A deadline of the gate's own may have passed."""
         deadline_ms = self.gate.next_deadline_ms
         if deadline_ms is not None and deadline_ms * 1000 <= now_us:
             self.gate.advance(deadline_ms)
             yield from self._edges(deadline_ms * 1000, calls)
 
-    def _edges(self, now_us: int, calls: int) -> Iterator[GateEdge]:
+    def _edges(self, now_us: int, calls: int) -> Iterator[ReplayedEdge]:
         is_shut = not self.gate.is_open
         if is_shut != self._is_shut:
             self._is_shut = is_shut
             reasons = frozenset(reason.value for reason in self.gate.reasons)
-            yield GateEdge(now_us, calls, is_shut, reasons)
+            yield ReplayedEdge(now_us, calls, is_shut, reasons)
 
     def _gate_settings(self) -> GateSettings:
         is_on = self._settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled

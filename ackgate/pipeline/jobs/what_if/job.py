@@ -9,25 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.job import JobSummary, SummaryTable
-from ackgate.pipeline.jobs.what_if.report import LINES_MAX, ReportData, what_if_page
+from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
+from ackgate.pipeline.jobs.what_if.page import LINES_MAX, WhatIfReport, what_if_page
 from ackgate.pipeline.jobs.what_if.variants import variants_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from ackgate.pipeline.job import DataFrame, JobRun
+    from ackgate.pipeline.jobs.job import DataFrame, JobRun
     from ackgate.pipeline.jobs.what_if.variants import Variant
 
 VARIANTS_IN_GROUP: Final = 8
-"""So many settings share one stream of events, unless it is said otherwise."""
+"""Settings that share one stream of events by default."""
 SUMMARY_ROWS: Final = 40
-REPORT_FILE: Final = "report.html"
 VARIANTS_SHOWN_MAX: Final = 200
 ROWS_SHOWN_MAX: Final = 200
 POINTS_MAX: Final = 200
 """Stretches of time in a picture."""
+STRETCHES: Final = 100
+"""Rows of the timeline of one subscription and variant, unless their width is asked for."""
+_WIDTHS_SECONDS: Final = (
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(60, 120, 300, 600, 900, 1800),
+    *(3600, 2 * 3600, 3 * 3600, 6 * 3600, 12 * 3600),
+)
+_DAY_SECONDS: Final = 86_400
 _COLUMNS: Final = (
     ("variant", "variant"),
     ("moments", "moments"),
@@ -47,88 +54,90 @@ class WhatIf:
     """The job."""
 
     name = "what-if"
-    help = "recorded traffic again, under other settings"
+    help = "replay recorded traffic under other settings"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What only this job has."""
+        """Add ``--set``, ``--variants``, ``--interval-seconds`` and ``--settings-groups``."""
         group = parser.add_argument_group("what-if")
         group.add_argument(
             "--set",
             action="append",
             default=[],
             metavar="NAME=VALUE[,VALUE...]",
-            help="a setting of broker.conf and what it is to be; may be repeated: all combinations",
+            help="a setting of broker.conf and its values; repeat it for all combinations",
         )
         group.add_argument(
             "--variants",
             type=Path,
             metavar="FILE",
-            help="more of them: JSON, names to settings; or a broker.conf",
+            help="more variants: JSON of names to settings, or a broker.conf",
         )
         group.add_argument(
             "--interval-seconds",
             type=int,
-            default=3600,
             metavar="S",
-            help="of a row of the timeline (default: 3600)",
+            help="width of a row of the timeline (default: by the length of the recording, "
+            f"at most {STRETCHES} rows)",
         )
         group.add_argument(
             "--settings-groups",
             type=int,
             metavar="N",
-            help=f"tasks that share the settings of a subscription (default: one for {VARIANTS_IN_GROUP})",
+            help=f"tasks for the settings of one subscription (default: one for {VARIANTS_IN_GROUP})",
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for settings that cannot be, before Spark starts."""
+        """Raises `ConfigurationError` for settings that do not exist or have a wrong value."""
         _checked(arguments)
 
     def run(self, run: JobRun) -> JobSummary:
         """Raises `ConfigurationError` as `check_arguments`, and for what the recording rules out."""
-        variants, interval_us, groups = _checked(run.arguments)
-        from pyspark import StorageLevel  # noqa: PLC0415
-
+        variants, asked_us, groups = _checked(run.arguments)
         from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
         from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS  # noqa: PLC0415
 
         run.progress(f"delivery journal: {len(variants)} variants")
-        read = run.read("delivery_journal", columns=",".join(EVENTS_COLUMNS))
-        journal = read.persist(StorageLevel.DISK_ONLY)
-        rows = frames.replays(journal, variants, interval_us=interval_us, groups=groups)
-        rows = rows.persist(StorageLevel.DISK_ONLY)
-        try:
-            results = frames.results(rows)
-            run.write("results", results)
-            run.write("timeline", frames.timeline(rows))
-            run.write("differences", frames.differences(rows))
-            run.write("coverage", frames.coverage(rows))
-            run.progress("the report")
-            data = _report_data(run, rows, variants, interval_us // 1000)
-            run.output.joinpath(REPORT_FILE).write_text(what_if_page(data), encoding="utf-8")
-            return _summary(data)
-        finally:
-            rows.unpersist()
-            journal.unpersist()
+        journal = run.keep(run.read("delivery_journal", columns=",".join(EVENTS_COLUMNS)))
+        interval_us = asked_us or interval_for(frames.recorded_us(journal))
+        rows = run.keep(frames.replays(journal, variants, interval_us=interval_us, groups=groups))
+        run.write("results", frames.results(rows))
+        run.write("timeline", frames.timeline(rows))
+        run.write("differences", frames.differences(rows))
+        run.write("coverage", frames.coverage(rows))
+        run.progress("the report")
+        data = _report_data(run, rows, variants, interval_us // 1000)
+        run.write_page(what_if_page(data))
+        return _summary(data)
 
 
-def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int, int]:
+def interval_for(recorded_us: int) -> int:
+    """Width of a stretch of time, in microseconds, so that so long a recording has some `STRETCHES`."""
+    for seconds in _WIDTHS_SECONDS:
+        width_us = round(seconds * 1_000_000)
+        if recorded_us <= STRETCHES * width_us:
+            return width_us
+    days = -(-recorded_us // (STRETCHES * _DAY_SECONDS * 1_000_000))
+    return days * _DAY_SECONDS * 1_000_000
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int | None, int]:
+    """Variants; width of a stretch of time in microseconds, if it is asked for; groups of settings."""
     variants = variants_of(arguments.set, arguments.variants)
-    if not 1 <= arguments.interval_seconds <= 366 * 24 * 3600:
-        raise ConfigurationError(
-            f"--interval-seconds {arguments.interval_seconds}: wants a second to a year"
-        )
+    asked = arguments.interval_seconds
+    if asked is not None and not 1 <= asked <= 366 * 24 * 3600:
+        raise ConfigurationError(f"--interval-seconds {asked}: wants a second to a year")
     groups = arguments.settings_groups
     if groups is None:
         groups = -(-len(variants) // VARIANTS_IN_GROUP)
     elif not 1 <= groups <= len(variants):
         raise ConfigurationError(f"--settings-groups {groups}: wants 1 to {len(variants)}")
-    return variants, arguments.interval_seconds * 1_000_000, groups
+    return variants, None if asked is None else asked * 1_000_000, groups
 
 
 def _report_data(
     run: JobRun, rows: DataFrame, variants: Sequence[Variant], interval_ms: int
-) -> ReportData:
-    """What the driver needs: bounded by the number of variants, and by what is drawn."""
+) -> WhatIfReport:
+    """What the driver collects: bounded by the number of variants and of drawn stretches."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
@@ -148,7 +157,7 @@ def _report_data(
     )
     shown = told[:VARIANTS_SHOWN_MAX]
     subscriptions = worst.limit(ROWS_SHOWN_MAX).collect()
-    return ReportData(
+    return WhatIfReport(
         source=f"The delivery journal of {run.data.path}, replayed.",
         figures=figures,
         variants=shown,
@@ -163,7 +172,7 @@ def _report_data(
     )
 
 
-def _summary(data: ReportData) -> JobSummary:
+def _summary(data: WhatIfReport) -> JobSummary:
     rows = [tuple(row[source] for _, source in _COLUMNS) for row in data.variants[:SUMMARY_ROWS]]
     all_variants = len(data.variants) + data.variants_left_out
     table = SummaryTable(

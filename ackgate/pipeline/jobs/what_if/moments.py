@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.persistence.outcome import PersistOutcome
+    from ackgate.persistence.records.outcome import PersistOutcome
     from ackgate.pipeline.jobs.what_if.tape import Recorded, Tape, TapePlayer
-    from ackgate.pipeline.jobs.what_if.writing import Written
+    from ackgate.pipeline.jobs.what_if.writing import WrittenRecords
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ReplayedWrite:
     """One durable write of a replay."""
 
     durable_us: int
@@ -40,7 +40,7 @@ class Failing(NamedTuple):
 class TapeWrites(NamedTuple):
     """What became of a tape's acks."""
 
-    writes: list[Write]
+    writes: list[ReplayedWrite]
     failings: list[Failing]
     failed_attempts: int
 
@@ -65,14 +65,14 @@ class Life(NamedTuple):
 
 
 def outcome_of(
-    written: Written,
+    written: WrittenRecords,
     *,
     at_ms: int,
     duration_ms: float,
     is_last: bool = False,
     cursor_ledger_id: int | None = None,
 ) -> PersistOutcome:
-    """What the broker would have been told."""
+    """The outcome that the broker would have seen."""
     outcome = written.plan.outcome(
         where=written.where,
         bytes_written=written.ledger_bytes + written.node_bytes,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ackgate.persistence.outcome import PersistWhere
-from ackgate.pipeline.jobs.what_if.moments import Failing, TapeWrites, Write, outcome_of
+from ackgate.persistence.records.outcome import PersistWhere
+from ackgate.pipeline.jobs.what_if.moments import Failing, ReplayedWrite, TapeWrites, outcome_of
 from ackgate.pipeline.jobs.what_if.tape import Recorded
 from ackgate.pipeline.jobs.what_if.writing import CursorWrites
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.pipeline.jobs.what_if.moments import Life
     from ackgate.pipeline.jobs.what_if.tape import RecordedFailure, Tape
-    from ackgate.pipeline.jobs.what_if.writing import Written
+    from ackgate.pipeline.jobs.what_if.writing import WrittenRecords
 
 AGE_SLACK_SECONDS: Final = 0.01
-"""The broker measures a ledger's age by another clock than it tells the time by."""
+"""The broker measures a ledger's age with another clock than its timestamps."""
 
 
 class RecordedMoments:
@@ -74,7 +74,7 @@ class RecordedMoments:
             self.tapes.clear()
         return found
 
-    def _write(self, recorded: Recorded) -> Write:
+    def _write(self, recorded: Recorded) -> ReplayedWrite:
         outcome = recorded.outcome
         self._version = outcome.version
         self._play_to(outcome.version)
@@ -89,9 +89,9 @@ class RecordedMoments:
             is_last=outcome.is_last,
             cursor_ledger_id=self._writes.ledger_id if self._writes.has_ledger else None,
         )
-        return Write(recorded.time_us, recorded.calls, self._acked, replayed, recorded)
+        return ReplayedWrite(recorded.time_us, recorded.calls, self._acked, replayed, recorded)
 
-    def _again(self, recorded: Recorded) -> Written:
+    def _again(self, recorded: Recorded) -> WrittenRecords:
         outcome, writes = recorded.outcome, self._writes
         now_ms = outcome.written_ms
         began = (outcome.at_ms - outcome.duration_ms) / 1000
@@ -104,7 +104,7 @@ class RecordedMoments:
             return writes.to_node(now_ms)
         return self._into_ledger(recorded, began, now_ms)
 
-    def _into_ledger(self, recorded: Recorded, began: float, now_ms: int) -> Written:
+    def _into_ledger(self, recorded: Recorded, began: float, now_ms: int) -> WrittenRecords:
         outcome, writes = recorded.outcome, self._writes
         if self._failed and outcome.is_ledger_begun:
             writes.lose_ledger()

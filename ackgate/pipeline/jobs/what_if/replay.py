@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ackgate.cursor.managed_cursor import ManagedCursor
+from ackgate.cursor import ManagedCursor
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.codec import decode_record
-from ackgate.persistence.delivery_columns import KINDS, EventKind
-from ackgate.persistence.delivery_details import Configured, Opened, Subscribed, decode_detail
-from ackgate.persistence.outcome import RecoveryReport
-from ackgate.persistence.records import SnapshotRecord
+from ackgate.persistence.deliveries.columns import KINDS, EventKind
+from ackgate.persistence.deliveries.details import Configured, Opened, Subscribed, decode_detail
+from ackgate.persistence.records.codec import decode_record
+from ackgate.persistence.records.outcome import RecoveryReport
+from ackgate.persistence.records.values import SnapshotRecord
 from ackgate.pipeline.jobs.what_if.delays import DelayReplay, delay_key
 from ackgate.pipeline.jobs.what_if.differences import Differences
 from ackgate.pipeline.jobs.what_if.events import Events, joined
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ackgate.config.settings import Settings
-    from ackgate.cursor.message_ledgers import MessageLedgers
-    from ackgate.cursor.position import Position
-    from ackgate.cursor.snapshot import CursorSnapshot
+    from ackgate.cursor import CursorSnapshot, MessageLedgers, Position
     from ackgate.pipeline.jobs.what_if.moments import Moments
     from ackgate.pipeline.jobs.what_if.tape import Tape
 
@@ -69,7 +67,7 @@ class Coverage:
 
     events: int = 0
     events_skipped: int = 0
-    """Of epochs whose beginning is not there any more, or behind a gap."""
+    """Events of epochs whose beginning is gone, or after a gap."""
     events_missing: int = 0
     """That the broker dropped."""
     epochs: int = 0
@@ -88,7 +86,7 @@ class _Shared:
 
 @dataclass(slots=True)
 class _Of:
-    """What is kept of one variant over all lives."""
+    """State of one variant over all lives."""
 
     variant: Variant
     pauses: Tallies
@@ -101,7 +99,7 @@ class _Of:
 
 @dataclass(slots=True)
 class _Epoch:
-    """What is known of the present owner's epoch."""
+    """State of the present owner's epoch."""
 
     number: int
     settings: dict[str, str]
@@ -315,7 +313,7 @@ class SubscriptionReplay:
                 self.differences.compare(tape, written.writes, edges)
 
     def _flush(self) -> None:
-        """What waits for more of its ACK command gets no more."""
+        """Acks still waiting for the rest of their command will not get it."""
         pending, epoch = self._pending, self._epoch
         if pending is not None and epoch is not None and epoch.walk is not None:
             self._pending = None

@@ -147,7 +147,7 @@ def interval_rows(replay: SubscriptionReplay) -> Iterator[IntervalRow]:
 
 
 def difference_rows(replay: SubscriptionReplay) -> Iterator[DifferenceRow]:
-    """A row for each difference that is told."""
+    """A row for each listed difference."""
     for owner_epoch, found in replay.differences.rows:
         yield DifferenceRow(
             owner_epoch, found.sequence, found.field, found.recorded, found.replayed
@@ -171,7 +171,7 @@ def coverage_row(replay: SubscriptionReplay) -> CoverageRow:
 
 
 def sum_columns(sums: Sums) -> SumColumns:
-    """Sums as they are told."""
+    """Sums as columns."""
     taken = asdict(sums)
     recorded_us, paused_us = taken.pop("recorded_us"), taken.pop("paused_us")
     not_durable, in_flight = taken.pop("not_durable_area"), taken.pop("in_flight_area")

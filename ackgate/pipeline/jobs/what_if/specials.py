@@ -10,9 +10,7 @@ from ackgate.pipeline.jobs.what_if.tape import grow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.cursor.message_ledgers import MessageLedgers
-    from ackgate.cursor.position import Position
-    from ackgate.persistence.delivery_details import Reset
+    from ackgate.cursor import CursorMove, MessageLedgers, Position
     from ackgate.pipeline.jobs.what_if.tape import Played
 
 
@@ -35,7 +33,7 @@ class CumulativeAck:
     unacked_mask: int | None
     properties: Mapping[str, int] | None
     whole: Sequence[Position] = ()
-    """Entries that the same command acked behind it: of a batch its rest."""
+    """Further entries that the same command acked: the rest of a batch."""
 
     def __call__(self, on: Played) -> None:
         """Ack it."""
@@ -47,10 +45,10 @@ class CumulativeAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class CursorMoved:
     """A seek, skip, clear or expiry."""
 
-    reset: Reset
+    reset: CursorMove
 
     def __call__(self, on: Played) -> None:
         """Move the cursor."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from ackgate.persistence.outcome import PersistWhere
+from ackgate.persistence.records.outcome import PersistWhere
 from ackgate.pipeline.jobs.what_if.tape import Recorded
 from ackgate.pipeline.jobs.what_if.writing import FIRST_LEDGER_ID
 
 if TYPE_CHECKING:
-    from ackgate.persistence.outcome import PersistOutcome
+    from ackgate.persistence.cursors.write_path import StateWrite
+    from ackgate.persistence.records.outcome import PersistOutcome
     from ackgate.pipeline.jobs.what_if.tape import RecordedFailure, Tape
-    from ackgate.pipeline.jobs.what_if.writing import Written
 
 LATENCY_US: Final = 2_000
 """Of a write, as long as the recording has none of its kind."""
@@ -67,7 +67,7 @@ class StorageTimes:
             times.append(max(at_us, times[-1]) if times else at_us)
             states.append(fails)
 
-    def latency_us(self, written: Written, now_us: int) -> int:
+    def latency_us(self, written: StateWrite, now_us: int) -> int:
         """How long this write takes, begun now."""
         times, values = self._latencies.get(_kind(written), ((), ()))
         if not times:
@@ -81,7 +81,7 @@ class StorageTimes:
         return at >= 0 and states[at]
 
 
-def _kind(write: Written | PersistOutcome) -> str:
+def _kind(write: StateWrite | PersistOutcome) -> str:
     if write.where is PersistWhere.METADATA_STORE:
         return "node"
     return "begun" if write.is_ledger_begun else "ledger"

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ackgate.persistence.outcome import PersistWhere
+from ackgate.persistence.records.outcome import PersistWhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from ackgate.pipeline.jobs.what_if.gating import GateEdge
-    from ackgate.pipeline.jobs.what_if.moments import TapeWrites, Write
+    from ackgate.pipeline.jobs.what_if.gating import ReplayedEdge
+    from ackgate.pipeline.jobs.what_if.moments import ReplayedWrite, TapeWrites
     from ackgate.pipeline.jobs.what_if.tape import Tape
 
 
@@ -124,7 +124,7 @@ class Tallies:
             sums = self.by_interval[tape.end_us // self._interval_us]
             sums.failed_attempts += written.failed_attempts
 
-    def _add_write(self, write: Write) -> None:
+    def _add_write(self, write: ReplayedWrite) -> None:
         sums, outcome = self.by_interval[write.durable_us // self._interval_us], write.outcome
         sums.writes += 1
         sums.snapshots += not outcome.is_delta
@@ -136,7 +136,7 @@ class Tallies:
 
     # ----------------------------------------------------------------------------- pauses
 
-    def add_edges(self, edges: Iterable[GateEdge], tape: Tape) -> None:
+    def add_edges(self, edges: Iterable[ReplayedEdge], tape: Tape) -> None:
         """The gate shut or opened within the tape."""
         for edge in edges:
             if edge.is_shut:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.cursor.message_ledgers import MessageLedgers
-    from ackgate.persistence.delivery_details import PersistFailed
-    from ackgate.persistence.outcome import PersistOutcome
+    from ackgate.cursor import ManagedCursor, MessageLedgers
+    from ackgate.persistence.deliveries.details import PersistFailed
+    from ackgate.persistence.records.outcome import PersistOutcome
 
 ONE_BY_ONE_MAX: Final = 16
 """So few acks are applied one by one: an array would cost more."""

@@ -1,4 +1,4 @@
-"""Settings to replay recorded traffic under: what was recorded, and what is to be changed of it.
+"""Settings to replay recorded traffic under: the recorded ones, and changes of them.
 
 Pure, but for reading the file of variants. Every combination of what ``--set`` lists is a variant, and
 each of those that ``--variants`` names; the recorded settings themselves are always one, by which all
@@ -86,7 +86,7 @@ TAKEN_KEYS: Final = KEYS | {
     "delayedDeliveryEnabled",
     "maxEntryBytes",
 }
-"""What is taken from the recording."""
+"""Settings that a replay takes from the recording, unless a variant changes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,27 +12,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pyroaring import BitMap
 
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
+from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import AckGateError
-from ackgate.persistence.delivery_columns import KINDS, EventKind
-from ackgate.persistence.delivery_details import (
-    Acked,
+from ackgate.persistence.deliveries.columns import KINDS, EventKind
+from ackgate.persistence.deliveries.details import (
+    AckedCall,
     PersistFailed,
     decode_detail,
     detail_of,
 )
-from ackgate.persistence.outcome import PersistOutcome
+from ackgate.persistence.records.outcome import PersistOutcome
 from ackgate.pipeline.jobs.what_if.differences import Difference
-from ackgate.pipeline.jobs.what_if.in_flight import InFlight
 from ackgate.pipeline.jobs.what_if.specials import (
     CumulativeAck,
+    CursorMoved,
     LedgerClosed,
     LedgerOpened,
     LedgersTrimmed,
     MixedAck,
-    Moved,
 )
 from ackgate.pipeline.jobs.what_if.tape import (
     BudgetChange,
@@ -48,10 +47,60 @@ from ackgate.pipeline.jobs.what_if.tape import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.persistence.delivery_details import Opened
+    from ackgate.cursor import ManagedCursor
+    from ackgate.persistence.deliveries.details import Opened
     from ackgate.pipeline.jobs.what_if.events import Events
     from ackgate.pipeline.jobs.what_if.tape import Special
+
+
+class EntriesInFlight:
+    """Which they are, and how many."""
+
+    __slots__ = ("_ledgers", "count")
+
+    def __init__(self) -> None:
+        self._ledgers: dict[int, BitMap] = {}
+        self.count = 0
+
+    def began(self, position: Position) -> None:
+        """It was delivered; it may have been before."""
+        ledger_id, entry_id = position
+        entries = self._ledgers.get(ledger_id)
+        if entries is None:
+            entries = self._ledgers[ledger_id] = BitMap()
+        if entry_id not in entries:
+            entries.add(entry_id)
+            self.count += 1
+
+    def ended(self, position: Position) -> None:
+        """It was acked, or given back; it need not have been delivered."""
+        ledger_id, entry_id = position
+        entries = self._ledgers.get(ledger_id)
+        if entries is not None and entry_id in entries:
+            entries.remove(entry_id)
+            self.count -= 1
+            if not entries:
+                del self._ledgers[ledger_id]
+
+    def ended_through(self, position: Position) -> None:
+        """Everything up to this one was acked."""
+        ledger_id, entry_id = position
+        for known in [known for known in self._ledgers if known <= ledger_id]:
+            entries = self._ledgers[known]
+            before = len(entries)
+            if known < ledger_id:
+                entries.clear()
+            elif entry_id >= 0:
+                entries.remove_range(0, entry_id + 1)
+            self.count -= before - len(entries)
+            if not entries:
+                del self._ledgers[known]
+
+    def clear(self) -> None:
+        """All were given back."""
+        self._ledgers.clear()
+        self.count = 0
+
 
 BYTES_LOOK_CALLS: Final = 256
 """After so many calls it is asked again what the cursor takes."""
@@ -75,7 +124,7 @@ class Walk:
         self.read_us: int | None = None
         """Time of the last delivery of a read that may not be over yet."""
         self.differences: list[Difference] = []
-        self.in_flight = InFlight()
+        self.in_flight = EntriesInFlight()
         self.acked = 0
         self.budgets = dict.fromkeys(strict_limits, True)
         self.calls_seen = 0
@@ -199,7 +248,7 @@ class _Digesting:
                 self._budgets[limit].append(change)
 
     def _ack_call(self, at: int, kinds: list[int]) -> int | None:
-        """One ACK command; returns the place behind its events, None when more of it is to come."""
+        """One ACK command; returns the place after its events, None when more of it is to come."""
         details = self._events.words["detail"]
         about = self._acked_detail(details[at]) if at in details else _ONE
         behind = at + 1
@@ -210,7 +259,7 @@ class _Digesting:
         self._apply(list(range(at, behind)), about)
         return behind
 
-    def _apply(self, places: list[int], about: Acked) -> None:
+    def _apply(self, places: list[int], about: AckedCall) -> None:
         walk, last = self._walk, places[-1]
         self._see()
         masks = self._events.words["unacked_indexes"]
@@ -261,7 +310,7 @@ class _Digesting:
     def _reset(self, at: int) -> None:
         walk, words = self._walk, self._events.words
         reset = detail_of(EventKind.RESET, words["reason"].get(at), words["detail"].get(at))
-        move = Moved(reset)  # type: ignore[arg-type]  # detail_of gives resets for this kind
+        move = CursorMoved(reset)  # type: ignore[arg-type]  # detail_of gives resets for this kind
         self._count(move)
         mark_delete = walk.cursor.mark_delete
         if mark_delete != move.reset.mark_delete:
@@ -386,11 +435,11 @@ class _Digesting:
         type_name = self._events.words["reason"].get(at)
         self._type_changes.append(TypeChange(self._times[at], len(self._calls), type_name))
 
-    def _acked_detail(self, text: str) -> Acked:
+    def _acked_detail(self, text: str) -> AckedCall:
         known = self._walk.details
         found = known.get(text)
         if found is None:
-            found = decode_detail(Acked, text)
+            found = decode_detail(AckedCall, text)
             if len(known) < 4096:
                 known[text] = found
         return found
@@ -436,7 +485,7 @@ class _Digesting:
         )
 
 
-_ONE: Final = Acked()
+_ONE: Final = AckedCall()
 
 
 def _mask(unacked_indexes: bytes | None) -> int | None:

@@ -9,19 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.config.field import INT_MAX
-from ackgate.persistence.cursor_node import CursorNode, encode_cursor_node
-from ackgate.persistence.limits import packing
-from ackgate.persistence.nack_writes import NackWrites
-from ackgate.persistence.outcome import PersistWhere
-from ackgate.persistence.record_chain import RecordChain
-from ackgate.persistence.record_forming import RecordForming
+from ackgate.persistence.cursors.node import CursorNode, encode_cursor_node
+from ackgate.persistence.records.forming import NackWrites, RecordChain, RecordForming
+from ackgate.persistence.records.limits import packing
+from ackgate.persistence.records.outcome import PersistWhere
 
 if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
-    from ackgate.cursor.managed_cursor import ManagedCursor
-    from ackgate.persistence.envelope import Packing
-    from ackgate.persistence.planner import PersistPlan
-    from ackgate.persistence.record_forming import FormedRecord
+    from ackgate.cursor import ManagedCursor
+    from ackgate.persistence.records.envelope import Packing
+    from ackgate.persistence.records.forming import FormedRecord
+    from ackgate.persistence.records.planner import PersistPlan
 
 FIRST_LEDGER_ID: Final = 1
 """A cursor ledger of which nobody knows the number has this one: it decides a byte or two."""
@@ -45,7 +43,7 @@ class ReplayedNode:
         )
 
 
-class Written(NamedTuple):
+class WrittenRecords(NamedTuple):
     """What one write held, and what it took."""
 
     plan: PersistPlan
@@ -81,13 +79,16 @@ class CursorWrites:
 
     def is_ledger_full(self, now: float) -> bool:
         """Whether the next record should begin another one."""
-        return self._chain is not None and self._chain.is_full(self._settings, now=now)
+        chain = self._chain
+        return chain is not None and (
+            chain.is_full(self._settings, now=now) or chain.is_from_before(self.cursor.grown_since)
+        )
 
     def lose_ledger(self) -> None:
         """An append failed: the next record begins another ledger."""
         self._chain = None
 
-    def to_ledger(self, now: float, now_ms: int, *, begins: bool | None = None) -> Written:
+    def to_ledger(self, now: float, now_ms: int, *, begins: bool | None = None) -> WrittenRecords:
         """The present state, into the open ledger, or a new one where that is due.
 
         `begins` None: as the ledger is full or not; else it is said.
@@ -97,29 +98,29 @@ class CursorWrites:
             return self._begin_ledger(now, now_ms)
         formed = self._forming.next_record(chain, now=now, now_ms=now_ms)
         written = self._append(chain, formed)
-        return Written(formed.plan, PersistWhere.LEDGER, written, 0, is_ledger_begun=False)
+        return WrittenRecords(formed.plan, PersistWhere.LEDGER, written, 0, is_ledger_begun=False)
 
     def fail_to_roll(self, now_ms: int) -> None:
         """A new ledger was to be begun and could not be: the state was taken for it."""
         self._forming.first_record(now_ms)
 
-    def to_node(self, now_ms: int) -> Written:
+    def to_node(self, now_ms: int) -> WrittenRecords:
         """The present state, cut to what fits into the node. Raises `NodeTooLargeError`."""
         return self._put(self._forming.for_node(now_ms))
 
-    def to_node_if_it_fits(self, now_ms: int) -> Written | None:
+    def to_node_if_it_fits(self, now_ms: int) -> WrittenRecords | None:
         """All of it, or nothing."""
         formed = self._forming.whole_for_node(now_ms)
         return None if formed is None else self._put(formed)
 
-    def _begin_ledger(self, now: float, now_ms: int) -> Written:
+    def _begin_ledger(self, now: float, now_ms: int) -> WrittenRecords:
         first = self._forming.first_record(now_ms)
         self._chain = chain = RecordChain(opened_at=now)
         written = self._append(chain, first.formed)
         state = self._forming.inline_state(first, self.ledger_id)
         node_bytes = self._node_bytes(self.ledger_id, state)
         plan = first.formed.plan
-        return Written(plan, PersistWhere.LEDGER, written, node_bytes, is_ledger_begun=True)
+        return WrittenRecords(plan, PersistWhere.LEDGER, written, node_bytes, is_ledger_begun=True)
 
     def _append(self, chain: RecordChain, formed: FormedRecord) -> int:
         record = formed.plan.record
@@ -127,10 +128,10 @@ class CursorWrites:
         chain.appended(record, formed.encoded, entry_count=len(entries))
         return sum(map(len, entries))
 
-    def _put(self, formed: FormedRecord) -> Written:
+    def _put(self, formed: FormedRecord) -> WrittenRecords:
         self._chain = None
         node_bytes = self._node_bytes(None, formed.encoded)
-        return Written(
+        return WrittenRecords(
             formed.plan, PersistWhere.METADATA_STORE, 0, node_bytes, is_ledger_begun=False
         )
 

@@ -20,11 +20,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from ackgate.dispatcher.timing import BatchWheel, Timer, TimingWheel
 from ackgate.dispatcher.timing import levels as levels_module
 from ackgate.dispatcher.timing import wheel as wheel_module
-from ackgate.dispatcher.timing.batch_wheel import BatchWheel
-from ackgate.dispatcher.timing.ticks import TICK_MAX
-from ackgate.dispatcher.timing.wheel import Timer, TimingWheel
+from ackgate.dispatcher.timing.levels import TICK_MAX
 from ackgate.errors import CallerError
 
 SIZES = st.sampled_from([2, 3, 5, 20, 64])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ackgate.broker.admin.bundles import acquire_bundle
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.bundles import NamespaceBundles
-from ackgate.broker.names import NamespaceName
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.wire.names import NamespaceName
+from tests.support.virtual_time import run_in_virtual_time
 
 NAMESPACE = NamespaceName("a", "b")
 

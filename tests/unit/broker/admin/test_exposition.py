@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackgate.broker.admin.exposition import Exposition
+from ackgate.broker.admin.http.exposition import Exposition, Metric
 
 
 def text(exposition: Exposition) -> str:
@@ -28,7 +28,23 @@ def test_labels_are_escaped() -> None:
 
 
 def test_a_name_that_misleads_is_corrected() -> None:
-    exposition = Exposition({}, {"m_total": "gauge", "m_count": "counter"})
+    exposition = Exposition(
+        {},
+        {
+            "m_total": Metric("m_total", "", float, "gauge"),
+            "m_count": Metric("m_count", "", float, "counter"),
+        },
+    )
     exposition.labelled().add("m_total", 1)
     exposition.labelled().add("m_count", 1)
     assert text(exposition).splitlines()[::2] == ["# TYPE m_total gauge", "# TYPE m_count counter"]
+
+
+def test_a_metric_that_is_known_has_a_line_of_help() -> None:
+    exposition = Exposition({}, {"m": Metric("m", "What\nit is, bytes", float)})
+    exposition.labelled().add("m", 1)
+    assert text(exposition).splitlines() == [
+        r"# HELP m What\nit is, bytes",
+        "# TYPE m gauge",
+        "m{} 1",
+    ]

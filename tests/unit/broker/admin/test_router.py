@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.admin.call import Call, Reply
-from ackgate.broker.admin.refusals import RefusedError
-from ackgate.broker.admin.router import Route, Router
+from ackgate.broker.admin.http.call import Call, Reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route, Router
 
 
 async def one(call: Call) -> Reply:

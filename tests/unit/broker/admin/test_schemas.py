@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ackgate.broker.admin.schemas import schema_json
-from ackgate.broker.schemas import StoredSchema, version_bytes
-from ackgate.broker.wire_types import Schema, SchemaType
+from ackgate.broker.admin.topics import schema_json
+from ackgate.broker.schemas.registry import version_bytes
+from ackgate.broker.wire.wire_types import Schema, SchemaType, StoredSchema
 
 
 def told(kind: SchemaType, definition: bytes) -> str:
@@ -21,6 +21,11 @@ def told(kind: SchemaType, definition: bytes) -> str:
 def test_a_definition_is_told_as_it_is() -> None:
     assert told(SchemaType.AVRO, b'{"type": "int"}') == '{"type": "int"}'
     assert told(SchemaType.STRING, b"") == ""
+
+
+def test_a_boolean_has_pulsars_name() -> None:
+    schema = Schema("n", SchemaType(5), b"")
+    assert schema_json(StoredSchema(schema, version_bytes(0)))["type"] == "BOOLEAN"
 
 
 def test_a_pair_is_told_as_one_text() -> None:

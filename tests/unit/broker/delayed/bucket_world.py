@@ -7,13 +7,8 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
 
-from ackgate.broker.delayed.bucket_storage import BucketStorage, PlanningTracker
-from ackgate.broker.delayed.storage_lanes import StorageLanes
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.bucket_plans import (
-    BucketRecord,
+from ackgate.cursor import BucketRecord, MessageLedgers, Position, SegmentMetadata, SnapshotSegment
+from ackgate.dispatcher.buckets import (
     ChangeRegistry,
     CreateSnapshot,
     DeleteSnapshot,
@@ -21,19 +16,22 @@ from ackgate.dispatcher.trackers.bucket_plans import (
     LoadSegments,
     Outcome,
     Plan,
-    SegmentMetadata,
-    SnapshotSegment,
 )
-from ackgate.persistence.bucket_registry import snapshot_ids
-from ackgate.persistence.bucket_snapshots import BucketSnapshots
-from ackgate.persistence.cursor_node import decode_cursor_node
-from ackgate.persistence.cursor_store import CursorStore
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.faults import FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.embedded.bucket_storage import BucketStorage, PlanningTracker, StorageLanes
+from ackgate.persistence import (
+    BucketSnapshots,
+    CursorStore,
+    MemoryMetadataStore,
+    PersistenceSettings,
+)
+from ackgate.persistence.buckets.registry import snapshot_ids
+from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.faults import FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.persistence.bucket_content import bucket, summary_of
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.names import TopicName
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.wire_types import (
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import (
     InitialPosition,
     MessageOut,
     ProducerRequest,
@@ -17,20 +17,21 @@ from ackgate.broker.wire_types import (
     SubscriptionType,
 )
 from ackgate.config.settings import Given, Settings
-from ackgate.cursor.position import Position
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.testing.bare_broker import bare_broker, loop_clock_ms
-from ackgate.testing.faults import FaultPlan
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.cursor import Position
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker, loop_clock_ms
+from tests.support.faults import FaultPlan
+from tests.support.faulty_ledgers import FaultyLedgerClient
 
 if TYPE_CHECKING:
-    from ackgate.broker.consumer import Consumer
-    from ackgate.broker.ports import SessionPort
-    from ackgate.broker.producer import Producer
-    from ackgate.broker.registry import TopicRegistry
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.registry import TopicRegistry
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.ports import SessionPort
 
 NAME = TopicName.parse("persistent://public/default/t")
 STRICT = {
@@ -128,7 +129,7 @@ class DelayedWorld:
             if delay_ms:
                 deliver_at_ms = metadata.deliver_at_time = now_ms + delay_ms
             entry = seal_entry(metadata.SerializeToString(), b"=" + name.encode())
-            self._producer.publish(1, 1, 1, entry, deliver_at_ms)
+            self._producer.publish(1, 1, 1, entry, metadata, deliver_at_ms)
         while len(self.positions) < len(self.names):
             await asyncio.sleep(0)
         await settle()
@@ -162,18 +163,18 @@ class DelayedWorld:
         await settle()
         return client
 
-    def subscription(self, name: str = "s") -> Subscription:
+    def subscription(self, name: str = "s") -> SubscriptionDriver:
         return self.topic.subscriptions[name]
 
     def check(self) -> None:
         """Every held entry is unacked, and nobody has it."""
         for subscription in self.topic.subscriptions.values():
-            subscription.held.check()
+            subscription.core._held.check()
             subscription.cursor.check()
-            if subscription.dispatcher is not None:
-                subscription.dispatcher.check()
+            if subscription.core._dispatcher is not None:
+                subscription.core._dispatcher.check()
             for position in self.positions.values():
-                if position in subscription.held:
+                if position in subscription.core._held:
                     assert not subscription.cursor.is_acked(position)
 
 

@@ -8,12 +8,12 @@ import logging
 import pytest
 
 from ackgate.broker.delayed.tracker_status import TrackerStep
-from ackgate.broker.errors import PersistenceFailedError
 from ackgate.broker.orphans import delete_orphan_ledgers
+from ackgate.broker.wire.errors import PersistenceFailedError
 from ackgate.config.delayed import BUCKET_FACTORY, IN_MEMORY_FACTORY
 from ackgate.errors import OwnershipError
-from ackgate.persistence.bucket_registry import BUCKET_PREFIX, snapshot_ids
-from ackgate.testing.faults import Fault, Rule
+from ackgate.persistence.buckets.registry import BUCKET_PREFIX, snapshot_ids
+from tests.support.faults import Fault, Rule
 from tests.unit.broker.delayed.bucket_world import virtual
 from tests.unit.broker.delayed.delivery_world import Client, DelayedWorld, at, settle
 
@@ -71,7 +71,7 @@ def lateness(client: Client) -> list[int]:
 
 
 def offered(world: DelayedWorld) -> int:
-    return world.subscription().held.statistics().entries_offered
+    return world.subscription().core.statistics().held.entries_offered
 
 
 @virtual
@@ -91,7 +91,7 @@ async def test_they_come_in_their_time_and_the_buckets_go_with_them() -> None:
     client.ack(*client.names)
     await at(16_000)
     assert snapshots(world) == registered(world) == []
-    assert world.subscription().held.entry_count == 0
+    assert world.subscription().core._held.entry_count == 0
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
@@ -107,9 +107,9 @@ async def test_after_a_restart_the_index_is_recovered_and_not_read_again(is_kill
     await settle()
     # What was in memory only is read again; who leaves in good order stores that, too.
     in_memory = 10 if is_killed else 0
-    assert world.subscription().held.entry_count == 50 - in_memory
+    assert world.subscription().core._held.entry_count == 50 - in_memory
     client = await world.consumer()
-    assert (world.subscription().held.entry_count, offered(world)) == (50, in_memory)
+    assert (world.subscription().core._held.entry_count, offered(world)) == (50, in_memory)
     await at(15_000)
     assert [name for _, name in client.got] == NAMES
     world.check()
@@ -129,7 +129,7 @@ async def test_a_consumer_that_comes_before_the_index_is_there_gets_everything_o
     ]
     await world.start()
     client = await world.consumer()
-    assert (world.subscription().held.entry_count, offered(world)) == (50, 50)
+    assert (world.subscription().core._held.entry_count, offered(world)) == (50, 50)
     await at(15_000)
     assert [name for _, name in client.got] == NAMES
     client.ack(*NAMES)
@@ -289,7 +289,7 @@ async def test_clearing_deletes_the_snapshots_and_reading_builds_new_ones() -> N
     await filled(world)
     before = snapshots(world)
     assert len(before) == 2
-    await world.subscription().moves.clear_delayed()
+    await world.subscription().clear_delayed()
     assert snapshots(world) == registered(world) == []
     client = await world.consumer()
     await settle()
@@ -309,7 +309,7 @@ async def test_clearing_deletes_what_an_earlier_setting_left() -> None:
     world.keys["delayedDeliveryEnabled"] = "false"
     await world.start()
     assert len(snapshots(world)) == 2
-    await world.subscription().moves.clear_delayed()
+    await world.subscription().clear_delayed()
     assert snapshots(world) == registered(world) == []
 
 
@@ -319,6 +319,6 @@ async def test_what_cannot_be_deleted_in_time_is_told_and_deleted_later() -> Non
     await filled(world)
     world.plan.rules = [Rule(Fault.DELAY, "ledger.delete", times=2, seconds=45.0)]
     with pytest.raises(PersistenceFailedError, match="the index is cleared"):
-        await world.subscription().moves.clear_delayed()
+        await world.subscription().clear_delayed()
     await asyncio.sleep(600)
     assert snapshots(world) == registered(world) == []

@@ -8,19 +8,19 @@ from typing import cast
 
 import pytest
 
-from ackgate.broker.delayed.storage_lanes import StorageLanes
-from ackgate.dispatcher.trackers.bucket_plans import (
+from ackgate.cursor import StoredSnapshot
+from ackgate.dispatcher.buckets import (
     Done,
     Failed,
     MetadataLoaded,
-    Missing,
     Outcome,
     SegmentsLoaded,
-    Stored,
+    Unreadable,
 )
+from ackgate.embedded.bucket_storage import StorageLanes
 from ackgate.errors import OwnershipError
-from ackgate.persistence.bucket_snapshots import BucketSnapshots
-from ackgate.testing.faults import Fault, Rule
+from ackgate.persistence import BucketSnapshots
+from tests.support.faults import Fault, Rule
 from tests.unit.broker.delayed.bucket_world import (
     Carried,
     StorageWorld,
@@ -37,7 +37,7 @@ from tests.unit.persistence.bucket_content import bucket, rows_of, summary_of
 
 async def stored(here: Carried, entries: int = 200) -> int:
     outcome = await here.do(create(entries))
-    assert isinstance(outcome, Stored), outcome
+    assert isinstance(outcome, StoredSnapshot), outcome
     return outcome.snapshot_id
 
 
@@ -46,7 +46,7 @@ async def test_from_sealing_to_deleting() -> None:
     world = StorageWorld()
     here = await carried(world)
     outcome = await here.do(create())
-    assert isinstance(outcome, Stored)
+    assert isinstance(outcome, StoredSnapshot)
     snapshot_id = outcome.snapshot_id
     assert await here.do(register(snapshot_id)) == Done()
     assert await world.registered() == [snapshot_id]
@@ -73,12 +73,12 @@ async def test_what_will_never_be_there_is_missing_and_what_fails_now_has_failed
     world = StorageWorld()
     here = await carried(world)
     snapshot_id = await stored(here)
-    assert isinstance(await here.do(load_metadata(999)), Missing)
-    assert isinstance(await here.do(load(999, 0, 1)), Missing)
-    assert await here.do(load(snapshot_id, 3, 5)) == Missing(
+    assert isinstance(await here.do(load_metadata(999)), Unreadable)
+    assert isinstance(await here.do(load(999, 0, 1)), Unreadable)
+    assert await here.do(load(snapshot_id, 3, 5)) == Unreadable(
         f"snapshot {snapshot_id} has no segment 4"
     )
-    for fault, expected in ((Fault.FAIL, Failed), (Fault.CORRUPT, Missing)):
+    for fault, expected in ((Fault.FAIL, Failed), (Fault.CORRUPT, Unreadable)):
         world.plan.rules = [Rule(fault, "ledger.read")]
         outcome = await here.do(load(snapshot_id, 0, 1))
         assert isinstance(outcome, expected)
@@ -198,7 +198,7 @@ async def test_something_else_is_never_deleted() -> None:
 
 
 def _plain():
-    from ackgate.persistence.ports import LedgerOptions
+    from ackgate.persistence import LedgerOptions
 
     return LedgerOptions()
 
@@ -225,7 +225,7 @@ async def test_closing_ends_what_was_begun() -> None:
     here = await carried(world)
 
     def on_answer(_plan: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, StoredSnapshot):
             here.tracker.plans += [register(outcome.snapshot_id)(90), create()(91)]
 
     here.tracker.on_answer = on_answer

@@ -17,16 +17,16 @@ from ackgate.broker.delayed.cancel import (
     PositionOutcome,
     SubscriptionOutcome,
 )
-from ackgate.broker.errors import NotAllowedError, PersistenceFailedError
-from ackgate.broker.wire_types import InitialPosition, SubscriptionType
-from ackgate.cursor.position import EARLIEST, Position
+from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError
+from ackgate.broker.wire.wire_types import InitialPosition, SubscriptionType
+from ackgate.cursor import EARLIEST, Position
 from ackgate.errors import CallerError, PersistTimeoutError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.memory_ledgers import MemoryLedgerClient
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.testing import MemoryLedgerClient
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed import delivery_world
 from tests.unit.broker.delayed.delivery_world import NAME, DelayedWorld, at, settle
 
@@ -130,8 +130,8 @@ def test_a_subscription_that_is_moved_back_does_not_get_it() -> None:
         await world.publish("a", "b", "c", delay_ms=1_000)
         await world.topic.subscription("s", InitialPosition.EARLIEST)
         await cancelled(world, "b")
-        await world.subscription().moves.clear_backlog()
-        await world.subscription().moves.reset(EARLIEST)
+        await world.subscription().clear_backlog()
+        await world.subscription().seek(EARLIEST)
         consumer = await world.consumer()
         await at(5_000)
         assert consumer.names == ["a", "c"]
@@ -326,7 +326,7 @@ def test_what_is_not_durable_is_not_told_as_cancelled_and_may_be_tried_again(
 
 def test_dropped_cancels_are_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ackgate.broker.topic.settings_of_cancelled",
+        "ackgate.broker.topic.topic.settings_of_cancelled",
         lambda settings: settings.model_copy(
             update={"managed_ledger_max_unacked_ranges_to_persist": 1}
         ),

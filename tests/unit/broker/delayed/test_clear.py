@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.delayed.clear import clear_delayed
+from ackgate.broker.topic.topic import clear_delayed
 from ackgate.config.delayed import BUCKET_FACTORY
 from tests.unit.broker.delayed.bucket_world import virtual
 from tests.unit.broker.delayed.delivery_world import DelayedWorld, at, settle
@@ -42,7 +42,7 @@ async def test_all_snapshots_go_and_no_message_does(is_shared: str) -> None:
     assert not snapshots(world)
     clients = [await world.consumer(subscription=name) for name in subscriptions]
     for name in subscriptions:
-        assert world.subscription(name).held.statistics().delayed_entries == len(NAMES)
+        assert world.subscription(name).core.statistics().held.delayed_entries == len(NAMES)
     await at(16_000)
     for client in clients:
         assert sorted(client.names) == sorted(NAMES)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.reads import SubscriptionReader
-from ackgate.broker.wire_types import SubscriptionType
-from ackgate.testing.bare_broker import loop_clock_ms
-from ackgate.testing.faults import Fault, Rule
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.broker.wire.wire_types import SubscriptionType
+from ackgate.subscription.reading import CursorReads
+from tests.support.bare_broker import loop_clock_ms
+from tests.support.faults import Fault, Rule
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import DelayedWorld, at
 
 KEY_SHARED = SubscriptionType.KEY_SHARED
@@ -49,7 +49,7 @@ async def test_a_delayed_entry_comes_at_its_time_and_others_at_once(
     await world.publish("late", delay_ms=500)
     await world.publish("now")
     assert client.names == ["now"]
-    assert world.subscription().held.statistics().delayed_entries == 1
+    assert world.subscription().core.statistics().held.delayed_entries == 1
     await at(499)
     assert client.got == []
     await at(600)
@@ -57,7 +57,7 @@ async def test_a_delayed_entry_comes_at_its_time_and_others_at_once(
     world.check()
     client.ack("now", "late")
     assert world.subscription().cursor.backlog_entries == 0
-    assert world.subscription().held.statistics().delayed_entries == 0
+    assert world.subscription().core.statistics().held.delayed_entries == 0
 
 
 @pytest.mark.parametrize("type_", [EXCLUSIVE, FAILOVER])
@@ -71,7 +71,7 @@ async def test_exclusive_and_failover_give_everything_at_once_in_order(
     await world.publish("b")
     await world.publish("c", delay_ms=200)
     assert client.names == ["a", "b", "c"]
-    assert world.subscription().held.tracker is None
+    assert world.subscription().core._held.tracker is None
 
 
 @in_virtual_time
@@ -129,7 +129,7 @@ async def test_consumers_that_come_and_go_find_it_held_once() -> None:
     for turn in range(10):
         client = await world.consumer()
         assert client.names == ["now"]
-        assert world.subscription().held.entry_count == 1, turn
+        assert world.subscription().core._held.entry_count == 1, turn
         await client.port.close()
     await at(6000)
     client = await world.consumer()
@@ -172,7 +172,7 @@ async def test_what_falls_due_before_the_read_position_comes_to_it_is_given_once
     client.flow(10)
     await at(170)
     assert client.names == ["b", "c", "d", "e"]
-    assert world.subscription().dispatcher is not None
+    assert world.subscription().core._dispatcher is not None
     client.ack("late")
     world.check()
 
@@ -215,7 +215,7 @@ async def test_a_read_of_nothing_but_delayed_entries_does_not_stall() -> None:
     client = await world.consumer()
     await at(1)
     assert client.names == ["now"]
-    assert world.subscription().held.entry_count == 3000
+    assert world.subscription().core._held.entry_count == 3000
     client.flow(5000)
     await at(1100)
     assert len(client.got) == 3000
@@ -229,7 +229,7 @@ async def test_with_one_delay_for_all_reading_stops_where_it_must_be_useless() -
     client = await world.consumer()
     names = [f"{number:04}" for number in range(1000)]
     await world.publish(*names, delay_ms=1000)
-    assert 200 <= world.subscription().held.entry_count <= 400
+    assert 200 <= world.subscription().core._held.entry_count <= 400
     await at(2000)
     assert sorted(client.names) == names
     world.check()
@@ -255,29 +255,29 @@ async def test_acks_of_others_skips_and_seeks_take_what_is_held_with_them() -> N
     client = await world.consumer()
     await world.publish(*"abcdef", delay_ms=500)
     subscription = world.subscription()
-    assert subscription.held.entry_count == 6
+    assert subscription.core._held.entry_count == 6
     client.ack("c")
-    assert subscription.held.entry_count == 5
+    assert subscription.core._held.entry_count == 5
     assert subscription.ack_elsewhere([world.positions["b"]]) == 1
-    assert subscription.held.entry_count == 4
+    assert subscription.core._held.entry_count == 4
     world.check()
-    await subscription.moves.skip(2)  # a, d
-    assert subscription.held.entry_count == 2
-    await subscription.moves.reset(world.positions["f"])
-    assert subscription.held.entry_count == 1
+    await subscription.skip(2)  # a, d
+    assert subscription.core._held.entry_count == 2
+    await subscription.seek(world.positions["f"])
+    assert subscription.core._held.entry_count == 1
     client = await world.consumer()
     await at(100)
-    await subscription.moves.reset(world.positions["a"])
+    await subscription.seek(world.positions["a"])
     client = await world.consumer()
     await at(400)
-    assert subscription.held.entry_count == 6
+    assert subscription.core._held.entry_count == 6
     assert client.got == []
     await at(600)
     assert client.names == [*"abcdef"]
     world.check()
     await world.publish("g", delay_ms=500)
-    await subscription.moves.clear_backlog()
-    assert subscription.held.entry_count == 0
+    await subscription.clear_backlog()
+    assert subscription.core._held.entry_count == 0
     await at(1500)
     assert client.names == []
 
@@ -312,7 +312,7 @@ async def test_after_a_crash_the_index_is_made_again_by_reading() -> None:
     await world.start()
     client = await world.consumer()
     assert client.got == []
-    assert world.subscription().held.entry_count == 3
+    assert world.subscription().core._held.entry_count == 3
     await at(600)
     assert client.got == [(500, name) for name in "abc"]
 
@@ -329,7 +329,7 @@ async def test_what_falls_due_passes_the_shut_gate_and_nothing_else_does() -> No
     assert client.names == [*"abcdef"]
     client.ack("a", "c", "e")
     await at(100)
-    assert not world.subscription().gate.is_open
+    assert not world.subscription().core.gate.is_open
     await world.publish("g")
     await at(400)
     assert client.got == [], "the gate is shut"
@@ -402,7 +402,7 @@ async def test_held_and_acked_entries_are_passed_over_whether_read_through_or_no
     await client.port.close()
     again = await world.consumer()
     assert again.names == prompt[1::2]
-    assert world.subscription().held.entry_count == 66
+    assert world.subscription().core._held.entry_count == 66
     await world.subscription().flush()
     await world.start()
     third = await world.consumer()
@@ -423,12 +423,12 @@ async def test_a_cleared_index_is_built_again_by_reading() -> None:
     assert client.names == ["now"]
     client.ack("now")
     subscription = world.subscription()
-    assert subscription.held.statistics().delayed_entries == 2
-    await subscription.moves.clear_delayed()
+    assert subscription.core.statistics().held.delayed_entries == 2
+    await subscription.clear_delayed()
     assert not subscription.consumers
-    assert subscription.held.statistics().delayed_entries == 0
+    assert subscription.core.statistics().held.delayed_entries == 0
     again = await world.consumer()
-    assert subscription.held.statistics().delayed_entries == 2
+    assert subscription.core.statistics().held.delayed_entries == 2
     await at(2_000)
     assert again.got == [(500, "late"), (900, "later")]
     world.check()
@@ -472,19 +472,19 @@ async def test_who_has_room_for_one_does_not_have_delayed_entries_read_one_by_on
         await world.publish(name)
     await world.publish("last")
     begun: list[int] = []
-    begin = SubscriptionReader.begin
+    begin = CursorReads.begin
 
-    def counted(self: SubscriptionReader, *given: Any, **how: Any) -> Any:
+    def counted(self: CursorReads, *given: Any, **how: Any) -> Any:
         begun.append(1)
         return begin(self, *given, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SubscriptionReader, "begin", counted)
+        patch.setattr(CursorReads, "begin", counted)
         client = await world.consumer(permits=1)
         for name in [*prompt, "last"]:
             await at(loop_clock_ms() + 10)
             assert client.names == [name]
             client.flow(1)
-    assert world.subscription().held.entry_count == 3000
+    assert world.subscription().core._held.entry_count == 3000
     assert len(begun) < 60
     world.check()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from ackgate.broker.policies import namespace_policy_path, topic_policy_path
-from ackgate.broker.wire_types import SubscriptionType
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.broker.cluster.policies import namespace_policy_path, topic_policy_path
+from ackgate.broker.stats.delayed import delayed_state
+from ackgate.broker.wire.wire_types import SubscriptionType
+from tests.support.bare_broker import loop_clock_ms
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import NAME, Client, DelayedWorld, at, settle
 
 SHARED = SubscriptionType.SHARED
@@ -75,7 +77,7 @@ async def test_each_time_it_comes_later(type_: SubscriptionType) -> None:
         await at(sent_ms + 100)
         world.nack(client, "a")
         sent_ms += 100 + delay_ms
-        assert world.subscription().nack_statistics().pending == 1
+        assert delayed_state(world.subscription()).nacks.pending == 1
         world.check()
 
 
@@ -88,7 +90,7 @@ async def test_without_a_policy_it_comes_at_once(type_: SubscriptionType) -> Non
     world.nack(client, "a")
     await settle()
     assert client.names == ["a", "a"]
-    assert world.subscription().nacks is None
+    assert world.subscription().core.held_nacks is None
 
 
 @pytest.mark.parametrize("type_", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
@@ -148,7 +150,7 @@ async def test_what_another_has_in_flight_is_not_held_back() -> None:
     assert client.names == ["a"]
     world.nack(other, "a")
     world.nack(client, "b")
-    assert world.subscription().nack_statistics().pending == 0
+    assert delayed_state(world.subscription()).nacks.pending == 0
     world.check()
 
 
@@ -177,7 +179,7 @@ async def test_it_stays_held_over_a_crash_until_its_time(type_: SubscriptionType
     world.nack(client, "a")
     await at(50)
     await world.killed_and_started()
-    assert world.subscription().nack_statistics().persisted == 1
+    assert delayed_state(world.subscription()).nacks.persisted == 1
     client = await world.consumer(type=type_)
     assert client.names == ["b"]
     await at(900)
@@ -230,9 +232,9 @@ async def test_an_ack_takes_it_out(type_: SubscriptionType) -> None:
     await world.publish(*"abcd")
     world.nack(client, *"acd")
     client.ack("c")
-    assert world.subscription().nack_statistics().pending == 2
-    await world.subscription().moves.expire_through(world.positions["a"])
-    assert world.subscription().nack_statistics().pending == 1
+    assert delayed_state(world.subscription()).nacks.pending == 2
+    await world.subscription().expire_through(world.positions["a"])
+    assert delayed_state(world.subscription()).nacks.pending == 1
     client.got.clear()
     await at(2_000)
     assert client.names == ["d"]
@@ -249,7 +251,7 @@ async def test_what_is_acked_is_not_held_after_a_crash() -> None:
     client.ack("b")
     await at(100)
     await world.killed_and_started()
-    assert world.subscription().nack_statistics().pending == 1
+    assert delayed_state(world.subscription()).nacks.pending == 1
     client = await world.consumer()
     assert client.names == ["a"]
     await at(1_100)
@@ -262,8 +264,8 @@ async def test_clearing_the_backlog_takes_everything_out() -> None:
     client = await world.consumer()
     await world.publish(*"abc")
     world.nack(client, *"abc")
-    await world.subscription().moves.clear_backlog()
-    assert world.subscription().nack_statistics().pending == 0
+    await world.subscription().clear_backlog()
+    assert delayed_state(world.subscription()).nacks.pending == 0
     client.got.clear()
     await at(5_000)
     assert client.names == []
@@ -276,7 +278,7 @@ async def test_a_seek_back_leaves_held_what_has_not_come() -> None:
     await world.publish(*"abc")
     client.ack("a")
     world.nack(client, "b")
-    await world.subscription().moves.reset(world.positions["a"])
+    await world.subscription().seek(world.positions["a"])
     client = await world.consumer()
     assert client.names == ["a", "c"]
     await at(1_000)
@@ -319,12 +321,13 @@ async def test_part_of_a_batch_that_is_acked_stays_acked_and_the_rest_held() -> 
     client = await world.consumer()
     await world.publish("a")
     world.nack(client, "a")
-    world.subscription().cursor.ack_mixed([(world.positions["a"], 0b10)])
-    world.subscription().on_acked()
+    world.subscription().core.ack(
+        None, [], parts=[(world.positions["a"], 0b10)], now_ms=loop_clock_ms()
+    )
     client.got.clear()
     await at(900)
     assert client.names == []
-    assert world.subscription().nack_statistics().pending == 1
+    assert delayed_state(world.subscription()).nacks.pending == 1
     await at(1_000)
     assert client.names == ["a"]
 
@@ -368,9 +371,8 @@ async def test_a_receipt_does_not_wait_for_nacks() -> None:
     subscription = world.subscription()
     assert subscription.store is not None
     heard: list[BaseException | None] = []
-    subscription.cursor.ack(world.positions["b"])
-    subscription.when_durable(heard.append)
-    subscription.on_acked()
+    subscription.ack_elsewhere([world.positions["b"]])
+    subscription.store.when_durable(subscription.cursor.version, heard.append)
     await at(10)
     assert heard == [None]
     await at(20)
@@ -386,7 +388,7 @@ async def test_it_stays_held_when_the_topic_goes_to_another_owner(type_: Subscri
     world.nack(client, "a")
     await world.registry.unload(NAME)
     world.topic = await world.registry.topic(NAME, create=False)
-    assert world.subscription().nack_statistics().pending == 1
+    assert delayed_state(world.subscription()).nacks.pending == 1
     client = await world.consumer(type=type_)
     assert client.names == ["b"]
     await at(1_000)
@@ -401,11 +403,11 @@ async def test_what_the_cap_leaves_out_comes_at_once_after_a_crash() -> None:
     await world.publish(*names)
     client.port.redeliver([world.positions[name] for name in names[::2]], None)
     await at(1_000)
-    told = world.subscription().nack_statistics()
+    told = delayed_state(world.subscription()).nacks
     assert told.pending == 0, "all of them are due"
     client.port.redeliver([world.positions[name] for name in names[::2]], None)
     await at(2_500)
-    told = world.subscription().nack_statistics()
+    told = delayed_state(world.subscription()).nacks
     assert told.persisted + told.dropped == told.pending == 100
     assert 50 < told.persisted < 100
     await world.killed_and_started()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ackgate.broker.delayed.nack_policy import DELAY_MS_MAX, RedeliveryBackoffPolicy
+from ackgate.broker.cluster.policies import DELAY_MS_MAX, RedeliveryBackoffPolicy
 from ackgate.errors import CallerError
 
 

@@ -7,12 +7,9 @@ from itertools import cycle
 import pytest
 from pyroaring import BitMap
 
-from ackgate.broker.delayed.nack_policy import RedeliveryBackoffPolicy
-from ackgate.broker.delayed.nacks import HeldNacks, precision_bits
-from ackgate.broker.delayed.statistics import NackStatistics
-from ackgate.cursor.pending_nacks import NO_NACKS, PendingNacks
-from ackgate.cursor.position import Position, run_of_positions
-from ackgate.dispatcher.trackers import slots
+from ackgate.cursor import NO_NACKS, PendingNacks, Position, run_of_positions
+from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff, slots
+from ackgate.subscription import HeldNacks
 
 NOW = 1_000_000
 
@@ -23,7 +20,7 @@ def no_chance() -> float:
 
 def held(min_ms: int = 1_000, max_ms: int = 60_000, jitter: float = 0) -> HeldNacks:
     nacks = HeldNacks(NO_NACKS)
-    nacks.configure(RedeliveryBackoffPolicy(min_ms, max_ms, 2, jitter))
+    nacks.configure(MultiplierRedeliveryBackoff(min_ms, max_ms, 2, jitter))
     return nacks
 
 
@@ -83,7 +80,7 @@ def test_jitter_takes_its_share(count: int) -> None:
     ("min_ms", "bits"), [(0, 0), (15, 0), (31, 0), (32, 1), (100, 2), (1_000, 5), (10_000, 8)]
 )
 def test_a_bucket_is_a_sixteenth_of_the_least_delay_at_most(min_ms: int, bits: int) -> None:
-    assert precision_bits(min_ms) == bits
+    assert held(min_ms).image(0).nacks.precision_bits == bits
     assert 1 << bits <= max(1, min_ms / 16)
 
 
@@ -108,7 +105,7 @@ def test_without_a_policy_nothing_is_held_back_and_what_waits_keeps_its_time() -
 def test_a_new_policy_is_for_what_comes_after_it() -> None:
     nacks = held()
     nacks.hold([Position(3, 1)], [0], NOW, no_chance)
-    nacks.configure(RedeliveryBackoffPolicy(10, 10, 2))
+    nacks.configure(MultiplierRedeliveryBackoff(10, 10, 2))
     nacks.hold([Position(3, 2)], [0], NOW, no_chance)
     assert nacks.pop_due(NOW + 10, 10) == [Position(3, 2)]
     assert nacks.pop_due(NOW + 1_000, 10) == [Position(3, 1)]
@@ -149,9 +146,7 @@ def test_what_is_recovered_is_held_until_its_time() -> None:
     nacks.check()
     assert not nacks.is_active
     assert nacks.image(10_000).nacks == stored
-    assert nacks.statistics(persisted=4, dropped=1) == NackStatistics(
-        4, nacks.byte_estimate, 256, 4, 1
-    )
+    assert (nacks.entry_count, nacks.next_deadline_ms) == (4, 256)
     assert nacks.pop_due(1_000, 10) == [Position(3, 1), Position(3, 2)]
     assert nacks.pop_due(1_024, 10) == [Position(3, 7), Position(5, 0)]
     assert nacks.next_deadline_ms is None

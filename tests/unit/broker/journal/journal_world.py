@@ -6,37 +6,38 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.frames import seal_entry
-from ackgate.broker.names import TopicName
-from ackgate.broker.proto import pulsar_pb2 as pb
-from ackgate.broker.wire_types import (
+from ackgate.broker.wire.frames import seal_entry
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.wire_types import (
     InitialPosition,
-    KeySharedPolicy,
+    KeySharedRequest,
     MessageOut,
     ProducerRequest,
     SubscribeRequest,
     SubscriptionType,
 )
 from ackgate.config.settings import Given, Settings
-from ackgate.cursor.position import Position
-from ackgate.persistence.delivery_replay import TopicReplay
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.paths import delivery_journal_path
-from ackgate.testing.bare_broker import bare_broker, loop_clock_ms
-from ackgate.testing.delivery_journals import blocks_of, events_of
-from ackgate.testing.faults import FaultPlan
-from ackgate.testing.faulty_ledgers import FaultyLedgerClient
-from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+from ackgate.cursor import Position
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.deliveries.replay import TopicReplay
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.nodes.paths import delivery_journal_path
+from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bare_broker import bare_broker, loop_clock_ms
+from tests.support.delivery_journals import blocks_of, events_of
+from tests.support.faults import FaultPlan
+from tests.support.faulty_ledgers import FaultyLedgerClient
 
 if TYPE_CHECKING:
-    from ackgate.broker.consumer import Consumer
     from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.ports import SessionPort
-    from ackgate.broker.producer import Producer
-    from ackgate.broker.registry import TopicRegistry
-    from ackgate.broker.subscription import Subscription
-    from ackgate.broker.topic import Topic
-    from ackgate.persistence.delivery_columns import DeliveryEvent
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.registry import TopicRegistry
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.persistence.deliveries.columns import DeliveryEvent
 
 NAME = TopicName.parse("persistent://public/default/t")
 PATH = delivery_journal_path("public", "default", "t")
@@ -143,7 +144,7 @@ class JournalWorld:
             if delay_ms:
                 metadata.deliver_at_time = loop_clock_ms() + delay_ms
             entry = seal_entry(metadata.SerializeToString(), b"payload")
-            self._producer.publish(1, 1, batch_size, entry, metadata.deliver_at_time, metadata)
+            self._producer.publish(1, 1, batch_size, entry, metadata, metadata.deliver_at_time)
         while len(self.published) < before + count:
             await asyncio.sleep(0)
         return self.published[before:]
@@ -165,7 +166,7 @@ class JournalWorld:
         name: str = "c",
         subscription: str = "s",
         is_durable: bool = True,
-        key_shared: KeySharedPolicy | None = None,
+        key_shared: KeySharedRequest | None = None,
     ) -> Client:
         """Subscribe from the earliest message on."""
         client = Client()
@@ -184,7 +185,7 @@ class JournalWorld:
         await settle()
         return client
 
-    def subscription(self, name: str = "s") -> Subscription:
+    def subscription(self, name: str = "s") -> SubscriptionDriver:
         return self.topic.subscriptions[name]
 
     @property

@@ -6,24 +6,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ackgate.broker.journal import writer
-from ackgate.broker.names import TopicName
-from ackgate.broker.wire_types import KeySharedPolicy, SubscriptionType
-from ackgate.cursor.position import Position
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.wire_types import KeySharedRequest, SubscriptionType
+from ackgate.cursor import Position
 from ackgate.errors import OwnershipError
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventKind
-from ackgate.persistence.delivery_details import (
+from ackgate.persistence import MemoryMetadataStore, PersistOutcome
+from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind
+from ackgate.persistence.deliveries.details import (
     ConsumerAdded,
     Opened,
     PersistFailed,
     decode_detail,
     detail_of,
 )
-from ackgate.persistence.delivery_journal_node import decode_journal_node
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.outcome import PersistOutcome
-from ackgate.testing.faults import Fault, Rule
-from ackgate.testing.memory_ledgers import MemoryLedgerClient
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence.deliveries.node import decode_journal_node
+from ackgate.testing import MemoryLedgerClient
+from tests.support.faults import Fault, Rule
+from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.journal.journal_world import NAME, PATH, Client, JournalWorld, settle
 
 GATE = {
@@ -108,7 +107,7 @@ def test_a_consumer_that_lets_keys_go_elsewhere_is_told_of() -> None:
             await world.consumer(
                 kind=SubscriptionType.KEY_SHARED,
                 subscription=name,
-                key_shared=KeySharedPolicy(allows_out_of_order=allows),
+                key_shared=KeySharedRequest(allows_out_of_order=allows),
             )
         added = of(await world.events(), EventKind.CONSUMER_ADDED)
         assert {(e.subscription, e.reason) for e in added} == {

@@ -15,19 +15,15 @@ from ackgate.broker.journal.notes import (
     MixedAcksNote,
     NackedNote,
     Note,
-    PartialAck,
     PublishedNote,
     RowNote,
     WholeAcksNote,
 )
-from ackgate.cursor.managed_cursor import ManagedCursor
-from ackgate.cursor.message_ledgers import MessageLedgers
-from ackgate.cursor.position import Position
-from ackgate.cursor.unacked_entries import Span
-from ackgate.persistence.delivery_columns import DeliveryEvent, EventColumns, EventKind
-from ackgate.persistence.delivery_details import Skipped
-from ackgate.persistence.delivery_events import decode_events, encode_events
-from ackgate.persistence.envelope import Packing
+from ackgate.cursor import ManagedCursor, MessageLedgers, Position, Skipped, Span
+from ackgate.persistence.deliveries.columns import DeliveryEvent, EventColumns, EventKind
+from ackgate.persistence.deliveries.events import decode_events, encode_events
+from ackgate.persistence.records.envelope import Packing
+from ackgate.subscription.notes import PartialAck
 
 BITS = 5
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ackgate.broker.stats.forecast import FORECAST_SECONDS_MAX, seconds_until_used_up
+from ackgate.broker.stats.ack_state import FORECAST_SECONDS_MAX, seconds_until_used_up
 
 
 def test_a_headroom_that_shrinks_steadily_is_used_up_in_time() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackgate.broker.stats.history import SPACING_MS, WINDOW_MS, History
+from ackgate.broker.stats.sampler import SPACING_MS, WINDOW_MS, History
 
 
 def test_nothing_is_known_before_the_first_sample() -> None:

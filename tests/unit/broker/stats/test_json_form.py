@@ -5,16 +5,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from ackgate.broker.stats.ack_state import AckState, Forecast
+from ackgate.broker.stats.ack_state import AckState, GateForecast
 from ackgate.broker.stats.json_form import from_json, key_of, to_json
 from ackgate.broker.stats.ledger_acks import AckPicture, LedgerAcks
-from ackgate.cursor.position import Position
-from ackgate.cursor.stats import CursorStats
-from ackgate.dispatcher.gate import Gate, GateSettings
+from ackgate.cursor import CursorStatistics, Position
+from ackgate.dispatcher import Gate, GateSettings
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.outcome import RecoveryReport, RecoverySource
+from ackgate.persistence import RecoveryReport, RecoverySource
 
-CURSOR = CursorStats(
+CURSOR = CursorStatistics(
     version=7,
     mark_delete=Position(3, 12),
     read_position=Position(3, 20),
@@ -56,7 +55,7 @@ def ack_state() -> AckState:
         gate=gate.statistics(),
         store=None,
         recovery=REPORT,
-        forecast=Forecast(0.0, None),
+        forecast=GateForecast(0.0, None),
     )
 
 

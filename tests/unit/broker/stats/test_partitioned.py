@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ackgate.broker.stats.partitioned import add_up
+from ackgate.broker.admin.stats import add_up
 
 
 def stats(number: int, **more: Any) -> dict[str, Any]:

@@ -7,32 +7,28 @@ from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
-from ackgate.broker.delayed.statistics import DelayedStatistics, NackStatistics
+import pytest
+
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
-from ackgate.broker.stats.ack_state import AckState, Forecast
-from ackgate.broker.stats.answer import StatsAnswer, SubscriptionAnswer, answer_json
-from ackgate.broker.stats.delayed import DelayedState
-from ackgate.broker.stats.hole_picture import ASCII
+from ackgate.broker.stats.ack_state import AckState, GateForecast
+from ackgate.broker.stats.delayed import DelayedState, NackStatistics
 from ackgate.broker.stats.json_form import from_json, to_json
 from ackgate.broker.stats.ledger_acks import FULL, AckPicture, LedgerAcks
 from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
-from ackgate.broker.stats.view import Look, render
-from ackgate.cursor.position import Position
-from ackgate.cursor.recovered import RecoveredStateReport
-from ackgate.cursor.stats import CursorStats
-from ackgate.dispatcher.gate import Gate, GateSettings
-from ackgate.dispatcher.trackers.bucket_statistics import (
-    BucketStatistics,
-    OperationStatistics,
-    OperationType,
-)
-from ackgate.persistence.outcome import (
+from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer, answer_json
+from ackgate.commands.stats.hole_picture import ASCII
+from ackgate.commands.stats.view import Look, render
+from ackgate.cursor import CursorStatistics, Position, RecoveredStateReport
+from ackgate.dispatcher import Gate, GateSettings
+from ackgate.dispatcher.buckets import BucketStatistics, OperationStatistics, OperationType
+from ackgate.persistence import (
+    CursorStoreStats,
     PersistOutcome,
     PersistWhere,
     RecoveryReport,
     RecoverySource,
 )
-from ackgate.persistence.store_stats import CursorStoreStats
+from ackgate.subscription import HeldStatistics
 
 NOW_MS = 1_000_000
 TOPIC = "persistent://public/default/orders"
@@ -85,7 +81,7 @@ STORE = CursorStoreStats(
     bytes_written=20_000,
 )
 
-CURSOR = CursorStats(
+CURSOR = CursorStatistics(
     version=21,
     mark_delete=Position(5, 9),
     read_position=Position(5, 30),
@@ -144,7 +140,7 @@ def live_answer() -> StatsAnswer:
         gate=shut_gate().statistics(),
         store=STORE,
         recovery=RECOVERY,
-        forecast=Forecast(0.0, 0.0),
+        forecast=GateForecast(0.0, 0.0),
     )
     stats = SubscriptionStats(
         type="Shared",
@@ -250,7 +246,7 @@ BUCKETS = BucketStatistics(
 )
 
 WAITING = DelayedState(
-    DelayedStatistics("BucketTracker", 1_000_000, 5_000, 12, 640, NOW_MS + 30_000),
+    HeldStatistics("BucketTracker", 1_000_000, 5_000, 12, 640, NOW_MS + 30_000),
     NackStatistics(12, 640, NOW_MS - 5, 10, 2),
     DelayStatus(TrackerStep.BUCKETS, TrackerStep.BUCKETS),
     BUCKETS,
@@ -299,7 +295,7 @@ def test_a_tracker_that_is_less_than_was_asked_for_says_why() -> None:
     status = DelayStatus(
         TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, "its registry cannot be read: torn"
     )
-    held = DelayedStatistics("TimeBucketTracker", 1, 100, delayed_deadline_ms=NOW_MS + 500)
+    held = HeldStatistics("TimeBucketTracker", 1, 100, delayed_deadline_ms=NOW_MS + 500)
     answer = waiting_answer()
     [told] = answer.subscriptions
     assert told.stats is not None
@@ -315,6 +311,37 @@ def test_a_tracker_that_is_less_than_was_asked_for_says_why() -> None:
 
 def test_held_entries_in_json_and_back() -> None:
     assert from_json(DelayedState, json.loads(json.dumps(to_json(WAITING)))) == WAITING
+
+
+@pytest.mark.parametrize(
+    ("is_switched_on", "kind", "line"),
+    [
+        (False, "Shared", "gate        off  limit 2 ranges"),
+        (None, "None", "gate        off  limit 2 ranges"),
+        (True, "Failover", "gate        off: Failover subscriptions have none  limit 2 ranges"),
+        (
+            True,
+            "None",
+            "gate        on  limit 2 ranges, as soon as a Shared or Key_Shared consumer comes",
+        ),
+    ],
+)
+def test_a_gate_that_is_not_at_work_says_why(
+    is_switched_on: bool | None, kind: str, line: str
+) -> None:
+    [told] = waiting_answer(type=kind).subscriptions
+    gate = Gate(GateSettings(enabled=False, ranges_max=2), NOW_MS).statistics()
+    state = replace(told.ack_state, gate=gate, is_gate_switched_on=is_switched_on)
+    answer = replace(live_answer(), subscriptions=(replace(told, ack_state=state),))
+    assert lines_of(answer, "gate") == [line]
+
+
+def test_an_embedding_hosts_topic_says_what_is_not_known() -> None:
+    told = render(
+        replace(stored_answer(), is_embedded=True, knows_messages=False), LOOK
+    ).splitlines()
+    assert told[0].endswith("as persisted in data; a running host may know more")
+    assert told[1] == "an embedding host's: entries after the last ack are not known here"
 
 
 def test_a_subscription_read_from_files() -> None:

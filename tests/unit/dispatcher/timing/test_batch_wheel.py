@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ackgate.dispatcher.timing.batch_wheel import BatchWheel
-from ackgate.dispatcher.timing.wheel import TimingWheel
+from ackgate.dispatcher.timing import BatchWheel, TimingWheel
 from ackgate.errors import CallerError
 
 NOW = 1_700_000_000_123

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ackgate.dispatcher.timing.purgatory import PURGE_INTERVAL, Purgatory
+from ackgate.dispatcher.timing import PURGE_INTERVAL, Purgatory
 from ackgate.errors import CallerError
 
 NOW = 1_700_000_000_123

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from ackgate.dispatcher.timing.wheel import TIMERS_MAX_PER_ADVANCE, TimingWheel
+from ackgate.dispatcher.timing import TIMERS_MAX_PER_ADVANCE, TimingWheel
 from ackgate.errors import CallerError
 
 NOW = 1_700_000_000_123

@@ -7,16 +7,11 @@ import asyncio
 import pytest
 
 from ackgate.errors import CallerError, CorruptRecordError, MetadataStoreError
-from ackgate.persistence.metadata.changes import (
-    ATTEMPTS_MAX,
-    change_node,
-    count_up,
-    read_or_create,
-)
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.testing.faults import Fault, FaultPlan, Rule
-from ackgate.testing.faulty_metadata import FaultyMetadataStore
-from ackgate.testing.virtual_time import run_in_virtual_time
+from ackgate.persistence import MemoryMetadataStore
+from ackgate.persistence.nodes.changes import ATTEMPTS_MAX, change_node, count_up, read_or_create
+from tests.support.faults import Fault, FaultPlan, Rule
+from tests.support.faulty_metadata import FaultyMetadataStore
+from tests.support.virtual_time import run_in_virtual_time
 
 PATH = "/shared"
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from ackgate.errors import SessionLostError, StoreSuspendedError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.ports import SessionState
+from ackgate.persistence import MemoryMetadataStore, SessionState
 
 
 async def test_a_suspended_session_waits_and_comes_back() -> None:

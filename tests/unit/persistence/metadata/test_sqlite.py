@@ -18,7 +18,7 @@ from ackgate.errors import (
     DataDirectoryBusyError,
     MetadataStoreError,
 )
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
+from ackgate.persistence import SqliteMetadataStore
 
 
 async def test_a_thousand_creates_cost_few_commits(tmp_path: Path) -> None:

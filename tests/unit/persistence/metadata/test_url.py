@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.metadata.memory import MemoryMetadataStore
-from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import (
-    MetadataScheme,
-    open_metadata_store,
-    parse_metadata_url,
-)
-from ackgate.persistence.metadata.zookeeper_address import parse_address
+from ackgate.persistence import MemoryMetadataStore, SqliteMetadataStore, open_metadata_store
+from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
+from ackgate.persistence.metadata.zookeeper import parse_address
 
 
 def test_the_parts_of_a_url() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap
 
-from ackgate.cursor.position import Position
-from ackgate.pipeline.jobs.ack_stats.fold import CursorFold, CursorRecordRow
+from ackgate.cursor import Position
+from ackgate.persistence.records.recovery import RecordFold
 from ackgate.pipeline.jobs.ack_stats.history import cursor_history, time_edges
 from ackgate.pipeline.jobs.ack_stats.holes import PositionAxis, holes_of
+from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 
 def record(version: int, base: int | None = None, **changes: Any) -> CursorRecordRow:
@@ -49,16 +50,34 @@ def test_positions_of_several_ledgers_are_one_axis():
     assert axis.unacked_by_bin(holes).tolist() == [10, 5, 40, 5]
 
 
-def test_a_delta_grows_the_state_and_a_snapshot_replaces_it():
-    fold = CursorFold()
-    fold.apply(record(1, acked={7: BitMap([2, 5])}))
-    fold.apply(record(2, 1, acked={7: BitMap([0]), 8: BitMap([1])}, mark_delete=Position(7, 2)))
+def test_a_row_stands_for_its_record():
+    fold = RecordFold()
+    first = record(1, acked={7: BitMap([2, 5])})
+    fold.apply(first.record)
+    fold.apply(
+        record(2, 1, acked={7: BitMap([0]), 8: BitMap([1])}, mark_delete=Position(7, 2)).record
+    )
     assert fold.acked == {7: BitMap([5]), 8: BitMap([1])}
+    assert first.acked == {7: BitMap([2, 5])}
 
-    fold.apply(record(3, 2, mark_delete=Position(8, -1)))
+    fold.apply(record(3, 2, mark_delete=Position(8, -1)).record)
     assert fold.acked == {8: BitMap([1])}
-    fold.apply(record(4, acked={7: BitMap([9])}))
+    fold.apply(record(4, acked={7: BitMap([9])}).record)
     assert fold.acked == {7: BitMap([9])}
+
+
+def test_behind_a_lost_record_the_state_is_unknown_until_the_next_snapshot():
+    rows = [
+        record(4, base_snapshot_version=1, base=3),
+        record(6, base=5, base_snapshot_version=1),
+        record(7, base=6, base_snapshot_version=1),
+        record(8, base_snapshot_version=1),
+    ]
+
+    history = cursor_history(rows)
+
+    assert [one.state is None for one in history.bins] == [True, True, True, False]
+    assert history.records_unlinked == 2
 
 
 def test_a_delta_without_its_base_makes_the_state_unknown_until_the_next_snapshot():

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ackgate.persistence.bucket_snapshots import DELAYED_CURSOR_KEY
-from ackgate.persistence.cursor_ledger import CURSOR_PATH_KEY
-from ackgate.persistence.delivery_journal import JOURNAL_TOPIC_KEY
-from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
-from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
-from ackgate.persistence.topic_node import TOPIC_PATH_KEY
+from ackgate.persistence import DigestType, Fragment, LedgerMetadata, LedgerState
+from ackgate.persistence.buckets.snapshots import DELAYED_CURSOR_KEY
+from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
+from ackgate.persistence.deliveries.node import JOURNAL_TOPIC_KEY
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR
+from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY
 from ackgate.pipeline.readers.ledgers import fragment_rows, ledger_rows
+from ackgate.pipeline.schema.tables import LEDGERS
 from ackgate.pipeline.storage.bookie_files import FoundFile, OpenBookies
 from ackgate.pipeline.storage.places import BookiePlaces
-from ackgate.pipeline.tables import LEDGERS
 
 TOPIC = "/managed-ledgers/public/default/persistent/orders%2F1"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ackgate.pipeline.readers.row_batches import BYTES_MAX, ROWS_MIN, put_together
+from ackgate.pipeline.source.tasks import BYTES_MAX, ROWS_MIN, put_together
 
 
 def numbered(sizes: list[int]) -> list[pa.RecordBatch]:

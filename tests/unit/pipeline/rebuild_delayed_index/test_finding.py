@@ -8,10 +8,10 @@ import json
 import pytest
 
 from ackgate.config.delayed import BUCKET_FACTORY, DelayedSettings
-from ackgate.cursor.position import Position
+from ackgate.cursor import Position
 from ackgate.errors import ConfigurationError, CorruptRecordError
-from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
-from ackgate.pipeline.catalogue import Topic
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR
+from ackgate.pipeline.catalogue.catalogue import CatalogueTopic
 from ackgate.pipeline.jobs.rebuild_delayed_index import JOB
 from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
     DelayedTopic,
@@ -36,7 +36,7 @@ class Nodes:
 
 
 def policy_of(nodes: Nodes, name: str = "orders"):
-    topic = Topic(f"persistent://t/n/{name}", f"/managed-ledgers/t/n/persistent/{name}")
+    topic = CatalogueTopic(f"persistent://t/n/{name}", f"/managed-ledgers/t/n/persistent/{name}")
     return effective_policy(nodes, topic, DelayedSettings(delayed_delivery_tick_time_millis=1_000))
 
 
@@ -66,7 +66,7 @@ def test_a_policy_that_cannot_be_read_names_its_node():
 
 def topics() -> list[DelayedTopic]:
     orders, mails = (
-        Topic(f"persistent://t/n/{name}", f"/managed-ledgers/t/n/persistent/{name}")
+        CatalogueTopic(f"persistent://t/n/{name}", f"/managed-ledgers/t/n/persistent/{name}")
         for name in ("orders", "mails")
     )
     return [

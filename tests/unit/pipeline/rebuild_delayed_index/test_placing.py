@@ -10,24 +10,29 @@ import numpy as np
 import pytest
 
 from ackgate.broker.orphans import delete_orphan_ledgers
-from ackgate.config.persistence import PersistenceSettings
-from ackgate.cursor.position import Position
-from ackgate.dispatcher.trackers.bucket_settings import BucketSettings
+from ackgate.cursor import BucketRecord, Position
+from ackgate.dispatcher.buckets import BucketSettings
 from ackgate.errors import ConfigurationError, DataDirectoryBusyError, OwnershipError
-from ackgate.persistence.bucket_registry import RegisteredBucket, snapshot_ids
-from ackgate.persistence.bucket_snapshots import BucketSnapshots, find_orphan_snapshots
-from ackgate.persistence.cursor_node import decode_cursor_node
-from ackgate.persistence.data_directory import DataDirectory
-from ackgate.persistence.hidden_cursors import DELAYED_INDEX_CURSOR
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence import (
+    BucketSnapshots,
+    MemoryMetadataStore,
+    PersistenceSettings,
+    cursor_path,
+    find_orphan_snapshots,
+    topic_path,
+)
+from ackgate.persistence.buckets.registry import snapshot_ids
+from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.metadata.memory import MemoryTree
+from ackgate.persistence.nodes.owner_nodes import OwnerRecord, encode_owner, is_in_range
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR
 from ackgate.persistence.offline_storage import (
     OfflineStorage,
     StoragePlaces,
     opened_storage,
     storage_places,
 )
-from ackgate.persistence.owner_nodes import OwnerRecord, encode_owner, is_in_range
-from ackgate.persistence.paths import cursor_path, topic_path
+from ackgate.persistence.system.data_directory import DataDirectory
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.jobs.rebuild_delayed_index.entry_runs import EntryRun
@@ -63,7 +68,7 @@ def target(cursor: str = "subscription-0") -> Target:
 def bucket(snapshot_id: int, first: int) -> BucketToStore:
     run = EntryRun(0, np.arange(first, first + 10), np.arange(1_000, 1_010))
     sealed = seal([run], snapshot_id, BucketSettings(), PersistenceSettings())
-    record = RegisteredBucket(sealed.first, sealed.last, snapshot_id)
+    record = BucketRecord(sealed.first, sealed.last, snapshot_id)
     return BucketToStore(record, lambda: sealed.payloads)
 
 
@@ -200,7 +205,7 @@ def test_more_buckets_than_the_node_has_room_for_are_refused_before_anything_is_
     with Placing.opened(places._replace(settings=small)) as placing:
         placing.take_stock([target()])
         numbers = np.random.default_rng(1).integers(0, 2**60, 2_000).tolist()
-        many = [RegisteredBucket(Position(n, 0), Position(n, 9), n) for n in numbers]
+        many = [BucketRecord(Position(n, 0), Position(n, 9), n) for n in numbers]
         with pytest.raises(
             ConfigurationError, match="larger delayedDeliveryMaxIndexCountPerBucket"
         ):

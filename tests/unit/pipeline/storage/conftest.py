@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
-from ackgate.persistence.ledgers.ledger_catalog import LedgerCatalog
-from ackgate.persistence.ledgers.settings import BookieSettings
-from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import BookieLedgerClient, LedgerOptions, MemoryMetadataStore, open_bookies
+from ackgate.persistence.bookies.settings import BookieSettings
+from ackgate.persistence.ledgers.catalog import LedgerCatalog
+from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.pipeline.storage.places import BookiePlaces, find_bookies
 from ackgate.pipeline.storage.ranges import EntryRange, plan_ranges
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.message_entry import MAGIC
-from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence import LedgerOptions
+from ackgate.persistence.messages.frame import MAGIC
 from ackgate.persistence.proto.message_pb2 import LZ4, MessageMetadata
 from ackgate.pipeline.readers.messages import PublishTimes, read_messages
+from ackgate.pipeline.schema.tables import MESSAGES, arrow_schema
 from ackgate.pipeline.storage.damage import Damage
-from ackgate.pipeline.tables import MESSAGES, arrow_schema
 from tests.unit.pipeline.storage.conftest import Ledgers, Written
 
 TOPIC = "persistent://public/default/orders"

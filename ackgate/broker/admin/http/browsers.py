@@ -1,0 +1,155 @@
+"""Keeps web pages of others away from the admin interface.
+
+Pure. There is no login: everyone who reaches the port may do everything. A browser that reaches it sends
+requests for any page that it shows, and by these rules none of them counts:
+
+- *Host*: the request names us by an address that is ours. A page of ``attacker.example`` whose name has
+  been made to lead here (DNS rebinding) looks to the browser like our own page, but its requests name
+  ``attacker.example``. An IP address cannot be made to lead elsewhere, so every one is taken.
+- *Origin* and *Sec-Fetch-Site*: the browser says that the request comes from a page of somebody else,
+  unless that origin is allowed.
+- *Content-Type*: a body is JSON. What a page may send without asking first (``text/plain``, forms) is
+  not taken, as Pulsar does not take it; this stops browsers that say nothing of the origin.
+
+Pulsar's clients and command line tools send no Origin, and call us by the address they were given. A
+page that is allowed is answered with the headers of CORS, so that its browser shows it the answers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from ackgate.broker.admin.http.call import Reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.wire.names import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+METHODS: Final = "DELETE, GET, POST, PUT"
+"""What the admin interface knows."""
+
+PREFLIGHT_SECONDS: Final = 600
+"""How long a browser may remember that it may ask."""
+
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(?::[0-9]{1,5})?")
+_JSON: Final = re.compile(r"application/([a-z0-9.+-]+\+)?json")
+_OWN_SITES: Final = frozenset({"", "same-origin", "none"})
+"""Of Sec-Fetch-Site: no browser or one that says nothing, our own page, the user himself."""
+
+
+class RequestHeaders(NamedTuple):
+    """What a request says of where it comes from, and what it brings; empty: not said."""
+
+    host: str
+    origin: str = ""
+    fetch_site: str = ""
+    content_type: str = ""
+
+
+class BrowserGuard:
+    """Decides for each request. `own_hosts` and the settings do not change."""
+
+    def __init__(
+        self,
+        own_hosts: Iterable[str],
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+    ) -> None:
+        hosts = {_bare(host) for host in (*own_hosts, *allowed_hosts)} - {""}
+        self._takes_any_host = "*" in hosts
+        self._hosts = frozenset(hosts)
+        self._suffixes = tuple(host[1:] for host in hosts if host.startswith("*."))
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in allowed_origins)
+
+    def check(self, headers: RequestHeaders) -> None:
+        """Return if the request may be answered. Raises `RefusedError`."""
+        self._check_host(headers.host)
+        if headers.origin and not self._is_allowed(headers.origin):
+            if not _is_own_page(headers):
+                raise RefusedError(
+                    403,
+                    f"pages of {quoted(headers.origin)} may not use this interface; "
+                    "webServiceAllowedOrigins names those that may",
+                )
+        elif not headers.origin and headers.fetch_site.lower() not in _OWN_SITES:
+            raise RefusedError(
+                403,
+                f"a page of another site asks ({quoted(headers.fetch_site)}), and a browser does not "
+                "say which; webServiceAllowedOrigins names those that may",
+            )
+
+    def check_body(self, headers: RequestHeaders) -> None:
+        """Return if a body of this kind is read. Raises `RefusedError`."""
+        kind = headers.content_type.partition(";")[0].strip().lower()
+        if not _JSON.fullmatch(kind):
+            raise RefusedError(
+                415,
+                f"the body is {quoted(kind) if kind else 'of no kind that is said'}, and must be "
+                "JSON: add the header Content-Type: application/json",
+            )
+
+    def answer_headers(self, origin: str) -> Mapping[str, str]:
+        """What every answer to a page of this origin carries."""
+        if not self._origins:
+            return {}
+        vary = {"Vary": "Origin"}
+        return {**vary, "Access-Control-Allow-Origin": origin} if self._is_allowed(origin) else vary
+
+    def preflight(self, headers: RequestHeaders) -> Reply:
+        """What a browser is answered that asks whether a page may ask. Raises `RefusedError`."""
+        if not self._is_allowed(headers.origin):
+            raise RefusedError(403, f"pages of {quoted(headers.origin)} may not use this interface")
+        return Reply(
+            204,
+            headers={
+                "Access-Control-Allow-Methods": METHODS,
+                "Access-Control-Allow-Headers": "Content-Type",
+                "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
+            },
+        )
+
+    def _is_allowed(self, origin: str) -> bool:
+        return origin.lower() in self._origins
+
+    def _check_host(self, host: str) -> None:
+        found = _HOST.fullmatch(host.lower())
+        if found is None:
+            raise RefusedError(400, "the Host header names no host")
+        name = _bare(found[1])
+        if (
+            self._takes_any_host
+            or name in self._hosts
+            or name == "localhost"
+            or name.endswith((".localhost", *self._suffixes))
+            or _is_address(name)
+        ):
+            return
+        raise RefusedError(
+            403,
+            f"this broker is not known as {quoted(name)}; webServiceAllowedHosts gives it more names",
+        )
+
+
+def _bare(host: str) -> str:
+    return host.strip().lower().removesuffix(".").removeprefix("[").removesuffix("]")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_own_page(headers: RequestHeaders) -> bool:
+    """Whether the page is ours, by a name that has been found to be ours."""
+    try:
+        origin = urlsplit(headers.origin.lower())
+    except ValueError:
+        return False
+    return origin.scheme in {"http", "https"} and origin.netloc == headers.host.lower()

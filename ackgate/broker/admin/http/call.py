@@ -1,0 +1,323 @@
+"""One request to the admin interface, and its answer, without the HTTP around it.
+
+Pure. A handler takes a `Call` and returns a `Reply` or raises; what a client sent is read through
+the methods here, which refuse what they cannot read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ackgate.broker.admin.http.refusals import RefusedError, subscription_not_found, topic_not_found
+from ackgate.broker.wire.errors import TopicNotFoundError
+from ackgate.broker.wire.names import NamespaceName, TopicName, check_subscription_name
+from ackgate.cursor import EARLIEST, ENTRY_ID_MAX, LATEST, LEDGER_ID_MAX, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
+    from ackgate.broker.cluster.ownership import Ownership
+    from ackgate.broker.schemas.registry import SchemaRegistry
+    from ackgate.broker.stats.sampler import StatsSampler
+    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.registry import TopicRegistry
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic
+    from ackgate.config.settings import Settings
+
+JSON_TYPE: Final = "application/json"
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_EXACT_IN_DOUBLE: Final = 2**53
+"""Below it every whole number has a double of its own."""
+
+
+class Reply(NamedTuple):
+    """An answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = JSON_TYPE
+    location: str = ""
+    """Where to ask instead, of a redirect."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Further ones."""
+
+
+AUTHORITATIVE: Final = "authoritative"
+"""In the query: another broker has decided that this one shall serve the topic."""
+
+DONE: Final = Reply(204)
+NOTHING: Final = Reply(200)
+"""There is no such value; Pulsar answers that with an empty body."""
+
+
+def json_reply(value: Any, status: int = 200) -> Reply:  # noqa: ANN401 - any JSON
+    """A reply with a JSON body."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Reply(status, body.encode(errors="replace"))
+
+
+class PeersPort(Protocol):
+    """The other brokers' admin interfaces."""
+
+    async def ask(self, web_url: str, method: str, path: str, body: bytes = b"") -> Reply:
+        """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
+
+
+class AdminBroker(Protocol):
+    """The broker that is administered; `BrokerServer` in a broker's process."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings at the start; `parts.settings` are those of now."""
+
+    @property
+    def parts(self) -> BrokerParts:
+        """What its topics share; its settings as they are now."""
+
+    @property
+    def registry(self) -> TopicRegistry: ...
+
+    @property
+    def ownership(self) -> Ownership:
+        """Which broker serves which bundle."""
+
+    @property
+    def schemas(self) -> SchemaRegistry: ...
+
+    @property
+    def dynamic(self) -> DynamicConfiguration:
+        """Settings that were changed while it runs."""
+
+    @property
+    def sampler(self) -> StatsSampler:
+        """Numbers of the last minute."""
+
+    @property
+    def peers(self) -> PeersPort:
+        """The other brokers' admin interfaces."""
+
+    @property
+    def broker_id(self) -> str:
+        """``host:port`` of the admin interface."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def web_url(self) -> str:
+        """Where the admin interface answers."""
+
+    @property
+    def metadata_url(self) -> str:
+        """Where the metadata are, as ``metadataStoreUrl`` would say it."""
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Names that lead to this broker."""
+
+    @property
+    def connection_count(self) -> int:
+        """Connections of the binary protocol."""
+
+    @property
+    def started_at(self) -> float:
+        """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    broker: AdminBroker
+    parameters: Mapping[str, str]
+    """What the path held, decoded."""
+    query: Mapping[str, str]
+    body: bytes
+    method: str = "GET"
+    raw_path: str = ""
+    """As it came, without the query."""
+
+    # -- names
+
+    @property
+    def namespace_name(self) -> NamespaceName:
+        """The namespace in the path. Raises `InvalidTopicNameError`."""
+        tenant, namespace = self.parameters["tenant"], self.parameters["namespace"]
+        try:
+            return NamespaceName.parse(f"{tenant}/{namespace}")
+        except ValueError:
+            raise RefusedError(412, "Namespace name is not valid") from None
+
+    @property
+    def topic_name(self) -> TopicName:
+        """The topic in the path. Raises `InvalidTopicNameError`."""
+        return TopicName.parse(f"persistent://{self.namespace_name}/{self.parameters['topic']}")
+
+    @property
+    def subscription_name(self) -> str:
+        """The subscription in the path. Raises `InvalidNameError`."""
+        return check_subscription_name(self.parameters["subscription"])
+
+    # -- what they name
+
+    async def require_namespace(self) -> None:
+        """Refuses a namespace that nobody made and that has no topic."""
+        if not await self.broker.parts.namespaces.exists(self.namespace_name):
+            raise RefusedError(404, "Namespace does not exist")
+
+    async def topic(self) -> Topic:
+        """The topic in the path, loaded."""
+        return await self.loaded(self.topic_name)
+
+    async def loaded(self, name: TopicName) -> Topic:
+        """A topic, loaded. Refuses one that does not exist, or is served elsewhere."""
+        await self.require_here(name)
+        try:
+            return await self.broker.registry.topic(name, create=False)
+        except TopicNotFoundError:
+            raise topic_not_found(name) from None
+
+    async def require_here(self, name: TopicName) -> None:
+        """Refuses a topic that another broker serves, with a redirect to that broker."""
+        ownership = self.broker.ownership
+        await ownership.require(name, is_authoritative=self.is_asked(AUTHORITATIVE))
+
+    async def subscription(self) -> SubscriptionDriver:
+        """The subscription in the path."""
+        return subscription_of(await self.topic(), self.subscription_name)
+
+    async def partitions(self) -> list[TopicName]:
+        """The partitions of the topic in the path; empty when it is not partitioned.
+
+        Refuses a topic that does not exist.
+        """
+        name = self.topic_name
+        try:
+            count = await self.broker.registry.partition_count(name, create=False)
+        except TopicNotFoundError:
+            raise topic_not_found(name) from None
+        return [name.partition(index) for index in range(count)]
+
+    @property
+    def tail(self) -> str:
+        """What follows the topic's name in the path of the request."""
+        return "".join(f"/{piece}" for piece in self.raw_path.split("/")[7:] if piece)
+
+    # -- values
+
+    def integer(self, name: str, *, least: int = 0) -> int:
+        """A number in the path."""
+        return _integer(name, self.parameters[name], least)
+
+    def integer_asked(self, name: str, default: int, *, least: int = 0) -> int:
+        """A number in the query."""
+        return _integer(name, self.query[name], least) if name in self.query else default
+
+    def is_asked(self, name: str, *, default: bool = False) -> bool:
+        """A switch in the query."""
+        return self.query[name].lower() == "true" if name in self.query else default
+
+    def json(self) -> Any:  # noqa: ANN401 - any JSON
+        """The body. Refuses what is not JSON; nothing at all is None."""
+        if not self.body.strip():
+            return None
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise RefusedError(400, f"the body is not JSON: {error}") from None
+
+    def json_integer(self, what: str) -> int:
+        """The body, a number. Refuses anything else."""
+        value = self.json()
+        if value is None:
+            raise RefusedError(400, f"the body is empty; {what} was expected")
+        return integer_in(value, what)
+
+    def json_object(self) -> dict[str, Any]:
+        """The body, an object; empty when there is no body. Refuses anything else."""
+        value = self.json()
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise RefusedError(400, f"the body is {_told(value)}, which is not an object")
+        return value
+
+
+def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
+    """A whole number in JSON, or a text or fraction that is one. Refuses anything else.
+
+    Pulsar's broker reads ``3``, ``"3"`` and ``3.0`` alike, so scripts send all of them.
+    """
+    match value:
+        case str() if _INTEGER.fullmatch(value.strip()):
+            return int(value)
+        case float() if value.is_integer() and abs(value) < _EXACT_IN_DOUBLE:
+            return int(value)
+    if type(value) is not int:
+        raise RefusedError(400, f"{what} is {_told(value)}, which is not an integer")
+    return value
+
+
+def subscription_of(topic: Topic, name: str) -> SubscriptionDriver:
+    """A subscription of a loaded topic. Refuses one that does not exist."""
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        raise subscription_not_found(name, topic.name)
+    return subscription
+
+
+class CursorTarget(NamedTuple):
+    """Where a cursor shall go: Pulsar's ``ResetCursorData``."""
+
+    position: Position
+    is_excluded: bool
+    """After the entry instead of at it."""
+    batch_index: int
+    """Inside its batch; -1: the whole entry."""
+
+    @classmethod
+    def read(cls, value: Any) -> CursorTarget:  # noqa: ANN401 - JSON
+        """From a request's body. Refuses what is not a position."""
+        if not isinstance(value, dict):
+            raise RefusedError(400, 'expected {"ledgerId": ..., "entryId": ...}')
+        ledger_id, entry_id = (_member(value, key) for key in ("ledgerId", "entryId"))
+        return cls(
+            position=_position(ledger_id, entry_id),
+            is_excluded=value.get("excluded", value.get("isExcluded", False)) is True,
+            batch_index=_member({"batchIndex": -1, **value}, "batchIndex"),
+        )
+
+
+def _position(ledger_id: int, entry_id: int) -> Position:
+    """`EARLIEST` and `LATEST` as the Java client writes them: (-1, -1), (2^63-1, 2^63-1)."""
+    if ledger_id < 0:
+        return EARLIEST
+    if ledger_id >= LEDGER_ID_MAX or entry_id > ENTRY_ID_MAX:
+        return LATEST if ledger_id >= LEDGER_ID_MAX else Position(ledger_id, ENTRY_ID_MAX)
+    return Position(ledger_id, max(entry_id, -1))
+
+
+def _member(value: Mapping[str, Any], key: str) -> int:
+    return integer_in(value.get(key), key)
+
+
+def _integer(name: str, text: str, least: int) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise RefusedError(400, f"{name} is {_told(text)}, which is not an integer")
+    number = int(text)
+    if number < least:
+        raise RefusedError(400, f"{name} is {number}, at least {least} is expected")
+    return number
+
+
+def _told(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."

@@ -1,0 +1,81 @@
+"""Samples gathered by metric and written as Prometheus reads them: text format 0.0.4.
+
+Pure. All samples of a metric stand together below its HELP and TYPE lines, in whatever order they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+Sample: TypeAlias = tuple[Mapping[str, str], float]
+"""Further labels, and the value."""
+
+
+class Metric(NamedTuple):
+    """What a metric is called, what it means, and where its value comes from."""
+
+    name: str
+    meaning: str
+    """The HELP line: a sentence without its full stop, unit last."""
+    read: Callable[[Any], float | list[Sample] | None]
+    """The value; several with labels of their own; or None: there is none."""
+    kind: str = ""
+    """``counter`` or ``gauge`` where the name misleads; else one that ends in ``_total`` is a counter."""
+
+    @property
+    def type(self) -> str:
+        """``counter`` or ``gauge``."""
+        return self.kind or ("counter" if self.name.endswith("_total") else "gauge")
+
+
+class Exposition:
+    """The samples of one answer."""
+
+    def __init__(
+        self, labels: Mapping[str, str], metrics: Mapping[str, Metric] = MappingProxyType({})
+    ) -> None:
+        """`labels`: given to every sample. `metrics`: what is known of them, by name."""
+        self._metrics = metrics
+        self._labels = dict(labels)
+        self._lines: dict[str, list[str]] = {}
+
+    def labelled(self, **labels: str) -> Labelled:
+        """A way to add samples that have these labels."""
+        return Labelled(self._lines, {**self._labels, **labels})
+
+    def pieces(self) -> Iterator[bytes]:
+        """The text, a piece for each metric."""
+        for name, samples in self._lines.items():
+            metric = self._metrics.get(name) or Metric(name, "", lambda _: None)
+            head = [f"# TYPE {name} {metric.type}"]
+            if metric.meaning:
+                head.insert(0, f"# HELP {name} {metric.meaning.translate(_HELP_ESCAPES)}")
+            yield "\n".join((*head, *samples, "")).encode(errors="replace")
+
+
+class Labelled:
+    """Adds samples to an `Exposition`, all with the same labels."""
+
+    __slots__ = ("_labels", "_lines", "_suffix")
+
+    def __init__(self, lines: dict[str, list[str]], labels: Mapping[str, str]) -> None:
+        self._lines = lines
+        self._labels = labels
+        pairs = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels.items())
+        self._suffix = f"{{{pairs}}} "
+
+    def labelled(self, **labels: str) -> Labelled:
+        """A way to add samples that have these labels besides."""
+        return Labelled(self._lines, {**self._labels, **labels})
+
+    def add(self, metric: str, value: float) -> None:
+        number = int(value) if isinstance(value, bool) else value
+        self._lines.setdefault(metric, []).append(f"{metric}{self._suffix}{number}")

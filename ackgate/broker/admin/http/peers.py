@@ -1,0 +1,83 @@
+"""Asking other brokers over HTTP what only they can answer.
+
+Edge. Used where one question concerns several brokers: the partitions of a topic, the bundles of a
+namespace. A question that concerns one other broker alone is redirected instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import aiohttp
+
+from ackgate.broker.admin.http.call import Reply
+from ackgate.broker.admin.http.refusals import RefusedError
+
+if TYPE_CHECKING:
+    from ackgate.broker.cluster.bundles import Bundle
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS_MAX: Final = 30.0
+ACQUIRE_SECONDS_MAX: Final = 2.0
+"""Clients of the bundle wait for this; without an answer they look up for themselves."""
+
+CONNECTIONS_MAX: Final = 64
+"""To all brokers together."""
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""As what `ackgate stats` takes: the stats of a topic with very many consumers."""
+
+
+class Peers:
+    """The other brokers' admin interfaces."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, web_url: str, method: str, path: str, body: bytes = b"") -> Reply:
+        """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            )
+        try:
+            async with self._session.request(
+                method,
+                web_url + path,
+                data=body or None,
+                headers={"Content-Type": "application/json"} if body else None,
+            ) as response:
+                text = await response.content.read(ANSWER_BYTES_MAX + 1)
+                while not response.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
+                    text += await response.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.info("%s %s%s: %r", method, web_url, path, error)
+            raise RefusedError(503, f"broker {web_url} does not answer") from error
+        if len(text) > ANSWER_BYTES_MAX:
+            raise RefusedError(503, f"broker {web_url} answers more than {ANSWER_BYTES_MAX} bytes")
+        return Reply(response.status, text, response.content_type)
+
+    async def acquire(self, web_url: str, bundle: Bundle) -> bool:
+        """Have a broker acquire a bundle that nobody owns. Returns whether it did."""
+        try:
+            async with asyncio.timeout(ACQUIRE_SECONDS_MAX):
+                reply = await self.ask(web_url, "PUT", f"{bundle_path(bundle)}/acquire")
+        except (RefusedError, TimeoutError):
+            return False
+        return reply.status < 300
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def bundle_path(bundle: Bundle) -> str:
+    """Where the admin interface has a bundle."""
+    names = (bundle.namespace.tenant, bundle.namespace.namespace, bundle.range_name)
+    return "/admin/v2/namespaces/" + "/".join(quote(name, safe="") for name in names)

@@ -1,0 +1,89 @@
+"""What a failed request is answered: a status and a reason, as Pulsar words it.
+
+Pure. Every answer that is not a success has the body ``{"reason": ...}``. The reason names what was
+asked for; it never holds a stack trace, a path of this machine or a payload.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from ackgate.broker.wire.errors import (
+    BrokerError,
+    InvalidTopicNameError,
+    MetadataFailedError,
+    PersistenceFailedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from ackgate.broker.wire.names import InvalidNameError
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ConfigurationError,
+    CursorClosedError,
+    NodeExistsError,
+    NoSuchNodeError,
+)
+
+_STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (InvalidTopicNameError, 412),
+    (InvalidNameError, 412),
+    (TopicNotFoundError, 404),
+    (SubscriptionNotFoundError, 404),
+    (NoSuchNodeError, 404),
+    (NodeExistsError, 409),
+    (ServiceNotReadyError, 503),
+    (PersistenceFailedError, 503),
+    (MetadataFailedError, 503),
+    (BrokerError, 412),
+    (ConfigurationError, 412),
+    (CursorClosedError, 503),
+    (CallerError, 412),
+    (AckGateError, 503),
+)
+"""The first that fits. What is left of `AckGateError` is storage, ownership and stored bytes: the
+broker could not serve it now."""
+
+
+class RefusedError(CallerError):
+    """A request is answered with this status and reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def status_of(error: AckGateError) -> int:
+    """The HTTP status for this error."""
+    if isinstance(error, RefusedError):
+        return error.status
+    return next(status for kind, status in _STATUS_OF if isinstance(error, kind))
+
+
+def reason_of(body: bytes) -> str:
+    """The reason in the body of a refusal, another broker's too."""
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200].decode(errors="replace")
+
+
+# Pulsar's own words where it has them: scripts look for them.
+
+
+def topic_not_found(name: object) -> RefusedError:
+    """The topic, or partition, does not exist."""
+    return RefusedError(404, f"Topic {name} not found")
+
+
+def subscription_not_found(subscription: str, topic: object) -> RefusedError:
+    """The topic has no such subscription."""
+    return RefusedError(404, f"Subscription {subscription} not found for topic {topic}")
+
+
+def topic_exists() -> RefusedError:
+    """A topic of this name, partitioned or not, is there."""
+    return RefusedError(409, "This topic already exists")

@@ -1,0 +1,98 @@
+"""From a method and a raw path to a handler and the names in the path.
+
+Pure. The path is taken as it came over the wire and cut at its slashes before anything in it is
+decoded, so that an encoded slash or dot never becomes part of the structure. Each piece is decoded
+once, as Pulsar does (``+`` is a space); what the names may be is checked where they are used.
+
+Literal pieces win over parameters if their route is listed first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from urllib.parse import unquote_plus
+
+from ackgate.broker.admin.http.refusals import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from ackgate.broker.admin.http.call import Call, Reply
+
+    Handler: TypeAlias = Callable[[Call], Awaitable[Reply]]
+
+SEGMENTS_MAX: Final = 16
+"""No route is longer than this."""
+
+
+class Route(NamedTuple):
+    """One thing that can be asked for."""
+
+    method: str
+    template: str
+    """``/admin/v2/brokers/{name}/health``: a piece in braces is a parameter."""
+    handler: Handler
+    meaning: str = ""
+    """What it does, for the reference page; else the handler's docstring says it."""
+
+
+class Found(NamedTuple):
+    """The handler, and what the path held for its parameters, decoded."""
+
+    handler: Handler
+    parameters: dict[str, str]
+
+
+class Router:
+    """All routes of the admin interface."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in routes:
+            pieces = _pieces(route.template)
+            self._by_length.setdefault(len(pieces), []).append((pieces, route))
+
+    def find(self, method: str, raw_path: str) -> Found:
+        """Raises `RefusedError`: 400 (not decodable), 404 (no such path), 405 (not this way)."""
+        pieces = _pieces(raw_path)
+        ways: set[str] = set()
+        if len(pieces) <= SEGMENTS_MAX:
+            for template, route in self._by_length.get(len(pieces), ()):
+                if not _fits(template, pieces):
+                    continue
+                if route.method == method:
+                    return Found(route.handler, _parameters(template, pieces))
+                ways.add(route.method)
+        if ways:
+            allowed = ", ".join(sorted(ways))
+            raise RefusedError(405, f"{method} is not possible here, but {allowed}")
+        raise RefusedError(404, "no such path")
+
+
+def _pieces(path: str) -> tuple[str, ...]:
+    pieces = path.split("/", SEGMENTS_MAX + 2)[1:]
+    if len(pieces) > 1 and not pieces[-1]:  # a slash at the end is no piece
+        pieces.pop()
+    return tuple(pieces)
+
+
+def _fits(template: tuple[str, ...], pieces: tuple[str, ...]) -> bool:
+    return all(
+        wanted.startswith("{") or wanted == piece
+        for wanted, piece in zip(template, pieces, strict=True)
+    )
+
+
+def _parameters(template: tuple[str, ...], pieces: tuple[str, ...]) -> dict[str, str]:
+    return {
+        wanted[1:-1]: _decoded(piece)
+        for wanted, piece in zip(template, pieces, strict=True)
+        if wanted.startswith("{")
+    }
+
+
+def _decoded(piece: str) -> str:
+    try:
+        return unquote_plus(piece, errors="strict")
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the path holds bytes that are not UTF-8") from None

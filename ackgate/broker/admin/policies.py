@@ -1,0 +1,341 @@
+"""Policies of namespaces and topics: one table of what each is called, how it is read, shown and applied.
+
+Edge. Every policy has GET, POST and DELETE at its namespace and at its topic; the handlers are made of the
+table, and so are the routes, the members of a namespace's description and the reference page. What is set
+at one place is stored under the keys of `cluster.policies`, where broker and topics read it.
+
+A topic's policies hold for all of its partitions. With ``applied=true`` a topic answers with the value in
+force, from whichever level it comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.broker.admin.http.call import DONE, NOTHING, Call, integer_in, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
+from ackgate.broker.admin.http.router import Route
+from ackgate.broker.cluster.policies import (
+    DELAYED_DELIVERY,
+    MESSAGE_TTL_SECONDS,
+    PAUSE_ON_ACK_STATE,
+    POLICY_FORMS,
+    REDELIVERY_BACKOFF,
+    RETENTION_MB,
+    RETENTION_MINUTES,
+    EffectivePolicies,
+    namespace_policy_path,
+    topic_policy_path,
+)
+from ackgate.errors import CallerError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from ackgate.broker.admin.http.call import Reply
+    from ackgate.config.settings import Settings
+
+MINUTES_MAX: Final = 2**31 - 1
+
+Stored = dict[str, object]
+"""Keys of `cluster.policies` and their values; None clears one."""
+
+
+class Policy(NamedTuple):
+    """One row: what a policy is called, and how its JSON becomes stored values and the reverse."""
+
+    path: str
+    """The last piece of its admin path."""
+    member: str
+    """What it is called in a namespace's description."""
+    keys: tuple[str, ...]
+    """Under which the store keeps it; the first is there if any is."""
+    meaning: str
+    """What it does, for the reference page."""
+    value: str
+    """What its value looks like, for the reference page."""
+    read: Callable[[Any], Stored]
+    """The changes that a body asks for; None is an empty body. Refuses what cannot be a value."""
+    show: Callable[[Mapping[str, Any]], object]
+    """What is stored here, as JSON. It is there."""
+    applied: Callable[[EffectivePolicies, Settings], object]
+    """The value in force, as JSON; None: there is none."""
+    read_member: Callable[[Any], Stored]
+    """As `read`, of the member of a namespace's description, which is not null."""
+    absent: object = None
+    """The answer where nothing is set; None: an empty one."""
+    of_namespace: Callable[[Call], Any] = Call.json
+    """Where a request to a namespace has the value."""
+    of_topic: Callable[[Call], Any] = Call.json
+    """Where a request to a topic has the value."""
+
+
+# ---- reading values
+
+
+def _pause_in(value: object) -> Stored:
+    if value is not None and type(value) is not bool:
+        raise RefusedError(400, "the body must be true, false or nothing")
+    return {PAUSE_ON_ACK_STATE: value is not False}
+
+
+def _pause_member(value: object) -> Stored:
+    if type(value) is not bool:
+        raise RefusedError(400, f"{PAUSE_ON_ACK_STATE} must be true, false or null")
+    return {PAUSE_ON_ACK_STATE: value}
+
+
+def _retention_in(value: object) -> Stored:
+    limits = (
+        [value.get(key) for key in (RETENTION_MINUTES, RETENTION_MB)]
+        if isinstance(value, dict)
+        else []
+    )
+    minutes, megabytes = limits if len(limits) == 2 else (None, None)
+    if (
+        type(minutes) is not int
+        or type(megabytes) is not int
+        or not all(-1 <= limit <= MINUTES_MAX for limit in (minutes, megabytes))
+    ):
+        raise RefusedError(
+            400,
+            f"expected {RETENTION_MINUTES} and {RETENTION_MB}, integers from -1 (no limit)",
+        )
+    if (minutes == 0) != (megabytes == 0):
+        raise RefusedError(
+            400,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid "
+            "when one of the limits has a non-zero value. Use the value of -1 instead of 0 to "
+            "ignore a specific limit. To disable retention both limits must be set to 0.",
+        )
+    return {RETENTION_MINUTES: minutes, RETENTION_MB: megabytes}
+
+
+def _ttl_in(seconds: int | None) -> Stored:
+    if seconds is not None and not 0 <= seconds <= MINUTES_MAX:
+        raise RefusedError(412, f"message TTL is {seconds}, possible is 0 to {MINUTES_MAX}")
+    return {MESSAGE_TTL_SECONDS: seconds}
+
+
+def _ttl_of_namespace(call: Call) -> int:
+    seconds = call.json_integer("message TTL")
+    if seconds < 0:
+        raise RefusedError(412, "Invalid value for message TTL, message TTL must >= 0")
+    return seconds
+
+
+def _ttl_of_topic(call: Call) -> int | None:
+    if "messageTTL" not in call.query:
+        return None
+    seconds = call.integer_asked("messageTTL", 0, least=-(2**63))
+    if seconds < 0:
+        raise RefusedError(412, "Invalid value for message TTL")
+    return seconds
+
+
+def _object_in(key: str) -> Callable[[object], Stored]:
+    form = POLICY_FORMS[key]
+
+    def read(value: object) -> Stored:
+        if value is None:
+            return {key: None}
+        try:
+            return {key: form.complete(value)}
+        except CallerError as error:
+            raise RefusedError(400, str(error)) from None
+
+    return read
+
+
+def _retention_applied(policies: EffectivePolicies, settings: Settings) -> object:
+    broker = settings.broker
+    return {
+        RETENTION_MINUTES: policies.value(
+            RETENTION_MINUTES, broker.default_retention_time_in_minutes
+        ),
+        RETENTION_MB: policies.value(RETENTION_MB, broker.default_retention_size_in_mb),
+    }
+
+
+def _backoff_applied(policies: EffectivePolicies, _: Settings) -> object:
+    backoff = policies.redelivery_backoff()
+    return None if backoff is None else backoff.to_json()
+
+
+# ---- the table
+
+POLICIES: Final = (
+    Policy(
+        "retention",
+        "retention_policies",
+        (RETENTION_MINUTES, RETENTION_MB),
+        "how long fully acked messages are kept",
+        f'`{{"{RETENTION_MINUTES}": 60, "{RETENTION_MB}": -1}}`; -1 is no limit',
+        _retention_in,
+        lambda stored: {key: stored[key] for key in (RETENTION_MINUTES, RETENTION_MB)},
+        _retention_applied,
+        _retention_in,
+    ),
+    Policy(
+        "messageTTL",
+        "message_ttl_in_seconds",
+        (MESSAGE_TTL_SECONDS,),
+        "after how many seconds a message counts as acked; 0 is never",
+        "seconds: the body at a namespace, `?messageTTL=` at a topic",
+        _ttl_in,
+        lambda stored: stored[MESSAGE_TTL_SECONDS],
+        lambda policies, settings: policies.value(
+            MESSAGE_TTL_SECONDS, settings.broker.ttl_duration_default_in_seconds
+        ),
+        lambda value: _ttl_in(integer_in(value, "message_ttl_in_seconds")),
+        of_namespace=_ttl_of_namespace,
+        of_topic=_ttl_of_topic,
+    ),
+    Policy(
+        "dispatcherPauseOnAckStatePersistent",
+        PAUSE_ON_ACK_STATE,
+        (PAUSE_ON_ACK_STATE,),
+        "the gate: deliveries pause while the ack state cannot be persisted whole",
+        "`true`, also for an empty body; `false` (ours)",
+        _pause_in,
+        lambda stored: stored[PAUSE_ON_ACK_STATE],
+        lambda policies, settings: policies.value(
+            PAUSE_ON_ACK_STATE,
+            settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled,
+        ),
+        _pause_member,
+        absent=False,
+    ),
+    Policy(
+        "delayedDelivery",
+        "delayed_delivery_policies",
+        (DELAYED_DELIVERY,),
+        "delayed delivery: whether, how exact, and the longest delay",
+        '`{"active": true, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}`; an empty body clears it',
+        _object_in(DELAYED_DELIVERY),
+        lambda stored: stored[DELAYED_DELIVERY],
+        lambda policies, settings: policies.delayed_delivery(settings.delayed).to_json(),
+        _object_in(DELAYED_DELIVERY),
+    ),
+    Policy(
+        "redeliveryBackoff",
+        "redelivery_backoff",
+        (REDELIVERY_BACKOFF,),
+        "how long the broker holds back what a consumer gave back (ours)",
+        '`{"minDelayMs": 1000, "maxDelayMs": 60000, "multiplier": 2, "jitter": 0.1}`; an empty body '
+        "clears it",
+        _object_in(REDELIVERY_BACKOFF),
+        lambda stored: stored[REDELIVERY_BACKOFF],
+        _backoff_applied,
+        _object_in(REDELIVERY_BACKOFF),
+    ),
+)
+
+_NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+
+class _Level(NamedTuple):
+    """Where policies are set: at namespaces, or at topics."""
+
+    template: str
+    node: Callable[[Call], Awaitable[str]]
+    """The node of the namespace or topic in the path, which exists; refuses another."""
+    value: Callable[[Policy], Callable[[Call], Any]]
+    applies: bool
+    """Whether ``applied=true`` is understood."""
+
+
+async def _node_of_namespace(call: Call) -> str:
+    await call.require_namespace()
+    return namespace_policy_path(call.namespace_name)
+
+
+async def _node_of_topic(call: Call) -> str:
+    name = call.topic_name
+    if not await call.partitions() and not await call.broker.registry.exists(name):
+        raise topic_not_found(name)
+    return topic_policy_path(name)
+
+
+_LEVELS: Final = (
+    _Level(_NAMESPACE, _node_of_namespace, lambda policy: policy.of_namespace, applies=False),
+    _Level(_TOPIC, _node_of_topic, lambda policy: policy.of_topic, applies=True),
+)
+
+
+def _routes(policy: Policy, level: _Level) -> tuple[Route, ...]:
+    template = f"{level.template}/{policy.path}"
+    value_of = level.value(policy)
+
+    async def get(call: Call) -> Reply:
+        node = await level.node(call)
+        if level.applies and call.is_asked("applied"):
+            policies = EffectivePolicies(call.broker.parts.policies, call.topic_name)
+            await policies.load()
+            return _json_or_nothing(policy.applied(policies, call.broker.parts.settings))
+        stored = await call.broker.parts.policies.load(node)
+        shown = policy.show(stored) if policy.keys[0] in stored else policy.absent
+        return _json_or_nothing(shown)
+
+    async def post(call: Call) -> Reply:
+        node = await level.node(call)
+        await call.broker.parts.policies.change(node, policy.read(value_of(call)))
+        return DONE
+
+    async def delete(call: Call) -> Reply:
+        node = await level.node(call)
+        await call.broker.parts.policies.change(node, dict.fromkeys(policy.keys))
+        return DONE
+
+    asked = "; `?applied=true`: the value in force" if level.applies else ""
+    return (
+        Route("GET", template, get, f"The value that is set here{asked}"),
+        Route("POST", template, post, "Set it"),
+        Route("DELETE", template, delete, "Clear it: the level above takes effect"),
+    )
+
+
+def _json_or_nothing(value: object) -> Reply:
+    return NOTHING if value is None else json_reply(value)
+
+
+ROUTES: Final = tuple(
+    route for level in _LEVELS for policy in POLICIES for route in _routes(policy, level)
+)
+
+
+# ---- a namespace's description
+
+
+def namespace_policies_in(body: Mapping[str, Any]) -> Stored:
+    """The policies in a namespace's description: Pulsar's ``Policies``, or what `namespace_json` made.
+
+    Ignores null members, and those of policies that we do not have. Refuses what cannot be a value,
+    and what asks for security that we do not have.
+    """
+    given = {key: value for key, value in body.items() if value is not None}
+    _refuse_security(given)
+    found: Stored = {}
+    for policy in POLICIES:
+        if policy.member in given:
+            found |= policy.read_member(given[policy.member])
+    return found
+
+
+def namespace_json(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A namespace's policies as members of Pulsar's ``Policies``."""
+    return {p.member: p.show(stored) for p in POLICIES if p.keys[0] in stored}
+
+
+def _refuse_security(given: Mapping[str, Any]) -> None:
+    """Refuse what protects, since it would not."""
+    grants = given.get("auth_policies")
+    asked = {
+        "encryption_required": given.get("encryption_required") not in {None, False},
+        "auth_policies": isinstance(grants, dict) and any(grants.values()),
+        "subscription_auth_mode": given.get("subscription_auth_mode") not in {None, "None"},
+    }
+    for member, is_asked in asked.items():
+        if is_asked:
+            raise RefusedError(412, f"{member} protects nothing here: this broker does not have it")

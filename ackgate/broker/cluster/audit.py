@@ -1,0 +1,171 @@
+"""The broker's part in keeping every entry's copies: it lets the auditor run, now and then, slowly.
+
+Edge. Of all the brokers on one metadata store one audits at a time: the one that holds the ephemeral
+node ``/ackgate/auditor``. That saves work and nothing else: two at once would do no harm.
+
+Two things are done at intervals of their own. *Check of bookies*: does every ledger's ensemble exist?
+Reads metadata only, as a rule. *Check of everything*: every copy is read and verified. Either mends
+what it finds. When either was done last stands in the metadata store, so that an interval is one of
+all brokers together, and outlives them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import AckGateError, NodeExistsError
+from ackgate.persistence.bookies.settings import audit_settings
+from ackgate.persistence.ledgers.audit_report import AuditTotals
+from ackgate.persistence.ledgers.client import BookieLedgerClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ackgate.broker.cluster.services import BrokerServices
+    from ackgate.persistence.ledgers.audit_report import LedgerAudit
+    from ackgate.persistence.ledgers.auditor import Auditor
+
+log = logging.getLogger(__name__)
+
+AUDITOR_PATH: Final = "/ackgate/auditor"
+AUDITS_PATH: Final = "/ackgate/audits"
+"""Below it, when each check was done last: milliseconds since 1970."""
+
+LOOK_SECONDS: Final = 600.0
+"""How often at least a broker looks whether a check is due."""
+
+
+class BrokerAudit:
+    """Audits of this broker, and what came of them."""
+
+    def __init__(self, parts: BrokerServices) -> None:
+        self._parts = parts
+        self._auditor: Auditor | None = None
+        self._is_waiting = False
+        """Whether a bookie is away that was not given up yet."""
+        self.runs = 0
+        self.last_run_ms = 0
+        self.last = AuditTotals()
+        """Of the last audit that was finished."""
+        self.all = AuditTotals()
+        """Of all since the broker started; of its ledgers only those that were looked at closely."""
+
+    @property
+    def bookies_interval_seconds(self) -> float:
+        """How often to look for lost bookies; sooner while one is waited for."""
+        persistence = self._parts.settings.persistence
+        interval = persistence.auditor_periodic_bookie_check_interval
+        if interval and self._is_waiting:
+            return min(interval, max(persistence.lost_bookie_recovery_delay, 1))
+        return interval
+
+    @property
+    def interval_seconds(self) -> float:
+        """How often to look at everything."""
+        return self._parts.settings.persistence.auditor_periodic_check_interval
+
+    async def check_bookies_if_due(self) -> None:
+        """Unless somebody has done it a short while ago."""
+        if await self._is_due("bookies", self.bookies_interval_seconds):
+            await self.check_bookies()
+
+    async def check_everything_if_due(self) -> None:
+        """Unless somebody has done it a short while ago."""
+        if await self._is_due("copies", self.interval_seconds):
+            await self.check_everything()
+
+    async def _is_due(self, check: str, interval_seconds: float) -> bool:
+        stored = await self._parts.metadata.get(f"{AUDITS_PATH}/{check}")
+        if stored is None or not stored.value.isdigit():
+            return True
+        # A clock that was set back must not put it off for years.
+        age_ms = abs(self._parts.clock_ms() - int(stored.value))
+        return age_ms >= interval_seconds * 1000
+
+    async def check_bookies(self) -> None:
+        """Mend the ledgers of bookies that are lost."""
+        auditor = self._ready()
+        if auditor is not None:
+            async with self._alone() as is_alone:
+                if is_alone:
+                    await self._check_bookies(auditor)
+
+    async def check_everything(self) -> None:
+        """Look at every copy of every entry, and mend what is not there or not good."""
+        auditor = self._ready()
+        if auditor is not None:
+            async with self._alone() as is_alone:
+                if is_alone:
+                    totals = AuditTotals()
+                    async for found in auditor.audit(is_repair=True):
+                        self._note(found, totals)
+                    await self._finish(totals, "copies")
+
+    async def _check_bookies(self, auditor: Auditor) -> None:
+        totals = AuditTotals()
+        self._is_waiting = False
+        async for ledger_id, is_due in auditor.ledgers_of_lost_bookies():
+            if is_due:
+                self._note(await auditor.audit_ledger(ledger_id, is_repair=True), totals)
+            else:
+                self._is_waiting = True
+        await self._finish(totals, "bookies")
+
+    def _ready(self) -> Auditor | None:
+        """The auditor at its present pace; None where ledgers have no bookies."""
+        parts = self._parts
+        if not isinstance(parts.ledger_client, BookieLedgerClient):
+            return None
+        settings = audit_settings(parts.settings.persistence)
+        if self._auditor is None:
+            self._auditor = parts.ledger_client.auditor(
+                settings, password=parts.ledger_options.password
+            )
+        self._auditor.configure(settings)
+        return self._auditor
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[bool]:
+        """Whether nobody else audits, and nobody will as long as this lasts."""
+        metadata = self._parts.metadata
+        try:
+            await metadata.create(AUDITOR_PATH, b"", ephemeral=True)
+        except NodeExistsError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(AckGateError):
+                await metadata.delete(AUDITOR_PATH)
+
+    def _note(self, found: LedgerAudit, totals: AuditTotals) -> None:
+        for sums in (totals, self.all):
+            sums.add(found, is_repair=True)
+        if found.is_whole:
+            return
+        log.warning(
+            "ledger %d: %d copies missing, %d damaged; %d entries copied%s",
+            found.ledger_id,
+            found.missing_copies,
+            found.damaged_copies,
+            found.repaired_entries,
+            "".join(f"; {why}" for why in (*found.stuck, found.error) if why),
+        )
+
+    async def _finish(self, totals: AuditTotals, what: str) -> None:
+        self.runs += 1
+        self.last = totals
+        self.last_run_ms = self._parts.clock_ms()
+        await self._parts.metadata.put(
+            f"{AUDITS_PATH}/{what}", b"%d" % self.last_run_ms, expected_version=None
+        )
+        log.info(
+            "audit of %s: %d ledgers looked at, %d with copies missing or damaged, %d still so",
+            what,
+            totals.ledgers,
+            totals.under_replicated_ledgers,
+            totals.unmended_ledgers,
+        )

@@ -1,0 +1,135 @@
+"""The nodes in which brokers describe themselves, as one broker writes them.
+
+Edge: the metadata store, and nothing that is remembered. A write that was not answered is settled by
+reading; nodes of an earlier run of this broker are removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ackgate.broker.cluster.bundles import NamespaceBundles, local_policies_path
+from ackgate.errors import (
+    ConfigurationError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+)
+from ackgate.persistence.nodes.changes import ATTEMPTS_MAX, count_up, read_or_create
+from ackgate.persistence.nodes.owner_nodes import (
+    broker_path,
+    decode_broker,
+    decode_owner,
+    encode_broker,
+    encode_owner,
+)
+
+if TYPE_CHECKING:
+    from ackgate.broker.cluster.bundles import Bundle
+    from ackgate.persistence.nodes.owner_nodes import BrokerRecord, OwnerRecord
+    from ackgate.persistence.ports import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class OwnerNodeStore:
+    """Nodes of brokers, bundles and their owners."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def announce(self, me: BrokerRecord, *, is_insisting: bool = False) -> None:
+        """Put a broker's node in place.
+
+        Raises `ConfigurationError` when a later start has announced the same address, unless
+        `is_insisting`: then that one has to go.
+        """
+        path, value = broker_path(me.broker_id), encode_broker(me)
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, value, ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                present = decode_broker(found.value, path=path)
+                if present.instance == me.instance:
+                    return
+                if present.run > me.run and not is_insisting:
+                    raise address_taken(present) from None
+                # Most likely an earlier life of ours. If not, it lives, and takes its place back.
+                log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
+                await self.delete(path, found.version)
+            else:
+                return
+        raise MetadataStoreError(f"broker {me.broker_id} cannot be announced: {path} is contended")
+
+    async def bundles(self, wanted: NamespaceBundles) -> NamespaceBundles:
+        """Where a namespace is cut: as `wanted` if that is not decided yet."""
+        path = local_policies_path(wanted.namespace)
+        value = await read_or_create(self._metadata, path, wanted.encode)
+        return NamespaceBundles.decode(wanted.namespace, value)
+
+    async def owner(self, bundle: Bundle) -> OwnerRecord | None:
+        """Who owns a bundle now."""
+        found = await self._metadata.get(bundle.owner_path)
+        return decode_owner(found.value, path=bundle.owner_path) if found else None
+
+    async def next_epoch(self, bundle: Bundle) -> int:
+        """Count one more owner of a bundle."""
+        return await count_up(self._metadata, bundle.epoch_path, first=1)
+
+    async def claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
+        """Put our node in place. Returns the owner: `wanted`, or the broker that was faster."""
+        path = bundle.owner_path
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.create(path, encode_owner(wanted), ephemeral=True)
+            except (NodeExistsError, OutcomeUnknownError):
+                found = await self._metadata.get(path)
+                if found is None:
+                    continue
+                owner = decode_owner(found.value, path=path)
+                if owner == wanted or owner.broker_id != wanted.broker_id:
+                    return owner
+                await self.delete(path, found.version)  # an earlier life's
+            else:
+                return wanted
+        raise MetadataStoreError(f"{path} is contended")
+
+    async def remove(self, bundle: Bundle, me: BrokerRecord) -> OwnerRecord | None:
+        """Take our node away. Returns who owns the bundle now, as far as that is known."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.delete(bundle.owner_path)
+            except OutcomeUnknownError:
+                owner = await self.owner(bundle)
+                if owner is None or owner.instance != me.instance:
+                    return owner  # it was done, and somebody else may own the bundle already
+            except NoSuchNodeError:
+                return None
+            else:
+                return None
+        raise MetadataStoreError(f"{bundle.owner_path}: {ATTEMPTS_MAX} deletions were not answered")
+
+    async def delete(self, path: str, version: int | None) -> None:
+        """Delete a node that may be gone, or somebody else's, already."""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                await self._metadata.delete(path, expected_version=version)
+            except OutcomeUnknownError:
+                continue
+            except (NoSuchNodeError, MetadataConflictError):
+                pass
+            return
+
+
+def address_taken(other: BrokerRecord) -> ConfigurationError:
+    """Why two brokers cannot both be announced."""
+    return ConfigurationError(
+        f"another broker says that it is {other.broker_id}, and lives (run {other.run}): each needs "
+        "an advertisedAddress, or ports, of its own"
+    )

@@ -1,0 +1,581 @@
+"""This broker among others: which bundles it owns, who owns the rest, and how that changes.
+
+Edge. The owner of a bundle is the broker that holds its ephemeral node. That node only keeps brokers from
+getting in each other's way: what a broker that lost a bundle still writes is refused by the topic's
+epoch and by the fences of its ledgers, however late it learns of its loss. ::
+
+    somebody asks for a topic ---> free, and ours by plan ---> acquire: epoch + 1, node ---> owned
+             |                       `-- another's by plan --> sent there, to have it acquired
+             `--------------------> owned by another --------> sent there
+
+    unload, SIGTERM      topics closed (persisted) -> node deleted -> clients told
+    session lost         clients told, topics dropped unwritten -> new session -> announced again
+
+While the session is suspended what is owned is served on, and nothing is acquired.
+
+Two brokers must not announce one address. Who finds its place taken by a *later* start takes it
+back, for it lives; who finds it taken back by an *earlier* one is the second, and ends. What an
+earlier life has left behind takes nothing back, so a broker may be started again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
+from ackgate.broker.cluster.bundles import NamespaceBundles
+from ackgate.broker.cluster.cluster_view import ClusterView
+from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
+from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.errors import (
+    AckGateError,
+    ConfigurationError,
+    MetadataStoreError,
+    OwnershipError,
+)
+from ackgate.persistence.nodes.owner_nodes import BrokerRecord, OwnerRecord, broker_path
+from ackgate.persistence.ports import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+
+    from ackgate.broker.cluster.bundles import Bundle
+    from ackgate.broker.cluster.services import BrokerServices
+    from ackgate.broker.wire.names import NamespaceName, TopicName
+
+log = logging.getLogger(__name__)
+
+LOCATE_SECONDS_MAX: Final = 10.0
+"""How long somebody who asks for a topic waits for its bundle to come to rest."""
+
+WITHDRAW_SECONDS_MAX: Final = 2.0
+"""A broker that stops gives its topics away, even if it cannot say that it stops."""
+
+RELEASES_AT_ONCE_MAX: Final = 8
+"""Bundles that are given away at the same time when the broker stops."""
+
+REJOIN_SECONDS_MIN: Final = 0.1
+REJOIN_SECONDS_MAX: Final = 5.0
+"""Between attempts to begin a new session: doubled each time, and jittered."""
+
+
+class Location(NamedTuple):
+    """Where a topic is served."""
+
+    broker_id: str
+    service_url: str
+    web_url: str
+    is_here: bool
+    is_owner: bool
+    """False: nobody owns the topic yet, and this broker shall."""
+
+
+class TopicsPort(Protocol):
+    """The topics of this broker, as ownership sees them."""
+
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        """Close, with all that is dirty persisted, and return a function that sends the clients away.
+
+        What is returned takes the address of the new owner, or an empty text.
+        """
+
+    def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Release topics that another broker may own already: send clients away, write nothing."""
+
+
+class Ownership:
+    """One broker's bundles. `join` begins, `leave` ends."""
+
+    def __init__(self, parts: BrokerServices, topics: TopicsPort) -> None:
+        self._parts = parts
+        self._metadata = parts.metadata
+        self._topics = topics
+        self._nodes = OwnerNodeStore(parts.metadata)
+        self.view = ClusterView(parts.metadata, on_owner=self._on_owner, on_broker=self._on_broker)
+        self._namespaces: dict[NamespaceName, NamespaceBundles] = {}
+        self._states: dict[Bundle, BundleState] = {}
+        """ACQUIRING, OWNED and RELEASING; for the others see `state`."""
+        self._settled: dict[Bundle, asyncio.Event] = {}
+        self._me: BrokerRecord | None = None
+        self._session = 0
+        """Counts our sessions: what an earlier one began must not end in a later one."""
+        self.acquired = 0
+        """Bundles that became ours so far."""
+        self._is_member = False
+        self._is_leaving = False
+        self._rejoining: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_listening: Callable[[], None] = lambda: None
+        self._on_joined: list[Callable[[], Awaitable[None]]] = []
+        self.displaced: ConfigurationError | None = None
+        """Why this broker can own nothing any more: another one that lives has its address."""
+        self.on_displaced: Callable[[], None] = lambda: None
+        self.ask_to_acquire: Callable[[str, Bundle], Awaitable[bool]] | None = None
+        """Ask the broker at this web address to acquire a bundle; whether it did."""
+
+    # ---------------------------------------------------------------- joining and leaving
+
+    async def join(self, me: BrokerRecord) -> None:
+        """Announce this broker and begin to own.
+
+        Raises what the metadata store raises, and `ConfigurationError` when a broker that started
+        later has the same address.
+        """
+        self._me = me
+        self._stop_listening = self._metadata.on_session_change(self._on_session)
+        await self._announce()
+
+    def on_joined(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Have `listener` run in every new session, before anything is owned in it."""
+        self._on_joined.append(listener)
+
+    async def _announce(self) -> None:
+        session = self._session
+        self._me = replace(self._require_me(), instance=uuid.uuid4().hex)
+        await self._nodes.announce(self._me)
+        await asyncio.gather(self.view.start(), *(listener() for listener in self._on_joined))
+        if session == self._session:
+            self._is_member = True
+
+    async def leave(self) -> None:
+        """Take nothing more, and give away every bundle in good order."""
+        self._is_leaving = True
+        if self._rejoining is not None:
+            self._rejoining.cancel()
+            await asyncio.gather(self._rejoining, return_exceptions=True)
+        if self._me is not None and self._is_member:
+            try:
+                async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
+                    await self._nodes.delete(broker_path(self._me.broker_id), None)
+            except (AckGateError, TimeoutError) as error:
+                log.warning("broker %s is still announced: %r", self._me.broker_id, error)
+            await self._release_all()
+        self._is_member = False
+        self._stop_listening()
+        self.view.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _release_all(self) -> None:
+        gate = asyncio.Semaphore(RELEASES_AT_ONCE_MAX)
+
+        async def release(bundle: Bundle) -> None:
+            async with gate:
+                await self.release(bundle)
+
+        owned = [bundle for bundle, state in self._states.items() if state is BundleState.OWNED]
+        results = await asyncio.gather(*map(release, owned), return_exceptions=True)
+        for bundle, result in zip(owned, results, strict=True):
+            if isinstance(result, BaseException):
+                log.error("bundle %s was not released cleanly: %r", bundle, result)
+
+    # ---------------------------------------------------------------- asking
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this broker has a session in which it may own bundles."""
+        return self._is_member
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this broker is about to stop."""
+        return self._is_leaving
+
+    def state(self, bundle: Bundle) -> BundleState:
+        """What a bundle is to this broker, as far as known."""
+        own = self._states.get(bundle)
+        if own is not None:
+            return own
+        owner = self.view.owners.get(bundle)
+        if owner is None or owner.broker_id == self._require_me().broker_id:
+            return BundleState.FREE  # a node of our own earlier run is ours to take
+        return BundleState.ELSEWHERE
+
+    @property
+    def sessions_lost(self) -> int:
+        """How often everything was lost with the session."""
+        return self._session
+
+    @property
+    def owned(self) -> list[Bundle]:
+        """The bundles that this broker owns."""
+        return [b for b, state in self._states.items() if state is BundleState.OWNED]
+
+    async def bundles(self, namespace: NamespaceName) -> NamespaceBundles:
+        """Where a namespace is cut; decided now if it was not yet.
+
+        Raises `NamespaceNotFoundError`.
+        """
+        known = self._namespaces.get(namespace)
+        if known is not None:
+            return known
+        await self._parts.namespaces.require(namespace)
+        count = self._parts.settings.broker.default_number_of_namespace_bundles
+        return await self.cut(NamespaceBundles.cut(namespace, count))
+
+    async def cut(self, wanted: NamespaceBundles) -> NamespaceBundles:
+        """Cut a namespace so if it is not cut yet. Returns where it is cut from now on."""
+        stored = await self._nodes.bundles(wanted)
+        return self._namespaces.setdefault(wanted.namespace, stored)
+
+    def location_now(self, topic: TopicName) -> Location | None:
+        """Where a topic is served if that is known and at rest, without I/O."""
+        bundles = self._namespaces.get(topic.namespace_name)
+        if bundles is None or not self._is_member:
+            return None
+        bundle = bundles.of(topic)
+        match self.state(bundle):
+            case BundleState.OWNED:
+                return self._here()
+            case BundleState.ELSEWHERE:
+                return _owned_by(self.view.owners[bundle])
+            case _:
+                return None
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Location:
+        """Where a topic is served; acquired here if nobody serves it and it is our turn.
+
+        `is_authoritative`: another broker has decided that it is our turn. Raises
+        `ServiceNotReadyError` when that cannot be said now, `NamespaceNotFoundError`.
+        """
+        try:
+            async with asyncio.timeout(LOCATE_SECONDS_MAX):
+                self._check_member()
+                bundles = await self.bundles(topic.namespace_name)
+                return await self.locate_bundle(
+                    bundles.of(topic), is_authoritative=is_authoritative
+                )
+        except TimeoutError:
+            raise ServiceNotReadyError(f"topic {topic} is changing hands") from None
+        except (MetadataStoreError, OwnershipError) as error:
+            log.warning("topic %s cannot be located: %s", topic, error)
+            raise ServiceNotReadyError(
+                f"topic {topic} cannot be located: {type(error).__name__}"
+            ) from error
+
+    async def locate_bundle(self, bundle: Bundle, *, is_authoritative: bool = False) -> Location:
+        """As `locate`, of a whole bundle, without a bound in time."""
+        is_news = not is_authoritative
+        while True:
+            self._check_member()
+            match self.state(bundle):
+                case BundleState.OWNED:
+                    return self._here()
+                case BundleState.ACQUIRING | BundleState.RELEASING:
+                    await self._settled[bundle].wait()
+                case BundleState.ELSEWHERE:
+                    if is_news:
+                        return _owned_by(self.view.owners[bundle])
+                    await self.look(bundle)  # it was free a moment ago: what we know may be old
+                    is_news = True
+                case BundleState.FREE:
+                    chosen = None if is_authoritative else await self._chosen(bundle)
+                    if chosen is not None:
+                        return chosen
+                    if self.state(bundle) is BundleState.FREE:
+                        await self._acquire(bundle)
+
+    async def require(self, topic: TopicName, *, is_authoritative: bool = False) -> None:
+        """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
+        location = self.location_now(topic)
+        if location is None or (is_authoritative and not location.is_here):
+            location = await self.locate(topic, is_authoritative=is_authoritative)
+        if not location.is_here:
+            raise NotOwnedError(topic, location.web_url, is_owner=location.is_owner)
+
+    def is_served_here(self, topic: TopicName) -> bool:
+        """Whether the topic's bundle is owned, without I/O."""
+        bundles = self._namespaces.get(topic.namespace_name)
+        return bundles is not None and self._states.get(bundles.of(topic)) is BundleState.OWNED
+
+    async def _chosen(self, bundle: Bundle) -> Location | None:
+        """Another broker that shall own a free bundle; None: this one shall."""
+        me = self._require_me()
+        owner = self.view.owners.get(bundle)
+        if owner is not None:
+            return None  # an earlier life of ours had it
+        namespace = await self.bundles(bundle.namespace)
+        counts = self.view.bundles_per_broker()
+        loads = {broker_id: counts[broker_id] for broker_id in self.view.brokers}
+        loads.setdefault(me.broker_id, counts[me.broker_id])
+        loads[me.broker_id] += sum(
+            state is BundleState.ACQUIRING for state in self._states.values()
+        )
+        if self._is_leaving:
+            del loads[me.broker_id]
+        free = [str(each) for each in namespace if self.state(each) is BundleState.FREE]
+        chosen = plan({*free, str(bundle)}, loads).get(str(bundle))
+        if chosen is None:
+            raise ServiceNotReadyError("the broker is stopping, and there is no other")
+        if chosen == me.broker_id:
+            return None
+        broker = self.view.brokers[chosen]
+        return Location(chosen, broker.service_url, broker.web_url, is_here=False, is_owner=False)
+
+    def _here(self) -> Location:
+        me = self._require_me()
+        return Location(me.broker_id, me.service_url, me.web_url, is_here=True, is_owner=True)
+
+    def _require_me(self) -> BrokerRecord:
+        if self._me is None:
+            raise ServiceNotReadyError("the broker is starting")
+        return self._me
+
+    def _check_member(self) -> None:
+        if not self._is_member:
+            raise ServiceNotReadyError("the broker has no session to the metadata store")
+
+    # ---------------------------------------------------------------- acquiring
+
+    async def _acquire(self, bundle: Bundle) -> None:
+        """Become the owner, or learn who is."""
+        if self._is_leaving:
+            raise ServiceNotReadyError("the broker is stopping")
+        session = self._session
+        self._move(bundle, BundleEvent.ACQUIRE)
+        try:
+            epoch = await self._nodes.next_epoch(bundle)
+            me = self._require_me()
+            wanted = OwnerRecord(me.broker_id, me.service_url, me.web_url, me.instance, epoch)
+            owner = await self._nodes.claim(bundle, wanted)
+        except BaseException:
+            if session == self._session:
+                self._move(bundle, BundleEvent.FAILED)
+            raise
+        if session != self._session:
+            if owner == wanted:  # by a call of the new session: nobody waits for it any more
+                await self._nodes.delete(bundle.owner_path, None)
+            raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
+        if owner == wanted:
+            self._move(bundle, BundleEvent.WON)
+            self.acquired += 1
+            log.info("bundle %s is ours, epoch %d", bundle, epoch)
+        else:
+            self._move(bundle, BundleEvent.BEATEN)
+        self.view.put_owner(bundle, owner)
+
+    # ---------------------------------------------------------------- giving away
+
+    async def release(self, bundle: Bundle, destination: BrokerRecord | None = None) -> None:
+        """Give an owned bundle away, to nobody in particular unless a destination is given.
+
+        Returns when its clients know. Does nothing with a bundle that is not owned here.
+        """
+        while self.state(bundle) in {BundleState.ACQUIRING, BundleState.RELEASING}:
+            await self._settled[bundle].wait()
+        if self.state(bundle) is not BundleState.OWNED:
+            return
+        self._move(bundle, BundleEvent.RELEASE)
+        session, service_url = self._session, ""
+        tell: Callable[[str], None] | None = None
+        try:
+            tell = await self._topics.hand_over(self._is_in(bundle))
+            if session == self._session:  # else the node is gone, or another broker's by now
+                await self._remove_node(bundle)
+                service_url = await self._successor(bundle, destination)
+        finally:
+            self._move(bundle, BundleEvent.RELEASED)
+            log.info("bundle %s is given away to %s", bundle, service_url or "nobody yet")
+            if tell is not None:
+                tell(service_url)
+
+    async def _remove_node(self, bundle: Bundle) -> None:
+        """What is not surely gone stays in the view: others still send their clients here."""
+        session = self._session
+        try:
+            owner = await self._nodes.remove(bundle, self._require_me())
+        except OwnershipError:
+            return  # the session is over, and the node with it
+        if session == self._session:
+            self.view.put_owner(bundle, owner)
+
+    async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> str:
+        """Have another broker acquire the bundle. Returns where clients go; empty: not known."""
+        if self.ask_to_acquire is None or not self._is_member:
+            return ""
+        if destination is None:
+            if not self._is_leaving:
+                return ""
+            try:
+                chosen = await self._chosen(bundle)
+            except AckGateError:
+                return ""
+            destination = self.view.brokers.get(chosen.broker_id) if chosen else None
+        if destination is None or destination.broker_id == self._require_me().broker_id:
+            return ""
+        is_done = await self.ask_to_acquire(destination.web_url, bundle)
+        return destination.service_url if is_done else ""
+
+    def _is_in(self, bundle: Bundle) -> Callable[[TopicName], bool]:
+        namespace = self._namespaces[bundle.namespace]
+        return lambda topic: (
+            topic.namespace_name == bundle.namespace and namespace.of(topic) == bundle
+        )
+
+    # ---------------------------------------------------------------- losing
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.LOST and not self._is_leaving and self.displaced is None:
+            log.warning("the session to the metadata store is lost: every topic is released")
+            self._lose_everything()
+            self._rejoining = asyncio.get_running_loop().create_task(self._rejoin(self._rejoining))
+
+    def _lose_everything(self) -> None:
+        """All ownership is over, without a word written."""
+        self._session += 1
+        self._is_member = False
+        self.view.stop()
+        lost = self.owned
+        for bundle in list(self._states):
+            self._move(bundle, BundleEvent.LOST)
+        self._topics.abandon(lambda _: True)
+        for bundle in lost:
+            self._move(bundle, BundleEvent.RELEASED)
+
+    async def _rejoin(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            previous.cancel()
+            await asyncio.gather(previous, return_exceptions=True)
+        session = self._session
+        seconds = REJOIN_SECONDS_MIN
+        while session == self._session and not self._is_leaving:
+            try:
+                await self._metadata.renew()
+                await self._announce()
+            except AckGateError as error:
+                log.warning("not joined again yet: %s", error)
+            else:
+                log.info("joined again")
+                return
+            await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - a jitter
+            seconds = min(seconds * 2, REJOIN_SECONDS_MAX)
+
+    def _on_owner(self, bundle: Bundle, owner: OwnerRecord | None) -> None:
+        """What was read of an owner, perhaps before we became it."""
+        if not self._is_mine(owner) and self._states.get(bundle) is BundleState.OWNED:
+            self._run(self._verify(bundle))
+
+    async def _verify(self, bundle: Bundle) -> None:
+        """Let go of a bundle whose node is not ours any more: somebody has taken it away."""
+        session = self._session
+        while session == self._session and self._states.get(bundle) is BundleState.OWNED:
+            try:
+                owner = await self._nodes.owner(bundle)
+            except MetadataStoreError as error:  # there is no second event
+                log.warning("who owns bundle %s cannot be read yet: %s", bundle, error)
+                await asyncio.sleep(REJOIN_SECONDS_MIN)
+            else:
+                break
+        else:
+            return
+        if owner is not None and self._is_mine(owner):
+            self.view.owners[bundle] = owner
+        elif session == self._session and self._states.get(bundle) is BundleState.OWNED:
+            log.warning("bundle %s was taken away from us", bundle)
+            self._move(bundle, BundleEvent.LOST)
+            self._topics.abandon(self._is_in(bundle))
+            self._move(bundle, BundleEvent.RELEASED)
+
+    def _is_mine(self, owner: OwnerRecord | None) -> bool:
+        return owner is not None and owner.instance == self._require_me().instance
+
+    async def look(self, bundle: Bundle) -> None:
+        """Read who owns a bundle, where what is known may be old."""
+        owner = await self._nodes.owner(bundle)
+        self.view.put_owner(bundle, owner)
+
+    def _on_broker(self, broker: BrokerRecord) -> None:
+        me = self._require_me()
+        if broker.broker_id == me.broker_id and broker.run != me.run:
+            self._contend(me, broker)
+            return
+        for who, other in ((me, broker), (broker, me)):
+            missing = sorted(set(other.bookies) - set(who.bookies))
+            if missing:
+                log.warning(
+                    "broker %s cannot reach the bookies %s of broker %s: topics that have entries "
+                    "there cannot move; all brokers need the same bookieDirectories",
+                    who.broker_id, ", ".join(missing), other.broker_id,
+                )  # fmt: skip
+
+    def _contend(self, me: BrokerRecord, other: BrokerRecord) -> None:
+        """Another broker has announced our address while we live."""
+        if self._is_leaving or self.displaced is not None:
+            return
+        if other.run > me.run:
+            log.error(
+                "this broker goes on, and run %d must end: %s", other.run, address_taken(other)
+            )
+            self._run(self._nodes.announce(me, is_insisting=True))
+            return
+        self.displaced = address_taken(other)
+        log.error("%s", self.displaced)
+        self._lose_everything()
+        self.on_displaced()
+
+    # ---------------------------------------------------------------- inside
+
+    def _move(self, bundle: Bundle, event: BundleEvent) -> None:
+        state = after(self.state(bundle), event, bundle)
+        if state in {BundleState.FREE, BundleState.ELSEWHERE}:
+            self._states.pop(bundle, None)
+        else:
+            self._states[bundle] = state
+        if state in {BundleState.ACQUIRING, BundleState.RELEASING}:
+            self._settled.setdefault(bundle, asyncio.Event())
+        else:
+            settled = self._settled.pop(bundle, None)
+            if settled is not None:
+                settled.set()
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("ownership: %s", error)
+
+
+def _owned_by(owner: OwnerRecord) -> Location:
+    return Location(owner.broker_id, owner.service_url, owner.web_url, is_here=False, is_owner=True)
+
+
+# ---- Which broker shall own a bundle that nobody owns
+#
+# Every broker that sees the same owners comes to the same answer without asking another, for
+# each bundle of a namespace, in whatever order clients ask for them: it lays a *plan* for all of them
+# at once. Bundles are given, in the order of their names, to the broker with the fewest; among
+# equals, to the one with the highest hash of bundle and broker together (rendezvous hashing).
+#
+# What is owned stays where it is: a broker that joins gets what becomes free, and nothing else.
+
+
+def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:
+    """A broker for each bundle; empty when there is no broker.
+
+    `owned_by`: how many bundles each broker that may be chosen owns.
+    """
+    counts = dict(owned_by)
+    chosen: dict[str, str] = {}
+    for bundle in sorted(unowned) if counts else ():
+        least = min(counts.values())
+        broker = max(
+            (broker for broker, count in counts.items() if count == least),
+            key=lambda broker: (_affinity(bundle, broker), broker),
+        )
+        counts[broker] += 1
+        chosen[bundle] = broker
+    return chosen
+
+
+def _affinity(bundle: str, broker: str) -> bytes:
+    return hashlib.blake2b(f"{bundle} {broker}".encode(), digest_size=8).digest()

@@ -1,0 +1,332 @@
+"""Namespace and topic policies: what is set above the broker's configuration.
+
+Edge. The most specific value wins (topic, then namespace, then broker), a stored ``False``
+included. Policies are JSON nodes; unknown keys in a node are kept, so that a later build's policies
+survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ackgate.broker.cluster.node_follower import NodeFollower
+from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.messages.rules import Retention
+from ackgate.persistence.nodes.changes import change_node
+from ackgate.persistence.nodes.paths import (
+    NAMESPACE_POLICIES,
+    TOPIC_POLICIES,
+    namespace_policies_path,
+    topic_policies_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.config.delayed import DelayedSettings
+    from ackgate.persistence.ports import MetadataStore
+
+log = logging.getLogger(__name__)
+
+DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
+"""Ten years. More than that is a mistake, or an attempt at an overflow."""
+
+MULTIPLIER_MAX: Final = 1_000.0
+
+_BACKOFF_FIELDS: Final = {
+    "minDelayMs": "min_delay_ms",
+    "maxDelayMs": "max_delay_ms",
+    "multiplier": "multiplier",
+    "jitter": "jitter",
+}
+"""JSON's names -> ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedeliveryBackoffPolicy:
+    """The policy `redeliveryBackoff`: how long the broker holds back what a consumer gave back.
+
+    A namespace or a topic has one, or none: then what is given back comes again at once, as with
+    Pulsar. The delay grows with the entry's redelivery count, as that of Pulsar's
+    ``MultiplierRedeliveryBackoff`` in its clients::
+
+        {"minDelayMs": 1000, "maxDelayMs": 60000, "multiplier": 2, "jitter": 0.1}
+
+        1st time 1 s, 2nd 2 s, 3rd 4 s ... at most 60 s, each less up to a tenth by chance
+
+    Default: 10 s, 20 s, 40 s, ... 10 min.
+    """
+
+    min_delay_ms: int = 10_000
+    """The first time."""
+
+    max_delay_ms: int = 600_000
+    """At most, however often."""
+
+    multiplier: float = 2.0
+    """From one time to the next; above 1."""
+
+    jitter: float = 0.0
+    """Share of a delay, 0 to 1, that chance may take off it."""
+
+    def __post_init__(self) -> None:
+        """Raises `CallerError` naming the field that cannot be."""
+        _check_delay("minDelayMs", self.min_delay_ms, 0)
+        _check_delay("maxDelayMs", self.max_delay_ms, self.min_delay_ms)
+        if not 1 < _number("multiplier", self.multiplier) <= MULTIPLIER_MAX:
+            raise CallerError(
+                f"redeliveryBackoff: multiplier must be above 1 and at most {MULTIPLIER_MAX:g}, "
+                f"not {self.multiplier!r:.80}"
+            )
+        if not 0 <= _number("jitter", self.jitter) <= 1:
+            raise CallerError(f"redeliveryBackoff: jitter must be 0 to 1, not {self.jitter!r:.80}")
+
+    @classmethod
+    def from_json(cls, value: object) -> RedeliveryBackoffPolicy:
+        """Of the policy's JSON. Raises `CallerError` naming what is wrong with it."""
+        if not isinstance(value, dict):
+            raise CallerError(f"redeliveryBackoff must be an object, not {value!r:.80}")
+        unknown = sorted(map(str, value.keys() - _BACKOFF_FIELDS.keys()))
+        if unknown:
+            raise CallerError(
+                f"redeliveryBackoff: no field {', '.join(unknown)}; there are {', '.join(_BACKOFF_FIELDS)}"
+            )
+        return cls(**{_BACKOFF_FIELDS[name]: field for name, field in value.items()})
+
+    def to_json(self) -> dict[str, int | float]:
+        """The policy's JSON, complete."""
+        return {name: getattr(self, field) for name, field in _BACKOFF_FIELDS.items()}
+
+
+def _check_delay(field: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CallerError(f"redeliveryBackoff: {field} must be a whole number, not {value!r:.80}")
+    if not least <= value <= DELAY_MS_MAX:
+        raise CallerError(
+            f"redeliveryBackoff: {field} must be {least} to {DELAY_MS_MAX} ms, not {value!r:.80}"
+        )
+
+
+def _number(field: str, value: object) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise CallerError(f"redeliveryBackoff: {field} must be a finite number, not {value!r:.80}")
+
+
+PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
+RETENTION_MINUTES: Final = "retentionTimeInMinutes"
+RETENTION_MB: Final = "retentionSizeInMB"
+MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
+DELAYED_DELIVERY: Final = "delayedDelivery"
+REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
+
+
+class JsonPolicy(Protocol):
+    """A policy that is an object."""
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Its JSON, complete."""
+
+
+class PolicyForm(NamedTuple):
+    """What the value of a policy may be."""
+
+    type: type
+    read: Callable[[object], JsonPolicy] | None = None
+    """Of one that is an object: reads its JSON. Raises `CallerError` naming what is wrong with it."""
+
+    def complete(self, value: object) -> dict[str, Any]:
+        """The object's JSON with every field. Raises `CallerError`."""
+        assert self.read is not None
+        return dict(self.read(value).to_json())
+
+
+POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
+    PAUSE_ON_ACK_STATE: PolicyForm(bool),
+    RETENTION_MINUTES: PolicyForm(int),
+    RETENTION_MB: PolicyForm(int),
+    MESSAGE_TTL_SECONDS: PolicyForm(int),
+    DELAYED_DELIVERY: PolicyForm(dict, DelayedDeliveryPolicy.from_json),
+    REDELIVERY_BACKOFF: PolicyForm(dict, RedeliveryBackoffPolicy.from_json),
+}
+"""Every policy that is stored, by its key."""
+
+
+class PolicyStore:
+    """Policies by path, read once and kept; every change goes through here.
+
+    With `follow`, what another broker changes is taken over, too.
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._follower = NodeFollower(
+            metadata, (NAMESPACE_POLICIES, TOPIC_POLICIES), self._read_again
+        )
+        self._known: dict[str, dict[str, Any]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every change of any policy."""
+        self._listeners.append(listener)
+
+    async def load(self, path: str) -> Mapping[str, Any]:
+        """The policies stored at `path`; empty when there are none. Raises `CorruptRecordError`."""
+        if path not in self._known:
+            stored = await self._metadata.get(path)
+            self._known[path] = _decode(path, stored.value) if stored else {}
+        return self._known[path]
+
+    async def follow(self) -> None:
+        """Watch for changes in this session, and read what may have changed before it began."""
+        self._follower.start()
+        await self._read_again(set(self._known))
+
+    def stop(self) -> None:
+        """Stop following."""
+        self._follower.stop()
+
+    async def _read_again(self, paths: set[str]) -> None:
+        is_changed = False
+        for path in paths & self._known.keys():
+            stored = await self._metadata.get(path)
+            try:
+                policies = _decode(path, stored.value) if stored else {}
+            except CorruptRecordError as error:
+                log.error("what was known before still holds: %s", error)  # noqa: TRY400
+                continue
+            is_changed = is_changed or policies != self._known[path]
+            self._known[path] = policies
+        if is_changed:
+            self._tell()
+
+    def known(self, path: str) -> Mapping[str, Any]:
+        """What `load` found at `path`, without I/O."""
+        return self._known.get(path, {})
+
+    async def change(self, path: str, changes: Mapping[str, object]) -> None:
+        """Set policies, or remove them with None; all of them or none."""
+        policies: dict[str, Any] = {}
+
+        def lay_over(value: bytes | None) -> bytes:
+            nonlocal policies
+            policies = _changed(_decode(path, value) if value is not None else {}, changes)
+            return json.dumps(policies).encode()
+
+        await change_node(self._metadata, path, lay_over)
+        self._known[path] = policies
+        self._tell()
+
+    async def create(self, path: str, policies: Mapping[str, object]) -> None:
+        """Make a set of policies, perhaps an empty one. Raises `NodeExistsError`."""
+        value = _changed({}, policies)
+        await self._metadata.create(path, json.dumps(value).encode())
+        self._known[path] = value
+        self._tell()
+
+    async def remove(self, path: str) -> None:
+        """Remove the set of policies with its node. Raises `NoSuchNodeError`."""
+        await self._metadata.delete(path)
+        self._known[path] = {}
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _changed(policies: dict[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    for key, value in changes.items():
+        if value is None:
+            policies.pop(key, None)
+        else:
+            _check(key, value)
+            policies[key] = value
+    return policies
+
+
+def _check(key: str, value: object) -> None:
+    form = POLICY_FORMS[key]
+    if type(value) is not form.type:
+        raise CallerError(f"policy {key} takes a {form.type.__name__}, not {value!r}")
+    if form.read is not None:
+        form.read(value)
+
+
+def namespace_policy_path(namespace: NamespaceName) -> str:
+    """Node of a namespace's policies."""
+    return namespace_policies_path(namespace.tenant, namespace.namespace)
+
+
+def topic_policy_path(topic: TopicName) -> str:
+    """Node of a topic's policies; all partitions of a topic share one."""
+    return topic_policies_path(topic.tenant, topic.namespace, topic.partitioned.local_name)
+
+
+class EffectivePolicies:
+    """What holds for one topic: its own value, else its namespace's, else the broker's."""
+
+    def __init__(self, store: PolicyStore, topic: TopicName) -> None:
+        self._store = store
+        self._paths = (topic_policy_path(topic), namespace_policy_path(topic.namespace_name))
+
+    async def load(self) -> None:
+        await asyncio.gather(*map(self._store.load, self._paths))
+
+    def value(self, key: str, broker_value: Any) -> Any:  # noqa: ANN401 - typed by POLICY_FORMS
+        """The value of the most specific level that has one."""
+        for path in self._paths:
+            policies = self._store.known(path)
+            if key in policies:
+                return policies[key]
+        return broker_value
+
+    def delayed_delivery(self, settings: DelayedSettings) -> DelayedDeliveryPolicy:
+        """Delayed delivery as it holds for the topic."""
+        return DelayedDeliveryPolicy.effective(
+            (
+                DelayedDeliveryPolicy.from_json(policies[DELAYED_DELIVERY])
+                if DELAYED_DELIVERY in policies
+                else None
+                for policies in map(self._store.known, self._paths)
+            ),
+            settings,
+        )
+
+    def redelivery_backoff(self) -> RedeliveryBackoffPolicy | None:
+        """How long entries that were given back are held back; None: not at all."""
+        value = self.value(REDELIVERY_BACKOFF, None)
+        return None if value is None else RedeliveryBackoffPolicy.from_json(value)
+
+    def retention(self, broker_minutes: int, broker_mb: int) -> Retention:
+        """The topic's retention in milliseconds and bytes."""
+        minutes = self.value(RETENTION_MINUTES, broker_minutes)
+        megabytes = self.value(RETENTION_MB, broker_mb)
+        return Retention(
+            minutes * 60_000 if minutes >= 0 else -1,
+            megabytes * 1024 * 1024 if megabytes >= 0 else -1,
+        )
+
+
+def _decode(path: str, value: bytes) -> dict[str, Any]:
+    try:
+        policies = json.loads(value)
+    except ValueError as error:
+        raise CorruptRecordError(f"policies at {path} cannot be read: {error}") from error
+    if not isinstance(policies, dict):
+        raise CorruptRecordError(f"policies at {path} are not a JSON object")
+    for key in POLICY_FORMS.keys() & policies.keys():
+        try:
+            _check(key, policies[key])
+        except CallerError as error:
+            raise CorruptRecordError(f"policies at {path}: {error}") from error
+    return policies

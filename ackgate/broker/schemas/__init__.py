@@ -1,0 +1,1 @@
+"""Schemas of topics: their versions in the metadata store, and which may follow which."""

@@ -1,0 +1,230 @@
+"""The schemas of topics: every version that was ever accepted, in the metadata store.
+
+Edge: owns the nodes below ``/schemas``::
+
+    /schemas/<tenant>/<namespace>/<topic>/<version>     one JSON object each, version 0, 1, 2, ...
+
+A partition has the schemas of its partitioned topic. A version is written once and never changed;
+two that are created at the same time meet at the store's `create`, and the later one looks again. A
+schema that a topic has already keeps its version. Versions travel as 8 bytes, big-endian, as in
+Pulsar; producers put them into the metadata of their messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.schemas.compatibility import (
+    check_compatible,
+    check_definition,
+    check_reader,
+    is_same,
+)
+from ackgate.broker.wire.errors import IncompatibleSchemaError, MetadataFailedError
+from ackgate.broker.wire.wire_types import Schema, SchemaType, StoredSchema
+from ackgate.errors import (
+    CorruptRecordError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+)
+from ackgate.persistence.nodes.paths import node_of_name
+
+if TYPE_CHECKING:
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire.ports import ServedTopic
+    from ackgate.broker.wire.wire_types import ProducerRequest, SubscribeRequest
+    from ackgate.config.broker import BrokerSettings
+    from ackgate.persistence.ports import MetadataStore
+
+SCHEMAS: Final = "/schemas"
+
+DEFINITION_BYTES_MAX: Final = 512 * 1024
+"""A definition is stored in one node, encoded in base64, and the node's guard is about 1 MB."""
+
+CREATE_ATTEMPTS_MAX: Final = 10
+"""Concurrent creations that one creation may lose against."""
+
+_FORMAT: Final = 1
+
+
+class SchemaRegistry:
+    """Versioned schemas by topic."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    # ---- reading
+
+    async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
+        """One version, or the latest. None when there is none."""
+        number: int | None
+        if version is None:
+            numbers = await self._versions(topic)
+            number = numbers[-1] if numbers else None
+        else:
+            number = int.from_bytes(version, "big") if len(version) == 8 else None
+        if number is None:
+            return None
+        schema = await self._read(topic, number)
+        if schema is None:
+            return None
+        # Pulsar calls a schema after its topic, whatever the client called it.
+        base = topic.partitioned
+        name = f"{base.namespace_name}/{base.local_name}"
+        return StoredSchema(replace(schema, name=name), version_bytes(number))
+
+    async def all(self, topic: TopicName) -> list[StoredSchema]:
+        """Every version, oldest first."""
+        found = []
+        for number in await self._versions(topic):
+            schema = await self._read(topic, number)
+            if schema is not None:
+                found.append(StoredSchema(schema, version_bytes(number)))
+        return found
+
+    # ---- what producers and consumers bring
+
+    async def for_producer(
+        self, request: ProducerRequest, settings: BrokerSettings
+    ) -> ProducerRequest:
+        """The request with the version of its schema. Raises `IncompatibleSchemaError`."""
+        version = await self.version_for_producer(request.topic, request.schema, settings)
+        return replace(request, schema_version=version) if version else request
+
+    async def version_for_producer(
+        self, topic: TopicName, schema: Schema | None, settings: BrokerSettings
+    ) -> bytes:
+        """Version of a producer's schema, made if need be; empty for a producer without one."""
+        if schema is not None:
+            return await self.get_or_create(topic, schema, settings)
+        if settings.is_schema_validation_enforced and await self._versions(topic):
+            raise IncompatibleSchemaError(
+                f"{topic} has a schema, and producers without one are not allowed there"
+            )
+        return b""
+
+    async def get_or_create(
+        self, topic: TopicName, schema: Schema, settings: BrokerSettings
+    ) -> bytes:
+        """Version of this schema; a new one if the topic does not have it.
+
+        Raises `IncompatibleSchemaError` by the strategy of the settings.
+        """
+        if len(schema.definition) > DEFINITION_BYTES_MAX:
+            raise IncompatibleSchemaError(
+                f"a schema of {len(schema.definition)} bytes is above the limit of"
+                f" {DEFINITION_BYTES_MAX}"
+            )
+        check_definition(schema)
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            existing = await self.all(topic)
+            for stored in existing:
+                if is_same(stored.schema, schema):
+                    return stored.version
+            if not settings.is_allow_auto_update_schema_enabled:
+                raise IncompatibleSchemaError(
+                    "Schema not found and schema auto updating is disabled."
+                )
+            check_compatible(
+                schema,
+                [stored.schema for stored in existing],
+                settings.schema_compatibility_strategy,
+            )
+            number = int.from_bytes(existing[-1].version, "big") + 1 if existing else 0
+            try:
+                await self._metadata.create(_version_path(topic, number), _encode(schema))
+            except (NodeExistsError, OutcomeUnknownError):
+                continue  # somebody else's, or ours, is found among the existing ones
+            return version_bytes(number)
+        raise MetadataFailedError(f"too many concurrent changes of the schema of {topic}")
+
+    async def check_consumer(
+        self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
+    ) -> None:
+        """Raise `IncompatibleSchemaError` when a consumer cannot read the topic with its schema.
+
+        A topic that nobody uses yet takes the schema of its first consumer.
+        """
+        strategy = settings.schema_compatibility_strategy
+        if request.schema is None:
+            return
+        existing = [stored.schema for stored in await self.all(request.topic)]
+        if not existing and topic.is_idle:
+            await self.get_or_create(request.topic, request.schema, settings)
+            return
+        if strategy == "ALWAYS_COMPATIBLE":
+            return
+        if not existing:
+            raise IncompatibleSchemaError(
+                "Failed to add schema to an active topic with empty(BYTES) schema:"
+                f" new schema type {request.schema.type.name}"
+            )
+        check_definition(request.schema)
+        check_reader(request.schema, existing, strategy)
+
+    async def delete(self, topic: TopicName) -> None:
+        """Forget every version: the topic is being deleted. A topic without one is fine."""
+        paths = [_version_path(topic, number) for number in await self._versions(topic)]
+        for path in [*paths, _topic_path(topic)]:
+            try:
+                await self._metadata.delete(path)
+            except NoSuchNodeError:
+                continue
+
+    # ---- nodes
+
+    async def _versions(self, topic: TopicName) -> list[int]:
+        names = await self._metadata.children(_topic_path(topic))
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    async def _read(self, topic: TopicName, number: int) -> Schema | None:
+        path = _version_path(topic, number)
+        node = await self._metadata.get(path)
+        return None if node is None else _decode(node.value, path)
+
+
+def version_bytes(number: int) -> bytes:
+    """A version as it travels."""
+    return number.to_bytes(8, "big")
+
+
+def _topic_path(topic: TopicName) -> str:
+    base = topic.partitioned
+    names = (base.tenant, base.namespace, base.local_name)
+    return "/".join((SCHEMAS, *map(node_of_name, names)))
+
+
+def _version_path(topic: TopicName, number: int) -> str:
+    return f"{_topic_path(topic)}/{number}"
+
+
+def _encode(schema: Schema) -> bytes:
+    fields = {
+        "format": _FORMAT,
+        "name": schema.name,
+        "type": schema.type.name,
+        "definition": base64.b64encode(schema.definition).decode(),
+        "properties": dict(schema.properties),
+        "created_ms": time.time_ns() // 1_000_000,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _decode(value: bytes, path: str) -> Schema:
+    try:
+        fields = json.loads(value)
+        if fields["format"] != _FORMAT:
+            raise CorruptRecordError(f"{path}: unknown format {fields['format']!r} of a schema")
+        return Schema(
+            name=fields["name"],
+            type=SchemaType[fields["type"]],
+            definition=base64.b64decode(fields["definition"]),
+            properties=fields["properties"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecordError(f"{path}: not a stored schema: {error!r}") from error

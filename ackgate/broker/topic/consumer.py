@@ -1,0 +1,298 @@
+"""The broker's side of one consumer: its client's commands, handed to the subscription.
+
+Acks are the hottest path of the broker. What one received chunk holds is validated and applied in
+one go; only if that fails is every command tried by itself, so that each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+
+from ackgate.broker.wire.errors import ServerError, server_error
+from ackgate.broker.wire.wire_types import ConsumerStatsReply, LastMessageId, mask_of_words
+from ackgate.cursor import Position
+from ackgate.errors import CallerError, CursorClosedError, PositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.wire_types import MessageOut, SubscribeRequest
+    from ackgate.cursor import ManagedCursor
+    from ackgate.dispatcher import ConsumerStatistics
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
+    from ackgate.subscription import Receipt
+    from ackgate.subscription.statistics import ConsumerCounts
+
+_CUMULATIVE: Final = 1  # CommandAck.AckType
+
+
+class ConsumedTopic(Protocol):
+    """The topic of a consumer."""
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+
+    @property
+    def ledger(self) -> ManagedLedger[Entry]: ...
+
+
+class ConsumedSubscription(Protocol):
+    """What a consumer needs of its subscription: `SubscriptionDriver`, which says more of each."""
+
+    @property
+    def topic(self) -> ConsumedTopic: ...
+
+    @property
+    def cursor(self) -> ManagedCursor: ...
+
+    def dispatch_of(self, consumer: Consumer) -> ConsumerStatistics | None:
+        """What the dispatcher knows of a consumer; None: it is not attached."""
+
+    def counts_of(self, consumer: Consumer) -> ConsumerCounts:
+        """What a consumer got, acked and gave back so far."""
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer takes so many more messages."""
+
+    def writable(self, consumer: Consumer) -> None:
+        """The consumer's connection takes bytes again."""
+
+    def ack(
+        self,
+        consumer: Consumer,
+        positions: Sequence[Position],
+        parts: Sequence[tuple[Position, int]],
+        receipt: object,
+    ) -> None:
+        """Individual acks: whole entries, and parts of batches."""
+
+    def ack_cumulative(
+        self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
+    ) -> None:
+        """Everything up to a position."""
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
+    ) -> None:
+        """The consumer wants these again (None: all that it has not acked)."""
+
+    async def seek(self, position: Position, unacked_mask: int | None = None) -> None:
+        """Read from `position` next."""
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Read next what was published at or after this time."""
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """Delete the subscription on behalf of a consumer."""
+
+    def remove_consumer(self, consumer: Consumer) -> None: ...
+
+
+class _Acks(NamedTuple):
+    """Individual acks of some commands: whole entries apart from parts of batches."""
+
+    whole: list[Position]
+    parts: list[tuple[Position, int]]
+    request_ids: list[int]
+
+
+class Consumer:
+    """A consumer that is attached to a subscription."""
+
+    def __init__(
+        self,
+        subscription: ConsumedSubscription,
+        session: SessionPort,
+        request: SubscribeRequest,
+        key: int,
+    ) -> None:
+        self.subscription = subscription
+        self.session = session
+        self.consumer_id = request.consumer_id
+        self.name = request.consumer_name or f"consumer-{key}"
+        self.label = f"{self.name}#{key}"
+        """As the delivery journal calls it: connections of one name have different labels."""
+        self.metadata = request.metadata
+        self.type = request.subscription_type
+        self.connected_since = time.time()
+        self.bytes_out = 0
+        self.is_closed = False
+        self.knows_end = False
+        """Whether REACHED_END_OF_TOPIC was sent."""
+        key_shared = request.key_shared
+        self.hash_ranges = tuple(
+            (start, stop - 1) for start, stop in (key_shared.hash_ranges if key_shared else ())
+        )
+        """(first, last) hash, both included."""
+
+    # ---------------------------------------------------------------- sending
+
+    def send(self, messages: list[MessageOut], size_bytes: int, epoch: int | None) -> None:
+        """Send the client these entries."""
+        self.bytes_out += size_bytes
+        self.session.send_messages(
+            self.consumer_id, self.subscription.topic.partition, messages, epoch
+        )
+
+    def active_changed(self, *, is_active: bool) -> None:
+        """Failover: send the client whether it is the active one."""
+        self.session.send_active_consumer_change(self.consumer_id, is_active=is_active)
+
+    def answer(self, receipt: Receipt[Consumer]) -> None:
+        """Acks that asked for an answer are durable, or are not known to be."""
+        request_ids = cast("list[int]", receipt.token)
+        if receipt.error is None:
+            self.session.send_ack_responses(self.consumer_id, request_ids)
+        else:
+            self._refuse(request_ids, receipt.error)
+
+    def on_writable(self) -> None:
+        """The session's output has drained."""
+        if not self.is_closed:
+            self.subscription.writable(self)
+
+    def flow(self, permits: int) -> None:
+        """The client takes `permits` more messages."""
+        if not self.is_closed:
+            self.subscription.flow(self, permits)
+
+    # ---------------------------------------------------------------- acks
+
+    def acks(self, commands: Sequence[pb.CommandAck]) -> None:
+        """Apply ACK commands in order; those with a request id are answered."""
+        gathered = _Acks([], [], [])
+        gathered_commands: list[pb.CommandAck] = []
+        for command in commands:
+            if command.ack_type == _CUMULATIVE:
+                self._apply_individual(gathered, gathered_commands)
+                gathered, gathered_commands = _Acks([], [], []), []
+                self._apply_cumulative(command)
+            else:
+                try:
+                    _gather(command, gathered)
+                except CallerError as error:
+                    self._refuse(_request_ids(command), error)
+                else:
+                    gathered_commands.append(command)
+        self._apply_individual(gathered, gathered_commands)
+
+    def _apply_individual(self, acks: _Acks, commands: list[pb.CommandAck]) -> None:
+        if not commands:
+            return
+        try:
+            self.subscription.ack(self, acks.whole, acks.parts, acks.request_ids or None)
+        except CallerError as error:
+            if len(commands) == 1:
+                self._refuse(acks.request_ids, error)
+                return
+            for command in commands:
+                alone = _Acks([], [], [])
+                _gather(command, alone)
+                self._apply_individual(alone, [command])
+
+    def _apply_cumulative(self, command: pb.CommandAck) -> None:
+        request_ids = _request_ids(command)
+        try:
+            if len(command.message_id) != 1:
+                raise PositionError(
+                    f"a cumulative ack names one position, not {len(command.message_id)}"
+                )
+            message_id = command.message_id[0]
+            position = Position(message_id.ledgerId, message_id.entryId)
+            mask = mask_of_words(message_id.ack_set) if message_id.ack_set else None
+            self.subscription.ack_cumulative(self, position, mask, request_ids or None)
+        except CallerError as error:
+            self._refuse(request_ids, error)
+
+    def _refuse(self, request_ids: list[int], error: BaseException) -> None:
+        is_wrong = isinstance(error, CallerError) and not isinstance(error, CursorClosedError)
+        code = ServerError.NOT_ALLOWED if is_wrong else server_error(error)
+        for request_id in request_ids:
+            self.session.send_ack_error(self.consumer_id, request_id, code, str(error))
+
+    def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver these again (None: everything this consumer has not acked)."""
+        if not self.is_closed:
+            self.subscription.redeliver(self, positions, epoch)
+
+    # ---------------------------------------------------------------- requests
+
+    async def seek(self, position: Position, unacked_mask: int | None) -> None:
+        """Move the subscription so that `position` is read next."""
+        await self.subscription.seek(position, unacked_mask)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to the first entry published at or after this time."""
+        await self.subscription.seek_to_time(publish_time_ms)
+
+    async def last_message_id(self) -> LastMessageId:
+        """The end of the topic and the mark-delete position of this subscription."""
+        ledger = self.subscription.topic.ledger
+        last = ledger.facts.last_confirmed
+        batch_index = -1
+        if last.entry_id >= 0:
+            metadata = (await ledger.reads.read_one(last)).metadata
+            if metadata.HasField("num_messages_in_batch"):
+                batch_index = metadata.num_messages_in_batch - 1
+        return LastMessageId(last, batch_index, self.subscription.cursor.mark_delete)
+
+    def stats(self) -> ConsumerStatsReply:
+        """Answer to CONSUMER_STATS."""
+        subscription = self.subscription
+        known = subscription.dispatch_of(self)
+        if known is None:
+            raise CallerError(f"consumer {self.name} is closed")
+        return ConsumerStatsReply(
+            consumer_name=self.name,
+            subscription_type=self.type,
+            permits=max(0, known.permits),
+            unacked_messages=known.unacked_messages,
+            is_blocked_on_unacked=known.is_blocked_on_unacked_messages,
+            connected_since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.connected_since)),
+            backlog_messages=subscription.cursor.backlog_entries,
+        )
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription. Raises `ConsumerBusyError`."""
+        await self.subscription.unsubscribe(self, force=force)
+        self.is_closed = True
+
+    async def close(self) -> None:
+        """Detach; what was not acked is offered to others. Twice is fine."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.subscription.remove_consumer(self)
+
+    def disconnect(self, service_url: str = "") -> None:
+        """Detach from the broker's side: the client subscribes again, at this address if given."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.session.close_consumer(self.consumer_id, service_url)
+            self.subscription.remove_consumer(self)
+
+
+def _gather(command: pb.CommandAck, acks: _Acks) -> None:
+    """Add a command's acks. Raises `PositionError`, and has added nothing then."""
+    whole_before, parts_before = len(acks.whole), len(acks.parts)
+    try:
+        for message_id in command.message_id:
+            position = Position(message_id.ledgerId, message_id.entryId)
+            words = message_id.ack_set
+            if words:
+                acks.parts.append((position, mask_of_words(words)))
+            else:
+                acks.whole.append(position)
+    except PositionError:
+        del acks.whole[whole_before:], acks.parts[parts_before:]
+        raise
+    if command.HasField("request_id"):
+        acks.request_ids.append(command.request_id)
+
+
+def _request_ids(command: pb.CommandAck) -> list[int]:
+    return [command.request_id] if command.HasField("request_id") else []

@@ -1,0 +1,340 @@
+"""Producer de-duplication by sequence id (PIP-6).
+
+Per producer name the topic remembers the highest sequence id that was pushed to the ledger and the
+highest that is durable. What was pushed but is not durable yet is neither accepted nor confirmed
+again: its outcome is unknown, and the producer must retry. What a stored entry says of itself is
+judged in the same way live and at load, so a crash changes no verdict.
+
+Several entries may share a sequence id, and one entry may hold many:
+
+* **Chunks** of a message all have its id, which counts as pushed and as durable with the last chunk.
+  Pulsar lets every other chunk pass. Here a chunk that is stored already is recognised by its
+  checksum, since a client fails to join a message that has a chunk twice.
+* **Batches** say one id, and perhaps the highest. The C++ client and those built on it say that of
+  the first message only, batch by key, so that the ids of two batches may interlock, and cut anew
+  after a restart. Others number entries, and their messages have no ids. What Pulsar takes is taken
+  here; what it would drop because of the id that is said is looked into, and of a batch that is
+  partly stored the rest is stored.
+* **Markers** (of transactions and of replication) have ids of their own, which are not looked at.
+
+Ids are signed, as in Java, whatever the wire calls them.
+
+Pure. `TopicDeduplication` keeps it: the map is saved as the long properties of the cursor
+``pulsar.dedup``, whose mark-delete says up to which entry it holds; at load the entries after it
+are replayed.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from operator import lt
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import google_crc32c
+
+from ackgate.broker.wire.batch_payload import repacked, unpack
+from ackgate.persistence.messages.frame import metadata_span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ackgate.broker.wire.batch_payload import Batch
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.cursor import Position
+    from ackgate.persistence.proto.message_pb2 import MessageMetadata as StoredMetadata
+
+CHUNKS_REMEMBERED_MAX: Final = 10_000
+"""Checksums kept of a message that is not complete; a chunk beyond is stored whenever it comes."""
+
+UNFINISHED_MAX: Final = 1_000
+"""Messages of one producer that are not complete; chunks of the oldest are forgotten beyond that."""
+
+GAPPED_MAX: Final = 1_000
+"""Batches of one producer whose gaps are not closed; the oldest are forgotten beyond that."""
+
+_LAST: Final = "\0last"
+"""After a producer's name, which has no control characters: the key of its other number."""
+
+_UNKNOWN_ID: Final = -1
+"""What PRODUCER_SUCCESS says of a producer that is not known."""
+
+
+class Verdict(enum.Enum):
+    """What to do with an entry."""
+
+    NEW = "new"
+    PARTLY = "partly"
+    """It is a batch, and some of its messages are durable already: store the others."""
+    DUPLICATE = "duplicate"
+    """It is durable already: confirm it without storing it."""
+    UNKNOWN = "unknown"
+    """It is on its way: its outcome is not known yet."""
+
+
+MessageKey: TypeAlias = "tuple[int, str, int, int]"
+"""A chunked message of a producer: sequence id, uuid, number of chunks, bytes in all."""
+
+
+class Chunk(NamedTuple):
+    """A chunk that is not the last of its message."""
+
+    message: MessageKey
+    chunk_id: int
+    checksum: int
+
+
+class SequenceIds(NamedTuple):
+    """The sequence ids of an entry."""
+
+    first: int
+    whole: int
+    """When the entry is stored, all messages of its producer up to this id are: entries come in the
+    order of their first ids, and this one has no gap up to here."""
+    last: int
+    chunk: Chunk | None = None
+    gapped: int | None = None
+    """Of a batch whose ids have gaps: a checksum of them."""
+
+
+class _Mark(NamedTuple):
+    """How far a producer has come: the greatest that its entries had of these."""
+
+    whole: int
+    last: int
+
+    def raised(self, ids: SequenceIds) -> _Mark:
+        return _Mark(max(self.whole, ids.whole), max(self.last, ids.last))
+
+
+def sequence_ids(
+    sequence_id: int,
+    highest_sequence_id: int,
+    entry: bytes,
+    metadata: pb.MessageMetadata | StoredMetadata,
+) -> SequenceIds | None:
+    """The ids of an entry that says these two; None for one that has none (a marker)."""
+    if metadata.HasField("marker_type"):
+        return None
+    first = _signed(sequence_id)
+    highest = max(first, _signed(highest_sequence_id)) if highest_sequence_id else first
+    chunk_count = metadata.num_chunks_from_msg
+    if 0 <= metadata.chunk_id < chunk_count - 1:
+        message = (first, metadata.uuid, chunk_count, metadata.total_chunk_msg_size)
+        checksum = google_crc32c.value(entry[metadata_span(entry)[1] :])
+        return SequenceIds(first, first, first, Chunk(message, metadata.chunk_id, checksum))
+    if metadata.num_messages_in_batch > 1 and highest == first:
+        ids = _ids_of_batch(unpack(entry, metadata), first)
+        if ids[-1] - first == len(ids) - 1:
+            return SequenceIds(first, ids[-1], ids[-1])
+        checksum = google_crc32c.value(array("q", ids).tobytes())
+        return SequenceIds(first, first, ids[-1], gapped=checksum)
+    return SequenceIds(first, highest, highest)
+
+
+def _ids_of_batch(batch: Batch | None, first: int) -> list[int]:
+    """The ids of its messages, if they are what its producer goes by: ascending from the said one."""
+    if batch is None or batch.sequence_ids is None or _signed(batch.sequence_ids[0]) != first:
+        return [first]
+    ids = batch.sequence_ids
+    if max(ids) >= 2**63:
+        ids = list(map(_signed, ids))
+    return ids if all(map(lt, ids, ids[1:])) else [first]
+
+
+class _Unfinished:
+    """A message whose last chunk is not durable yet."""
+
+    __slots__ = ("checksums", "durable_count", "first_position")
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.checksums = [chunk.checksum]
+        self.durable_count = 0
+        self.first_position: Position | None = None
+        """Of its first chunk, once that is durable."""
+
+
+_NOTHING: Final = _Mark(-(2**63) - 1, -(2**63) - 1)
+
+
+class Deduplication:
+    """Highest sequence ids of one topic's producers."""
+
+    def __init__(self, saved: Mapping[str, int], producers_max: int) -> None:
+        """`saved`: what `saved` was."""
+        self._producers_max = producers_max
+        self._durable: dict[str, _Mark] = {
+            name: _Mark(whole, saved.get(name + _LAST, whole))
+            for name, whole in saved.items()
+            if not name.endswith(_LAST)
+        }
+        """Least recently confirmed first."""
+        self._pushed = dict(self._durable)
+        self._unfinished: dict[str, dict[MessageKey, _Unfinished]] = {}
+        """By producer name."""
+        self._gapped: dict[str, dict[tuple[int, int, int], Position]] = {}
+        """Durable batches with gaps, by producer name, then by first and last id and checksum. What
+        lies in the gaps is in other batches; once they are durable too, this one is known by that."""
+
+    def saved(self) -> dict[str, int]:
+        """What is known of durable ids, as a map of numbers."""
+        marks = {name: mark.whole for name, mark in self._durable.items()}
+        for name, mark in self._durable.items():
+            if mark.last != mark.whole:
+                marks[name + _LAST] = mark.last
+        return marks
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """What PRODUCER_SUCCESS answers: -1 when the producer is not known."""
+        mark = self._durable.get(producer_name)
+        return _UNKNOWN_ID if mark is None else mark.last
+
+    def needed_positions(self) -> Iterable[Position]:
+        """Entries that have to be replayed to know what `saved` does not say."""
+        chunks = [
+            message.first_position
+            for messages in self._unfinished.values()
+            for message in messages.values()
+            if message.first_position is not None
+        ]
+        return chunks + [at for batches in self._gapped.values() for at in batches.values()]
+
+    # ---------------------------------------------------------------- judging
+
+    def check(self, producer_name: str, ids: SequenceIds) -> Verdict:
+        """Judge an entry, and remember it when it is to be stored."""
+        pushed = self._pushed.get(producer_name, _NOTHING)
+        if ids.first > pushed.whole:
+            if ids.chunk is not None:
+                return self._check_chunk(producer_name, ids.chunk)
+            self._pushed[producer_name] = pushed.raised(ids)
+            return Verdict.NEW
+        durable = self._durable.get(producer_name, _NOTHING)
+        if ids.first > durable.whole:
+            return Verdict.UNKNOWN
+        if ids.last <= durable.whole or self._is_known(producer_name, ids):
+            return Verdict.DUPLICATE
+        if pushed != durable:
+            return Verdict.UNKNOWN
+        self._pushed[producer_name] = pushed.raised(ids)
+        return Verdict.PARTLY
+
+    def _is_known(self, producer_name: str, ids: SequenceIds) -> bool:
+        """Whether it is a batch with gaps that is durable."""
+        key = None if ids.gapped is None else (ids.first, ids.last, ids.gapped)
+        return key is not None and key in self._gapped.get(producer_name, ())
+
+    def _check_chunk(self, producer_name: str, chunk: Chunk) -> Verdict:
+        messages = self._unfinished.setdefault(producer_name, {})
+        known = messages.get(chunk.message)
+        if known is not None:
+            checksums = known.checksums
+            if chunk.chunk_id < len(checksums) and checksums[chunk.chunk_id] == chunk.checksum:
+                is_durable = chunk.chunk_id < known.durable_count
+                return Verdict.DUPLICATE if is_durable else Verdict.UNKNOWN
+            if chunk.chunk_id == len(checksums) < CHUNKS_REMEMBERED_MAX:
+                checksums.append(chunk.checksum)
+                return Verdict.NEW
+            del messages[chunk.message]
+        if chunk.chunk_id == 0:
+            messages[chunk.message] = _Unfinished(chunk)
+            if len(messages) > UNFINISHED_MAX:
+                del messages[next(iter(messages))]
+            if len(self._unfinished) > self._producers_max:
+                del self._unfinished[next(iter(self._unfinished))]
+        elif not messages:
+            del self._unfinished[producer_name]
+        return Verdict.NEW
+
+    def without_durable(
+        self,
+        producer_name: str,
+        ids: SequenceIds,
+        entry: bytes,
+        metadata: pb.MessageMetadata | StoredMetadata,
+    ) -> tuple[bytes, int] | None:
+        """What is not durable of a batch that is partly so: an entry, and its number of messages.
+
+        None when all of it is to be stored: it cannot be looked into, or has gaps, which what is left
+        of it would hide.
+        """
+        batch = unpack(entry, metadata) if ids.whole == ids.last else None
+        if batch is None or batch.sequence_ids is None:
+            return None
+        whole = self._durable.get(producer_name, _NOTHING).whole
+        wanted = [at for at, number in enumerate(batch.sequence_ids) if _signed(number) > whole]
+        return (repacked(batch, wanted), len(wanted)) if wanted else None
+
+    # ---------------------------------------------------------------- what became of it
+
+    def confirmed(self, producer_name: str, ids: SequenceIds, position: Position) -> None:
+        """An entry became durable."""
+        messages = self._unfinished.get(producer_name)
+        if ids.chunk is None:
+            if messages is not None:
+                self._keep(producer_name, {m: u for m, u in messages.items() if m[0] > ids.last})
+            self._remember(producer_name, ids)
+            self._close_gaps(producer_name, ids, position)
+        elif messages is not None and ids.chunk.message in messages:
+            unfinished = messages[ids.chunk.message]
+            unfinished.durable_count = max(unfinished.durable_count, ids.chunk.chunk_id + 1)
+            unfinished.first_position = unfinished.first_position or position
+
+    def _keep(self, producer_name: str, messages: dict[MessageKey, _Unfinished]) -> None:
+        if messages:
+            self._unfinished[producer_name] = messages
+        else:
+            del self._unfinished[producer_name]
+
+    def _remember(self, producer_name: str, ids: SequenceIds) -> None:
+        self._durable[producer_name] = self._durable.pop(producer_name, _NOTHING).raised(ids)
+        while len(self._durable) > self._producers_max:
+            forgotten = next(iter(self._durable))
+            del self._durable[forgotten]
+            self._pushed.pop(forgotten, None)
+            self._gapped.pop(forgotten, None)
+
+    def _close_gaps(self, producer_name: str, ids: SequenceIds, position: Position) -> None:
+        batches = self._gapped.get(producer_name)
+        if ids.gapped is None and batches is None:
+            return
+        whole = self._durable[producer_name].whole
+        batches = {key: at for key, at in (batches or {}).items() if key[1] > whole}
+        if ids.gapped is not None and ids.last > whole:
+            batches[ids.first, ids.last, ids.gapped] = position
+            if len(batches) > GAPPED_MAX:
+                del batches[next(iter(batches))]
+        if batches:
+            self._gapped[producer_name] = batches
+        else:
+            self._gapped.pop(producer_name, None)
+
+    def failed(self, producer_name: str) -> None:
+        """An add failed: what was pushed beyond the durable ids may be sent again."""
+        self._pushed[producer_name] = self._durable.get(producer_name, _NOTHING)
+        messages = self._unfinished.get(producer_name)
+        if messages is not None:
+            for unfinished in messages.values():
+                del unfinished.checksums[unfinished.durable_count :]
+            self._keep(producer_name, {m: u for m, u in messages.items() if u.checksums})
+
+    def replay(self, entry: Entry) -> None:
+        """Learn from a stored entry at load."""
+        metadata = entry.metadata
+        ids = sequence_ids(
+            metadata.sequence_id, metadata.highest_sequence_id, entry.payload, metadata
+        )
+        if ids is None:
+            return
+        name = metadata.producer_name
+        if ids.chunk is not None:
+            if ids.last <= self._durable.get(name, _NOTHING).whole:
+                return
+            self._check_chunk(name, ids.chunk)
+        self.confirmed(name, ids, entry.position)
+        self._pushed[name] = self._durable.get(name, _NOTHING)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number

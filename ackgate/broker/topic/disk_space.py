@@ -1,0 +1,171 @@
+"""Whether there is room for messages on this broker's disks.
+
+Edge: looks every second, in a thread. While a disk that every message needs is nearly full, messages
+are refused; reading, acknowledging, expiring and deleting go on in what is free and in the reserve
+(`persistence/system/disk_reserve.py`), and so the disk can be consumed free. When it is, messages are taken
+again, and what a start had to leave undone for want of room is made up for.
+
+The metadata store and the bookies below the data directory share its reserve; a bookie on a file system
+of its own has its own. A disk that does not answer is a bookie's business, not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import AckGateError, DiskFullError
+from ackgate.persistence.system.disk_reserve import DiskReserve, OsSpace
+from ackgate.persistence.system.io_lane import ThreadLane
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from ackgate.persistence.system.disk_reserve import SpaceFiles
+    from ackgate.persistence.system.io_lane import IoLane
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+"""How often to look."""
+
+LOOK_SHARE: Final = 8
+"""And whenever as many bytes of messages have come as this part of the reserve: what is written until a
+look is through, in journals and files, shall fit into what is free then."""
+
+
+class DiskSpace:
+    """The room on all file systems that a broker writes. `make_room` comes before anything is written."""
+
+    def __init__(
+        self,
+        data_directory: Path,
+        bookies: Sequence[Path] = (),
+        *,
+        bookies_needed: int = 0,
+        reserve_bytes: int,
+        files: SpaceFiles | None = None,
+        lane: Callable[[str], IoLane] = ThreadLane,
+    ) -> None:
+        """`bookies_needed`: as many of them must have room for a message to be taken."""
+        self._data_directory = data_directory
+        self._bookies = tuple(bookies)
+        self._bookies_needed = bookies_needed
+        self._reserve_bytes = reserve_bytes
+        self._files = files or OsSpace()
+        self._reserves: dict[int, DiskReserve] = {}
+        self._device_of: dict[Path, int] = {}
+        self._lane = lane("disk-space")
+        self._looking: asyncio.Task[None] | None = None
+        self.refusal: DiskFullError | None = None
+        """Why no message is taken; None: there is room."""
+        self._unseen_bytes = 0
+        self.mend: Callable[[], Iterable[Awaitable[object]]] = tuple
+        """What frees room, or makes use of it; begun after each look that finds little, and when there
+        is room again."""
+
+    @classmethod
+    def unwatched(cls) -> DiskSpace:
+        """There is always room: for those who keep nothing on a disk."""
+        return cls(Path(), reserve_bytes=0)
+
+    async def make_room(self, *, is_starting: bool) -> None:
+        """For a start, or for a stop, if it must be; from now on `refusal` tells."""
+        if not is_starting:
+            await self._look(
+                is_starting=False
+            )  # the next one cuts the reserve, if this finds little
+        await self._look(is_starting=is_starting)
+
+    def refusal_of(self, message_bytes: int) -> DiskFullError | None:
+        """Why these may not be written; None: they may, and will be."""
+        if self.refusal is None and self._reserve_bytes:
+            self._unseen_bytes += message_bytes
+            if self._unseen_bytes >= self._reserve_bytes // LOOK_SHARE:
+                self._begin_look()
+        return self.refusal
+
+    async def look(self) -> None:
+        """Look again. Does nothing while the last look is not through: its disk does not answer."""
+        await asyncio.wait([self._begin_look()], timeout=LOOK_SECONDS)
+
+    def _begin_look(self) -> asyncio.Task[None]:
+        if self._looking is None:
+            self._unseen_bytes = 0
+            self._looking = asyncio.get_running_loop().create_task(self._look_and_mend())
+            self._looking.add_done_callback(self._looked)
+        return self._looking
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("disk space: %r", error)
+
+    async def _look_and_mend(self) -> None:
+        was_low = self.refusal is not None
+        await self._look(is_starting=False)
+        if was_low or self.refusal is not None:
+            for work in self.mend():
+                with contextlib.suppress(AckGateError):  # the one concerned has logged it
+                    await work
+
+    async def _look(self, *, is_starting: bool) -> None:
+        if not self._reserve_bytes:
+            return
+        await self._lane.run(lambda: self._look_at_all(is_starting=is_starting))
+        self._decide()
+
+    def _look_at_all(self, *, is_starting: bool) -> None:
+        for directory in (self._data_directory, *self._bookies):
+            try:
+                device = self._files.device(directory)
+            except OSError:
+                continue  # not made yet, or gone
+            self._device_of[directory] = device
+            if device not in self._reserves:
+                self._reserves[device] = DiskReserve(directory, self._reserve_bytes, self._files)
+        for reserve in self._reserves.values():
+            try:
+                reserve.look(is_starting=is_starting)
+            except OSError as error:
+                log.warning("the reserve of %s: %s", reserve.directory, error)
+
+    def _decide(self) -> None:
+        low = {device for device, reserve in self._reserves.items() if reserve.is_low}
+        root = self._device_of.get(self._data_directory)
+        roomy = sum(self._device_of.get(path) not in low for path in self._bookies)
+        is_low = root in low or roomy < self._bookies_needed
+        if is_low == (self.refusal is not None):
+            return
+        if is_low:
+            narrow = [self._reserves[device] for device in sorted(low)]
+            self.refusal = DiskFullError(
+                "the disk is full: no messages are taken until there is room again ("
+                + "; ".join(
+                    f"{each.directory}: {each.free_bytes >> 10} KiB free,"
+                    f" {3 * each.wanted_bytes >> 10} wanted"
+                    for each in narrow
+                )
+                + ")"
+            )
+            log.error("%s", self.refusal)
+        else:
+            self.refusal = None
+            log.warning("there is room on the disk again: messages are taken")
+
+    @property
+    def free_bytes(self) -> int | None:
+        """On the file system that has the least, when last looked; None: not looked at."""
+        return min((reserve.free_bytes for reserve in self._reserves.values()), default=None)
+
+    async def close(self) -> None:
+        """Look no more. A disk that does not answer is left alone."""
+        looking = self._looking
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking], timeout=LOOK_SECONDS)
+        if self._looking is None:
+            self._lane.close()

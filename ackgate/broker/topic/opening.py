@@ -1,0 +1,194 @@
+"""How a topic comes by its subscriptions: those that are stored, new ones, and readers'.
+
+Edge: the metadata store, by way of `Topic.open_store`. Who asks for a subscription that is being
+opened waits for it; nobody opens one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ackgate.broker.topic.subscription import SubscribedTopic, SubscriptionDriver
+from ackgate.broker.wire.errors import NotAllowedError, SubscriptionNotFoundError
+from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.cursor import EARLIEST, LATEST, Position
+from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
+from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire.wire_types import SubscribeRequest
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.cursors.store import CursorStore
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
+
+OPENS_AT_ONCE_MAX: Final = 100
+"""Subscriptions of one topic that are opened at the same time."""
+
+
+class OpeningTopic(SubscribedTopic, Protocol):
+    """The topic whose subscriptions are opened."""
+
+    @property
+    def subscriptions(self) -> dict[str, SubscriptionDriver]:
+        """Those that are loaded, by name."""
+
+    def check_open(self) -> None:
+        """Raises `ServiceNotReadyError` while the topic is on its way out."""
+
+    async def open_store(
+        self,
+        name: str,
+        *,
+        create_at: Position | None,
+        properties: Mapping[str, str] | None = None,
+        settings: PersistenceSettings | None = None,
+    ) -> CursorStore:
+        """The store of a cursor."""
+
+
+class SubscriptionOpening:
+    """Of one topic. What was opened stands in its `subscriptions`."""
+
+    def __init__(self, topic: OpeningTopic) -> None:
+        self._topic = topic
+        self._under_way: dict[str, asyncio.Future[SubscriptionDriver]] = {}
+
+    async def stored(self, names: Sequence[str]) -> None:
+        """Open these, many at the same time. Raises what storage raises; some may be open then."""
+        for start in range(0, len(names), OPENS_AT_ONCE_MAX):
+            await self._stored(names[start : start + OPENS_AT_ONCE_MAX])
+
+    async def _stored(self, names: Sequence[str]) -> None:
+        topic = self._topic
+        opened = await asyncio.gather(
+            *(topic.open_store(name, create_at=None) for name in names), return_exceptions=True
+        )
+        failure: BaseException | None = None
+        for name, store in zip(names, opened, strict=True):
+            if isinstance(store, BaseException):
+                failure = failure or store
+            else:
+                topic.subscriptions[name] = SubscriptionDriver(topic, name, store.cursor, store)
+        if failure is not None:
+            raise failure
+
+    async def durable(
+        self,
+        name: str,
+        initial: InitialPosition | Position,
+        *,
+        properties: Mapping[str, str] | None = None,
+        by_client: bool = True,
+    ) -> SubscriptionDriver:
+        """The durable subscription of this name, created if it does not exist.
+
+        `by_client` False: an administrator asked, whom `allowAutoSubscriptionCreation` does not
+        bind. Raises `ConsumerBusyError` for a reader's, `NotAllowedError`,
+        `SubscriptionNotFoundError`, and what storage raises.
+        """
+        present = self._topic.subscriptions.get(name)
+        if present is not None:
+            if not present.is_durable:
+                raise ConsumerBusyError(f"subscription {name} is that of a reader")
+            return present
+        opening = self._under_way.get(name)
+        if opening is not None:
+            return await asyncio.shield(opening)
+        self._check_new(name, by_client=by_client)
+        create_at = self._initial_mark_delete(initial)
+        self._under_way[name] = opening = asyncio.ensure_future(
+            self._created(name, create_at=create_at, properties=properties)
+        )
+        try:
+            return await asyncio.shield(opening)
+        finally:
+            if opening.done():
+                self._under_way.pop(name, None)
+            else:
+                opening.add_done_callback(lambda _: self._under_way.pop(name, None))
+
+    def _check_new(self, name: str, *, by_client: bool) -> None:
+        topic, broker = self._topic, self._topic.parts.settings.broker
+        if name in HIDDEN_CURSORS:
+            raise NotAllowedError(f"subscription name {name} is reserved")
+        most = broker.max_subscriptions_per_topic
+        if most and len(topic.subscriptions) >= most:
+            raise NotAllowedError(f"topic {topic.name} has {most} subscriptions, the most allowed")
+        if by_client and not broker.allow_auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                f"subscription {name} does not exist on {topic.name} and may not be created"
+            )
+
+    def _initial_mark_delete(self, initial: InitialPosition | Position) -> Position:
+        facts = self._topic.ledger.facts
+        if initial is InitialPosition.LATEST or initial == LATEST:
+            return facts.last_confirmed
+        if initial is InitialPosition.EARLIEST:
+            return facts.first_position
+        if not isinstance(initial, Position):
+            raise CallerError(f"not an initial position: {initial!r}")
+        return max(facts.first_position, min(facts.previous(initial), facts.last_confirmed))
+
+    async def _created(
+        self, name: str, *, create_at: Position, properties: Mapping[str, str] | None
+    ) -> SubscriptionDriver:
+        topic = self._topic
+        store = await topic.open_store(name, create_at=create_at, properties=properties)
+        if topic.is_closing:  # whoever closed the topic did not know of this one
+            store.abandon(OwnershipError(f"topic {topic.name} was closed meanwhile"))
+            topic.check_open()
+        subscription = SubscriptionDriver(topic, name, store.cursor, store)
+        topic.subscriptions[name] = subscription
+        return subscription
+
+    async def of_reader(self, request: SubscribeRequest) -> SubscriptionDriver:
+        """A reader's, of which nothing is kept. Raises `ConsumerBusyError` for a durable one's name."""
+        topic, name = self._topic, request.subscription
+        present = topic.subscriptions.get(name)
+        if present is not None:
+            if present.is_durable:
+                raise ConsumerBusyError(f"subscription {name} is durable")
+            return present
+        first_read = await first_read_position(topic.ledger, request)
+        if (raced := topic.subscriptions.get(name)) is not None:
+            return raced
+        subscription = SubscriptionDriver.for_reader(topic, name, first_read)
+        topic.subscriptions[name] = subscription
+        return subscription
+
+    def check_consumer_limits(self, request: SubscribeRequest) -> None:
+        """Whether the consumer may be added. Raises `NotAllowedError`, `ConsumerBusyError`."""
+        topic, broker = self._topic, self._topic.parts.settings.broker
+        wanted = request.subscription_type.spelling
+        if wanted not in broker.subscription_types_enabled:
+            raise NotAllowedError(f"subscriptions of type {wanted} are not enabled")
+        consumers = sum(len(s.consumers) for s in topic.subscriptions.values())
+        if broker.max_consumers_per_topic and consumers >= broker.max_consumers_per_topic:
+            raise ConsumerBusyError(
+                f"topic {topic.name} has {consumers} consumers, the most allowed"
+            )
+        present = topic.subscriptions.get(request.subscription)
+        most = broker.max_consumers_per_subscription
+        if present is not None and most and len(present.consumers) >= most:
+            raise ConsumerBusyError(
+                f"subscription {present.name} has {most} consumers, the most allowed"
+            )
+
+
+# ---- Where a subscription begins to read
+
+
+async def first_read_position(ledger: ManagedLedger[Entry], request: SubscribeRequest) -> Position:
+    """What a reader wants first: its start position, a time ago, or an end of the topic."""
+    if request.start_rollback_seconds > 0:
+        publish_time_ms = int((time.time() - request.start_rollback_seconds) * 1000)
+        return await ledger.reads.first_published_at(publish_time_ms)
+    start = request.start_position
+    if start is None:
+        start = EARLIEST if request.initial_position is InitialPosition.EARLIEST else LATEST
+    return ledger.facts.readable_at(start)

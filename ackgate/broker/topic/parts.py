@@ -1,0 +1,80 @@
+"""What all topics of one broker share, in one place, so that nothing is global."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ackgate.broker.cluster.audit import BrokerAudit
+from ackgate.broker.cluster.lease import Lease
+from ackgate.broker.cluster.namespaces import Namespaces
+from ackgate.broker.journal.writer import JournalPace
+from ackgate.broker.topic.disk_space import DiskSpace
+from ackgate.broker.topic.waits import Waits
+from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
+from ackgate.embedded.bucket_storage import StorageLanes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackgate.broker.cluster.policies import PolicyStore
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.config.settings import Settings
+    from ackgate.errors import OwnershipError
+    from ackgate.persistence.messages.cache import EntryCache
+    from ackgate.persistence.ports import LedgerClient, LedgerOptions, MetadataStore
+
+
+class OwnedTopic(Protocol):
+    """A loaded topic, as far as letting go of it goes."""
+
+    @property
+    def name(self) -> TopicName: ...
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more."""
+
+
+@dataclass(slots=True)
+class BrokerParts:
+    """The broker's parts as its topics see them.
+
+    `settings` is replaced when a dynamic key changes.
+    """
+
+    settings: Settings
+    clock_ms: Callable[[], int]
+    ledger_client: LedgerClient
+    metadata: MetadataStore
+    ledger_options: LedgerOptions
+    cache: EntryCache[Entry]
+    policies: PolicyStore
+    producer_name_prefix: str
+    """Unique for this run of the broker."""
+    forget_topic: Callable[[OwnedTopic], None]
+    """Let go of a topic that somebody else owns now."""
+    disk_space: DiskSpace = field(default_factory=DiskSpace.unwatched)
+    """Whether there is room for messages."""
+    namespaces: Namespaces = field(init=False)
+    lease: Lease = field(init=False)
+    audit: BrokerAudit = field(init=False)
+    publish_buffer: PublishBuffer = field(init=False)
+    delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
+    waits: Waits = field(default_factory=Waits, init=False)
+    clock_us: Callable[[], int] = field(init=False)
+    """For the delivery journal; as exact as `clock_ms` unless whoever makes the parts knows better."""
+    journal_pace: JournalPace = field(default_factory=JournalPace, init=False)
+    _producer_names: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.namespaces = Namespaces(self.metadata)
+        self.publish_buffer = PublishBuffer(publish_buffer_bytes(self.settings.broker))
+        self.audit = BrokerAudit(self)
+        self.lease = Lease(self.metadata)
+        self.clock_us = lambda: self.clock_ms() * 1_000
+
+    def next_producer_name(self) -> str:
+        """A name for a producer that brought none."""
+        self._producer_names += 1
+        return f"{self.producer_name_prefix}-{self._producer_names}"

@@ -1,0 +1,155 @@
+"""Who may publish to a topic: names, and the four access modes (PIP-68).
+
+Edge only through the topic epoch, which is stored before a producer gets exclusive access, so that
+a former holder that comes back with an older epoch is refused.
+
+=======================  ============================================================
+mode                     when others are connected
+=======================  ============================================================
+Shared                   refused while one holds or waits for exclusive access
+Exclusive                refused
+WaitForExclusive         waits for its turn
+ExclusiveWithFencing     the others are thrown out, those that wait included
+=======================  ============================================================
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError, ServiceNotReadyError
+from ackgate.broker.wire.wire_types import AccessMode
+from ackgate.errors import AckGateError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from ackgate.broker.topic.producer import Producer
+
+WAITING_MAX: Final = 1000
+"""Producers of one topic that may wait for exclusive access."""
+
+
+class TopicProducers:
+    """The producers of one topic."""
+
+    def __init__(
+        self, topic_name: str, epoch: int | None, store_epoch: Callable[[int], Awaitable[None]]
+    ) -> None:
+        self._topic_name = topic_name
+        self._epoch = epoch
+        self._store_epoch = store_epoch
+        self._by_name: dict[str, Producer] = {}
+        self._holder: Producer | None = None
+        self._waiting: deque[Producer] = deque()
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for exclusive access."""
+        return len(self._waiting)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    async def add(self, producer: Producer) -> None:
+        """Admit a producer, or let it wait (`is_ready` False).
+
+        Raises `ProducerBusyError` (name taken, exclusive holder), `ProducerFencedError`,
+        `ServiceNotReadyError`.
+        """
+        self._check_name(producer)
+        match producer.access_mode:
+            case AccessMode.SHARED:
+                if self._holder is not None or self._waiting:
+                    raise ProducerBusyError(
+                        f"topic {self._topic_name} has an existing exclusive producer"
+                    )
+            case AccessMode.EXCLUSIVE:
+                if self._by_name or self._holder is not None:
+                    raise ProducerFencedError(f"topic {self._topic_name} has existing producers")
+                await self._hold(producer)
+            case AccessMode.WAIT_FOR_EXCLUSIVE:
+                if self._by_name or self._holder is not None:
+                    self._wait(producer)
+                    return
+                await self._hold(producer)
+            case AccessMode.EXCLUSIVE_WITH_FENCING:
+                self.disconnect_all()
+                await self._hold(producer)
+        self._by_name[producer.name] = producer
+
+    async def remove(self, producer: Producer) -> None:
+        """A producer left; the next that waits for exclusive access gets it."""
+        if self._by_name.get(producer.name) is producer:
+            del self._by_name[producer.name]
+        elif producer in self._waiting:
+            self._waiting.remove(producer)
+        if self._holder is producer:
+            self._holder = None
+        while self._waiting and not self._by_name:
+            heir = self._waiting.popleft()
+            try:
+                await self._hold(heir)
+            except AckGateError:
+                heir.disconnect()
+                continue
+            self._by_name[heir.name] = heir
+            heir.is_ready = True
+            heir.session.send_producer_ready(heir.producer_id, heir)
+
+    def disconnect_all(self, service_url: str = "") -> None:
+        """Send everybody away, to this address if it is known: the topic is being closed."""
+        for producer in [*self._by_name.values(), *self._waiting]:
+            producer.disconnect(service_url)
+        self._by_name.clear()
+        self._waiting.clear()
+        self._holder = None
+
+    def _check_name(self, producer: Producer) -> None:
+        present = self._by_name.get(producer.name)
+        if present is None:
+            return
+        if not producer.is_successor_of(present) and present.session.is_open:
+            raise ProducerBusyError(
+                f"producer {producer.name!r} is already connected to topic {self._topic_name}"
+            )
+        present.is_closed = True
+        del self._by_name[producer.name]
+        if self._holder is present:
+            self._holder = None
+
+    def _wait(self, producer: Producer) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            raise ProducerBusyError(
+                f"{WAITING_MAX} producers wait for topic {self._topic_name} already"
+            )
+        producer.is_ready = False
+        self._waiting.append(producer)
+
+    async def _hold(self, producer: Producer) -> None:
+        current = -1 if self._epoch is None else self._epoch
+        if producer.topic_epoch is not None and producer.topic_epoch < current:
+            raise ProducerFencedError(
+                f"topic epoch has moved to {current}, producer {producer.name} "
+                f"had {producer.topic_epoch}"
+            )
+        self._holder = producer
+        epoch = current + 1 if producer.topic_epoch is None else producer.topic_epoch
+        try:
+            await self._store_epoch(epoch)
+        except BaseException:
+            if self._holder is producer:
+                self._holder = None
+            raise
+        if self._holder is not producer:
+            raise ServiceNotReadyError(
+                f"the producers of topic {self._topic_name} were sent away meanwhile"
+            )
+        self._epoch = producer.topic_epoch = epoch

@@ -1,0 +1,417 @@
+"""All topics of one broker: found, created, loaded once, unloaded, deleted.
+
+Edge. A topic exists when its node does; the first request loads it, and requests during
+the load wait for it. Partitioned topics are a number kept beside: each partition is
+a topic of its own.
+
+Only topics of bundles that this broker owns are loaded; who that is, `Owners` says. A topic whose
+bundle goes away while it is being loaded is let go of again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ackgate.broker.cluster.partition_counts import (
+    create_partition_count,
+    partitioned_topic_path,
+    partitioned_topics_path,
+    raise_partition_count,
+    read_partition_count,
+)
+from ackgate.broker.cluster.policies import topic_policy_path
+from ackgate.broker.schemas.registry import SchemaRegistry
+from ackgate.broker.topic.topic import Topic
+from ackgate.broker.wire.errors import BrokerError, ServiceNotReadyError, TopicNotFoundError
+from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.publish_buffer import publish_buffer_bytes
+from ackgate.errors import (
+    CallerError,
+    NodeExistsError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+    OwnershipError,
+    SessionLostError,
+    StorageError,
+)
+from ackgate.persistence.nodes.paths import MANAGED_LEDGERS, name_of_node, node_of_name, topic_path
+from ackgate.persistence.nodes.topic_node import TopicNode, encode_topic_node
+from ackgate.persistence.ports import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from ackgate.broker.topic.parts import BrokerParts, OwnedTopic
+    from ackgate.broker.wire.names import NamespaceName
+
+log = logging.getLogger(__name__)
+
+CLOSES_AT_ONCE_MAX: Final = 200
+"""Topics that are closed at the same time when the broker stops."""
+
+CREATES_AT_ONCE_MAX: Final = 200
+"""Partitions whose nodes are made at the same time."""
+
+
+class TopicConflictError(BrokerError):
+    """The topic exists already."""
+
+
+class Owners(Protocol):
+    """Who says which topics this broker serves."""
+
+    async def require(self, topic: TopicName) -> None:
+        """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
+
+    def is_served_here(self, topic: TopicName) -> bool:
+        """Whether it is, without I/O."""
+
+
+class _Alone:
+    """There is no other broker."""
+
+    async def require(self, topic: TopicName) -> None:
+        """Every topic is served here."""
+
+    def is_served_here(self, topic: TopicName) -> bool:  # noqa: ARG002
+        """Every topic is."""
+        return True
+
+
+class TopicRegistry:
+    """The topics of this broker."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self.owners: Owners = _Alone()
+        self._parts = parts
+        self._topics: dict[str, Topic] = {}
+        self._loading: dict[str, asyncio.Task[Topic]] = {}
+        self._lost_loads: set[asyncio.Task[Any]] = set()
+        """Of topics that were given up meanwhile: what they have read may be old."""
+        self._is_closing = False
+        parts.policies.on_change(self.configure)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def loaded(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded."""
+        return self._topics.get(str(name))
+
+    async def topic(self, name: TopicName, *, create: bool) -> Topic:
+        """Load or create. Raises `TopicNotFoundError`, or what storage raises."""
+        present = self._present(name)
+        if present is not None:
+            return present
+        loading = self._loading.get(str(name))
+        if loading is None:
+            await self.owners.require(name)
+            may_create = create and self._parts.settings.broker.allow_auto_topic_creation
+            if name.is_partition and not may_create:
+                partitions = await self.stored_partition_count(name.partitioned)
+                may_create = name.partition_index < partitions
+            if may_create:
+                await self._parts.namespaces.require(name.namespace_name)
+            present = self._present(name)  # somebody else may have loaded it meanwhile
+            if present is not None:
+                return present
+            loading = self._loading.get(str(name)) or self._begin_loading(name, create=may_create)
+        return await asyncio.shield(loading)
+
+    def _present(self, name: TopicName) -> Topic | None:
+        """The topic if it is loaded. Raises `ServiceNotReadyError` while it is being closed."""
+        present = self._topics.get(str(name))
+        if self._is_closing or (present is not None and present.is_closing):
+            raise ServiceNotReadyError(f"topic {name} is being closed")
+        return present
+
+    def _begin_loading(self, name: TopicName, *, create: bool) -> asyncio.Task[Topic]:
+        """Nothing is awaited between this and the look whether it is loaded or being loaded."""
+        key = str(name)
+        loading = asyncio.get_running_loop().create_task(self._load(name, create=create))
+        self._loading[key] = loading
+        loading.add_done_callback(partial(self._end_loading, key))
+        return loading
+
+    def _end_loading(self, key: str, loading: asyncio.Task[Topic]) -> None:
+        self._loading.pop(key, None)
+        self._lost_loads.discard(loading)
+        if not loading.cancelled():
+            loading.exception()  # the caller may not wait for it any more
+
+    async def _load(self, name: TopicName, *, create: bool) -> Topic:
+        topic = Topic(name, self._parts)
+        try:
+            await topic.open(create=create)
+        except NoSuchNodeError:
+            raise TopicNotFoundError(f"topic {name} does not exist") from None
+        except BaseException as error:
+            topic.abandon(OwnershipError(f"topic {name} was not opened: {error!r}"))
+            raise
+        is_lost = asyncio.current_task() in self._lost_loads
+        if is_lost or self._is_closing or not self.owners.is_served_here(name):
+            if is_lost or self._parts.metadata.session_state is SessionState.LOST:
+                topic.abandon(SessionLostError(f"topic {name} was lost while it was opened"))
+            else:
+                await topic.close()
+            raise ServiceNotReadyError(f"topic {name} is being closed")
+        self._topics[str(name)] = topic
+        return topic
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether the topic has a node."""
+        return await self._parts.metadata.get(_node_path(name)) is not None
+
+    async def create(self, name: TopicName) -> None:
+        """Create a topic that is not partitioned.
+
+        Raises `TopicConflictError`, `NamespaceNotFoundError`.
+        """
+        await self._parts.namespaces.require(name.namespace_name)
+        if await self.exists(name) or await self.stored_partition_count(name):
+            raise TopicConflictError(f"topic {name} exists already")
+        await self.owners.require(name)
+        if self._present(name) is not None or str(name) in self._loading:
+            raise TopicConflictError(f"topic {name} exists already")
+        await asyncio.shield(self._begin_loading(name, create=True))
+
+    # ---------------------------------------------------------------- partitioned topics
+
+    async def partition_count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 when it is not partitioned.
+
+        With `create`, a topic that does not exist is made a partitioned one if the configuration
+        says that topics are created so. Raises `TopicNotFoundError`.
+        """
+        count = await self.stored_partition_count(name)
+        if count or name.is_partition or await self.exists(name):
+            return count
+        broker = self._parts.settings.broker
+        if not (create and broker.allow_auto_topic_creation):
+            raise TopicNotFoundError(f"topic {name} does not exist")
+        await self._parts.namespaces.require(name.namespace_name)
+        if broker.allow_auto_topic_creation_type == "non-partitioned":
+            return 0
+        try:
+            await self.create_partitioned(name, broker.default_num_partitions)
+        except TopicConflictError:
+            return await self.stored_partition_count(name)
+        return broker.default_num_partitions
+
+    async def create_partitioned(self, name: TopicName, count: int) -> None:
+        """Make a partitioned topic.
+
+        Raises `TopicConflictError`, `NamespaceNotFoundError`, `CallerError` for a bad count.
+        """
+        self._check_partition_count(name, count)
+        await self._parts.namespaces.require(name.namespace_name)
+        if await self.exists(name):
+            raise TopicConflictError(f"topic {name} exists already")
+        try:
+            await create_partition_count(self._parts.metadata, name, count)
+        except NodeExistsError:
+            raise TopicConflictError(f"topic {name} exists already") from None
+        await self._create_partitions(name, range(count))
+
+    async def add_partitions(self, name: TopicName, count: int) -> None:
+        """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
+        self._check_partition_count(name, count)
+        present = await raise_partition_count(self._parts.metadata, name, count)
+        if not present:
+            raise TopicNotFoundError(f"partitioned topic {name} does not exist")
+        await self._create_partitions(name, range(present, count))
+
+    async def _create_partitions(self, name: TopicName, indexes: range) -> None:
+        """Create the nodes of partitions; their owners load them on request."""
+        value = encode_topic_node(TopicNode())
+
+        async def create(index: int) -> None:
+            # Not settled when unanswered: a partition without a node gets it when it is loaded.
+            with contextlib.suppress(NodeExistsError, OutcomeUnknownError):
+                await self._parts.metadata.create(_node_path(name.partition(index)), value)
+
+        for start in range(0, len(indexes), CREATES_AT_ONCE_MAX):
+            await asyncio.gather(*map(create, indexes[start : start + CREATES_AT_ONCE_MAX]))
+
+    def _check_partition_count(self, name: TopicName, count: int) -> None:
+        most = self._parts.settings.broker.max_num_partitions_per_partitioned_topic
+        if name.is_partition:
+            raise CallerError(f"{name} is a partition itself")
+        if count < 1 or (most and count > most):
+            raise CallerError(f"number of partitions is {count}, allowed is 1..{most or 'any'}")
+
+    async def stored_partition_count(self, name: TopicName) -> int:
+        """Partitions of a partitioned topic; 0 when there is none of this name."""
+        return await read_partition_count(self._parts.metadata, name)
+
+    async def delete_partition_count(self, name: TopicName) -> None:
+        """A partitioned topic is no more; its partitions are deleted one by one before."""
+        await self._delete_belongings(name)  # first: a retry finds the topic by its number
+        await self._parts.metadata.delete(partitioned_topic_path(name))
+
+    # ---------------------------------------------------------------- listing
+
+    async def topic_names(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the topics (and partitions) of a namespace, loaded or not."""
+        path = "/".join(
+            (
+                MANAGED_LEDGERS,
+                node_of_name(namespace.tenant),
+                node_of_name(namespace.namespace),
+                "persistent",
+            )
+        )
+        nodes = await self._parts.metadata.children(path)
+        return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
+
+    async def partitioned_topic_names(self, namespace: NamespaceName) -> list[str]:
+        """Full names of the partitioned topics of a namespace."""
+        nodes = await self._parts.metadata.children(partitioned_topics_path(namespace))
+        return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
+
+    # ---------------------------------------------------------------- ending
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a loaded topic; the next who asks loads it again."""
+        topic = self._topics.get(str(name))
+        if topic is None:
+            if not await self.exists(name):
+                raise TopicNotFoundError(f"topic {name} does not exist")
+            return
+        await self._close(topic)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Delete a topic. Raises `CallerError` if it is used and not forced."""
+        topic = await self.topic(name, create=False)
+        try:
+            await topic.delete(force=force)
+        except BaseException:
+            if topic.is_closing:
+                self.forget(topic)  # half deleted: a retry loads what is left
+            raise
+        if self._topics.get(str(name)) is topic:
+            del self._topics[str(name)]
+        if not name.is_partition:
+            await self._delete_belongings(name)
+
+    async def _delete_belongings(self, name: TopicName) -> None:
+        """A later topic of this name begins without this one's policies and schemas."""
+        path = topic_policy_path(name)
+        if await self._parts.metadata.get(path) is not None:
+            await self._parts.policies.remove(path)
+        await SchemaRegistry(self._parts.metadata).delete(name)
+
+    def forget(self, topic: OwnedTopic) -> None:
+        """Let go of a topic that somebody else may own, at once and without writing anything."""
+        topic.abandon(OwnershipError(f"topic {topic.name} was released"))
+        if self._topics.get(str(topic.name)) is topic:
+            del self._topics[str(topic.name)]
+
+    async def _close(self, topic: Topic) -> None:
+        try:
+            await self._settle(topic)
+        finally:
+            topic.send_away()
+
+    async def _settle(self, topic: Topic) -> None:
+        try:
+            await topic.settle()
+        finally:
+            if self._topics.get(str(topic.name)) is topic:
+                del self._topics[str(topic.name)]
+
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+        """Close topics for another broker, persisting what is dirty.
+
+        Returns a function that sends the clients away, to the address of the new owner if it is known.
+        """
+        loading = [task for key, task in self._loading.items() if is_meant(TopicName.parse(key))]
+        if loading:
+            await asyncio.wait(loading)
+        topics = [
+            topic
+            for topic in self
+            if is_meant(topic.name) and (topic.is_settling or not topic.is_closing)
+        ]
+        await self._on_all(topics, self._settle)
+
+        def tell(service_url: str) -> None:
+            for topic in topics:
+                topic.send_away(service_url)
+
+        return tell
+
+    def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
+        """Let go of topics that somebody else may own already: nothing is written."""
+        for topic in self:
+            if is_meant(topic.name):
+                self.forget(topic)
+        self._lost_loads.update(
+            loading for key, loading in self._loading.items() if is_meant(TopicName.parse(key))
+        )
+
+    async def close(self) -> None:
+        """Close all topics, persisting what is dirty."""
+        self._is_closing = True
+        if self._loading:
+            await asyncio.wait(self._loading.values())
+        await self._on_all(list(self), self._close)
+
+    async def _on_all(self, topics: list[Topic], close: Callable[[Topic], Awaitable[None]]) -> None:
+        for start in range(0, len(topics), CLOSES_AT_ONCE_MAX):
+            results = await asyncio.gather(
+                *(close(topic) for topic in topics[start : start + CLOSES_AT_ONCE_MAX]),
+                return_exceptions=True,
+            )
+            for topic, result in zip(topics[start:], results, strict=False):
+                if isinstance(result, BaseException):
+                    log.error("topic %s was not closed cleanly: %r", topic.name, result)
+
+    # ---------------------------------------------------------------- upkeep
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        self._parts.cache.bytes_max = (
+            self._parts.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
+        )
+        self._parts.publish_buffer.configure(publish_buffer_bytes(self._parts.settings.broker))
+        for topic in self:
+            topic.configure()
+
+    async def for_each(self, work: Callable[[Topic], Awaitable[None]]) -> None:
+        """Do periodic work on every loaded topic; where it fails, the others still get it."""
+        for topic in self:
+            if not topic.is_closing:
+                try:
+                    await work(topic)
+                except (StorageError, OwnershipError) as error:
+                    log.warning("upkeep of topic %s is put off: %s", topic.name, error)
+                except Exception:
+                    log.exception("upkeep of topic %s failed", topic.name)
+
+    async def delete_inactive(self) -> None:
+        """Delete topics that nobody has used for a while (`brokerDeleteInactiveTopicsEnabled`)."""
+        broker = self._parts.settings.broker
+        if not broker.broker_delete_inactive_topics_enabled:
+            return
+        idle_seconds_max = (
+            broker.broker_delete_inactive_topics_max_inactive_duration_seconds
+            or broker.broker_delete_inactive_topics_frequency_seconds
+        )
+        now = time.monotonic()
+        mode = broker.broker_delete_inactive_topics_mode
+        for topic in self:
+            if topic.is_used:
+                topic.last_used = now
+            elif now - topic.last_used >= idle_seconds_max and topic.is_deletable(mode):
+                log.info("topic %s is inactive and goes", topic.name)
+                await self.delete(topic.name, force=False)
+
+
+def _node_path(name: TopicName) -> str:
+    return topic_path(name.tenant, name.namespace, name.local_name)

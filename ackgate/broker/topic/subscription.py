@@ -1,0 +1,737 @@
+"""The driver of one subscription: it calls the pure machine and carries out what that wants done.
+
+Edge. It owns the machine (`ackgate.subscription.Subscription`, here `core`), the cursor's store, and the
+tracker's storage; it holds nothing of an ack. Sessions, the store, settings and administrators call it;
+each call reaches the core at once and asks for one turn, which runs on the event loop::
+
+    ack, flow, redeliver ...  --> core --.              .--> MESSAGE, ACK_RESPONSE
+    store: a write is durable --> core --+-- turn: Ready +--> store.notify
+    a read came               --> core --'              '--> read: cache at once, ledger in a task
+
+One turn at a time, so no wake-up is lost between turns. When there is nothing to do it waits: for entries
+or for the gate as an operation of the broker's purgatory, else for the core's next deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ackgate.broker.delayed.shared import SharedTracking
+from ackgate.broker.delayed.trackers import TrackerHome
+from ackgate.broker.journal.journaling import SubscriptionRecorder
+from ackgate.broker.topic.consumer import Consumer
+from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
+from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
+from ackgate.broker.wire.wire_types import MessageOut
+from ackgate.cursor import NO_NACKS, ManagedCursor
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ConsumerBusyError,
+    CursorClosedError,
+    OwnershipError,
+    PersistTimeoutError,
+)
+from ackgate.persistence.nodes.paths import cursor_path
+from ackgate.persistence.records.outcome import RecoverySource
+from ackgate.subscription import Awaited
+from ackgate.subscription import Subscription as Core
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from pyroaring import BitMap
+
+    from ackgate.broker.delayed.cancel import CancelledMessages
+    from ackgate.broker.delayed.shared import SharedDelays
+    from ackgate.broker.journal.topic_journal import TopicJournal
+    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.wire_types import SubscribeRequest, SubscriptionType
+    from ackgate.cursor import Position
+    from ackgate.dispatcher import ConsumerStatistics, Gate
+    from ackgate.dispatcher.timing import Timer
+    from ackgate.persistence.cursors.store import CursorStore
+    from ackgate.persistence.messages.managed_ledger import ManagedLedger
+    from ackgate.subscription import Delivery, ReadRequest, Ready, Receipt
+    from ackgate.subscription.statistics import ConsumerCounts
+
+log = logging.getLogger(__name__)
+
+READS_PER_TURN_MAX: Final = 20
+"""Reads of one turn before other connections get theirs."""
+
+TIMER_MS_MAX: Final = 60_000
+"""No timer is longer, so that a clock that was set forward is noticed."""
+
+
+class SubscribedTopic(TopicRules, Protocol):
+    """What a subscription needs of its topic."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+
+    @property
+    def ledger(self) -> ManagedLedger[Entry]: ...
+
+    @property
+    def journal(self) -> TopicJournal | None:
+        """The delivery journal, if it is on."""
+
+    @property
+    def cancelled(self) -> CancelledMessages: ...
+
+    @property
+    def shared_delays(self) -> SharedDelays:
+        """The index of delayed entries that its subscriptions may share."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is on its way out."""
+
+    def on_fenced(self, error: AckGateError) -> None:
+        """Another broker owns the topic now: let go of it."""
+
+    def on_persisted(self, subscription: SubscriptionDriver) -> None:
+        """A subscription's state became durable: ledgers below it may go."""
+
+    def remove_subscription(self, subscription: SubscriptionDriver) -> None: ...
+
+    async def until_trimmed(self) -> None:
+        """Return when no ledger is on its way out."""
+
+
+class _Waiting(NamedTuple):
+    """What the next turn waits for."""
+
+    key: ManagedLedger[Entry] | Gate | None
+    """None: only for its deadline."""
+    deadline_ms: int | None
+    timer: Timer
+
+
+class SubscriptionDriver:
+    """A subscription of a loaded topic."""
+
+    def __init__(
+        self, topic: SubscribedTopic, name: str, cursor: ManagedCursor, store: CursorStore | None
+    ) -> None:
+        """`store` None: a reader's subscription, of which nothing is kept."""
+        self.topic = topic
+        self.name = name
+        self.store = store
+        self.consumers: list[Consumer] = []
+        self.type: SubscriptionType | None = None
+        self.bytes_out = 0
+        self._recorder = (
+            None if topic.journal is None else SubscriptionRecorder(topic.journal, name)
+        )
+        own = TrackerHome(
+            topic.parts,
+            cursor_path(topic.path, name),
+            cursor,
+            store,
+            on_change=self.ask_turn,
+            on_lost=self.on_lost,
+        )
+        self.tracking: TrackerHome | SharedTracking = own
+        if topic.shared_delays.is_on and store is not None:
+            self.tracking = SharedTracking(self, topic.shared_delays, own)
+        self.core: Core[Consumer, Entry] = Core(
+            topic.ledger.facts,
+            kind=None,
+            settings=subscription_settings(topic, is_durable=store is not None),
+            cursor=cursor,
+            nacks=NO_NACKS if store is None else store.recovered_nacks,
+            is_durable=store is not None,
+            make_tracker=self.tracking.make,
+            chance=random.random,
+            keeps_notes=self._recorder is not None,
+            now_ms=topic.parts.clock_ms(),
+        )
+        self._next_key = 0
+        self._is_asked = False
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: _Waiting | None = None
+        self._why_unread = ""
+        """Why the last read failed, as the log has it already."""
+        self._is_busy = False
+        self._is_closed = False
+        self._keeps_nacks = False
+        if store is not None:
+            store.on_outcome(self._on_outcome)
+            if self._recorder is not None:
+                store.tell_attempts(self._recorder)
+            if store.outcome is not None:
+                self._on_outcome()
+            self._keep_nacks()
+        self._begin(store)
+        if self.tracking.remembers and topic.delayed_delivery.is_active:
+            self.core.start_tracker()
+
+    @classmethod
+    def for_reader(
+        cls, topic: SubscribedTopic, name: str, first_read: Position
+    ) -> SubscriptionDriver:
+        """A reader's subscription: nothing of it is kept."""
+        cursor = ManagedCursor(
+            topic.ledger.facts,
+            topic.ledger.facts.previous(first_read),
+            batch_index_acks=topic.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            track_growth=False,
+        )
+        return cls(topic, name, cursor, None)
+
+    def _begin(self, store: CursorStore | None) -> None:
+        """Ack what is cancelled, and have the journal say where this begins."""
+        recorder = self._recorder
+        is_new = store is None or store.report.source is RecoverySource.NEW
+        if recorder is not None and is_new:
+            recorder.subscribed(self.cursor.mark_delete, is_durable=store is not None)
+        self.ack_cancelled()
+        if recorder is not None and not is_new and store is not None:
+            self.core.take_notes()  # the recovered state has them
+            recorder.recovered(store.report, self.cursor.snapshot())
+        self._changed()
+
+    # ---------------------------------------------------------------- what is known
+
+    @property
+    def cursor(self) -> ManagedCursor:
+        """The ack state. Only the core changes it."""
+        return self.core.cursor
+
+    @property
+    def is_durable(self) -> bool:
+        """False for a reader's."""
+        return self.store is not None
+
+    @property
+    def persisted_mark_delete(self) -> Position:
+        """Everything up to here is acked, durably: message ledgers below may be trimmed."""
+        return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
+
+    def holder_name(self, position: Position) -> str | None:
+        """The consumer that has an entry and has not acked it; None: nobody has it."""
+        holder = self.core.holder(position)
+        return None if holder is None else holder.name
+
+    def dispatch_of(self, consumer: Consumer) -> ConsumerStatistics | None:
+        """What the dispatcher knows of a consumer; None: it is not attached."""
+        return self.core.dispatch_of(consumer)
+
+    def counts_of(self, consumer: Consumer) -> ConsumerCounts:
+        """What a consumer got, acked and gave back so far."""
+        return self.core.counts_of(consumer)
+
+    def check_deletable(self) -> None:
+        """Raises `CallerError` while consumers are connected."""
+        if self.consumers:
+            raise CallerError(f"subscription {self.name} has {len(self.consumers)} consumers")
+
+    def _check_idle(self) -> None:
+        if self._is_closed or self._is_busy:
+            raise ServiceNotReadyError(f"subscription {self.name} is being moved or closed")
+
+    @property
+    def _now_ms(self) -> int:
+        return self.topic.parts.clock_ms()
+
+    # ---------------------------------------------------------------- consumers
+
+    async def add_consumer(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
+        """Attach a consumer. Raises `ConsumerBusyError`, `ConsumerAssignError`."""
+        self._check_idle()
+        consumer = Consumer(self, session, request, self._next_key)
+        self._next_key += 1
+        self.core.attach(
+            consumer,
+            kind=kind_of_request(self.topic, request, present=self.core.kind),
+            name=consumer.name,
+            priority=request.priority,
+            hash_ranges=consumer.hash_ranges,
+            epoch=request.epoch,
+            now_ms=self._now_ms,
+        )
+        self.type = request.subscription_type
+        self.consumers.append(consumer)
+        self._changed()
+        return consumer
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """A consumer left; what it did not ack goes to the others."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self.core.detach(consumer, now_ms=self._now_ms)
+        if not self.consumers and not self.is_durable:
+            self._record()
+            self._is_closed = True
+            self.topic.remove_subscription(self)
+            return
+        self._changed()
+
+    def disconnect_consumers(self, service_url: str = "") -> None:
+        """Send all consumers away; clients subscribe again, at this address or by a lookup."""
+        for consumer in list(self.consumers):
+            consumer.disconnect(service_url)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer takes so many more messages."""
+        self.core.flow(consumer, permits, now_ms=self._now_ms)
+        self.ask_turn()
+
+    def writable(self, consumer: Consumer) -> None:
+        """The consumer's connection takes bytes again."""
+        self.core.writable(consumer, is_writable=True)
+        self.ask_turn()
+
+    def ack(
+        self,
+        consumer: Consumer,
+        positions: Sequence[Position],
+        parts: Sequence[tuple[Position, int]],
+        receipt: object,
+    ) -> None:
+        """See `Subscription.ack`."""
+        self.core.ack(consumer, positions, parts=parts, receipt=receipt, now_ms=self._now_ms)
+        self._changed()
+
+    def ack_cumulative(
+        self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
+    ) -> None:
+        """See `Subscription.ack_cumulative`."""
+        self.core.ack_cumulative(
+            consumer, position, unacked_mask=unacked_mask, receipt=receipt, now_ms=self._now_ms
+        )
+        self._changed()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
+    ) -> None:
+        """A consumer wants these again (None: all that it has not acked)."""
+        self.core.redeliver(consumer, positions, epoch=epoch, now_ms=self._now_ms)
+        self._changed()
+
+    def tell_end_if_reached(self) -> None:
+        """Send REACHED_END_OF_TOPIC if the topic is terminated and everything is acked."""
+        if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:
+            for consumer in self.consumers:
+                consumer.session.send_reached_end_of_topic(consumer.consumer_id)
+
+    # ---------------------------------------------------------------- other facts
+
+    def ack_elsewhere(self, positions: Sequence[Position]) -> int:
+        """Ack whole entries for nobody's consumer, all or none: a cancel. Returns how many were not.
+
+        Raises `PositionError`.
+        """
+        acked = self.core.ack(None, positions, now_ms=self._now_ms)
+        self._changed()
+        return acked
+
+    def ack_cancelled(self) -> None:
+        """Ack whatever of the topic's messages is cancelled."""
+        now_ms = self._now_ms
+        mark_delete = self.cursor.mark_delete
+        for ledger_id, entry_ids in self.topic.cancelled.by_ledger(mark_delete.ledger_id):
+            self.core.ack_many(None, ledger_id, entry_ids, now_ms=now_ms)
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone, and what was acked in it."""
+        self.core.ledger_trimmed(ledger_id, now_ms=self._now_ms)
+        self._changed()
+
+    def on_lost(self, entries: Mapping[int, BitMap]) -> None:
+        """The tracker has lost delayed entries, with a snapshot that cannot be read."""
+        log.warning(
+            "subscription %s of %s: %d delayed entries are read again: their snapshot is lost",
+            self.name,
+            self.topic.name,
+            sum(map(len, entries.values())),
+        )
+        self.core.lost(entries)
+        self.ask_turn()
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        settings = subscription_settings(self.topic, is_durable=self.is_durable)
+        self.core.configure(settings, now_ms=self._now_ms)
+        if self.store is not None:
+            self.store.configure(self.topic.parts.settings.persistence)
+        self._changed()
+
+    def _keep_nacks(self) -> None:
+        """Whatever the core holds back after negative acks is stored with the cursor."""
+        nacks = self.core.held_nacks
+        if not self._keeps_nacks and nacks is not None and self.store is not None:
+            self._keeps_nacks = True
+            self.store.keep_nacks(nacks)
+
+    def _on_outcome(self) -> None:
+        """The store has written, or failed to."""
+        store = self.store
+        if store is None:
+            return
+        if store.failing_since_ms is not None:
+            self.core.persist_failed(store.failing_since_ms, now_ms=self._now_ms)
+        elif store.outcome is not None:
+            self.core.persisted(store.outcome, now_ms=self._now_ms)
+        self._record()
+        if store.why_stopped is not None:
+            self.core.fail_receipts(store.why_stopped)
+            if isinstance(store.why_stopped, OwnershipError) and not self.topic.is_closing:
+                self.topic.on_fenced(store.why_stopped)
+                return
+        self.topic.on_persisted(self)
+        if self._is_closed:
+            self._answer_receipts()
+        self.ask_turn()
+
+    def _changed(self) -> None:
+        """The core has changed: the next turn carries out what follows."""
+        self._record()
+        if (waiting := self._waiting) is not None and waiting.key is self.core.gate:
+            self.topic.parts.waits.came(self.core.gate)
+        if self.topic.ledger.is_terminated:
+            self.tell_end_if_reached()
+        self.tracking.pump()
+        self.ask_turn()
+
+    def _record(self) -> None:
+        if self._recorder is not None and (notes := self.core.take_notes()):
+            self._recorder.record(notes)
+
+    # ---------------------------------------------------------------- the turn
+
+    def ask_turn(self) -> None:
+        """Have one turn run soon. Cheap; asking twice is one turn."""
+        if not self._is_asked and not self._is_closed:
+            self._is_asked = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_asked = False
+        if self._is_closed:
+            return
+        core, ledger, parts = self.core, self.topic.ledger, self.topic.parts
+        read_bytes_max = parts.settings.dispatcher.dispatcher_max_read_size_bytes
+        for _ in range(READS_PER_TURN_MAX):
+            if self._may_deliver():  # each time: the process may have been stopped in between
+                core.resume()
+            else:
+                core.suspend()
+            ready = core.ready(
+                now_ms=parts.clock_ms(),
+                read_entries_max=read_bytes_max // ledger.average_entry_bytes,
+            )
+            self._carry_out(ready)
+            if ready.read is None:
+                self._wait(ready)
+                return
+            entries = ledger.reads.cached(ready.read.spans)
+            if entries is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read(ready.read))
+            else:
+                self._read_done(ready.read, entries)
+        self.ask_turn()
+
+    def _may_deliver(self) -> bool:
+        if self._is_busy:
+            return False
+        lease = self.topic.parts.lease
+        if lease.holds():
+            return True
+        lease.when_held(self, self.ask_turn)
+        return False
+
+    def _carry_out(self, ready: Ready[Consumer, Entry]) -> None:
+        if ready.notes and self._recorder is not None:
+            self._recorder.record(ready.notes)
+        for change in ready.active_changes:
+            change.consumer.active_changed(is_active=change.is_active)
+        for delivery in ready.deliveries:
+            self._send(delivery)
+        if ready.receipts:
+            self._answer(ready.receipts)
+        if ready.write is not None and self.store is not None:
+            self._keep_nacks()
+            if not self.store.notify():
+                self.core.persisted(self.store.durable_outcome, now_ms=self._now_ms)
+
+    def _send(self, delivery: Delivery[Consumer, Entry]) -> None:
+        counts, masks = delivery.redelivery_counts, delivery.unacked_masks
+        messages = []
+        size = 0
+        for place, entry in enumerate(delivery.entries):
+            payload = entry.payload
+            size += len(payload)
+            messages.append(
+                MessageOut(
+                    *entry.position,
+                    counts[place] if counts is not None else 0,
+                    masks[place] if masks is not None else None,
+                    payload,
+                )
+            )
+        self.bytes_out += size
+        consumer = delivery.consumer
+        consumer.send(messages, size, delivery.epoch)
+        if not consumer.session.is_writable:
+            self.core.writable(consumer, is_writable=False)
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether entries are being read from storage."""
+        return self._reading is not None
+
+    async def _read(self, request: ReadRequest) -> None:
+        try:
+            entries = await self.topic.ledger.reads.read(request.spans)
+        except AckGateError as error:
+            self._read_failed(request, error)
+        else:
+            if self._may_deliver():
+                self._read_done(request, entries)
+                self._why_unread = ""
+            else:  # the next turn that may asks for it again
+                self.core.read_cancelled(request)
+        finally:
+            self._reading = None
+        self.ask_turn()
+
+    def _read_done(self, request: ReadRequest, entries: list[Entry]) -> None:
+        try:
+            self.core.read_done(request, entries, now_ms=self._now_ms)
+        except AckGateError as error:  # an entry's metadata cannot be parsed
+            self._read_failed(request, error)
+
+    def _read_failed(self, request: ReadRequest, error: AckGateError) -> None:
+        if str(error) != self._why_unread:  # it is tried again every second
+            self._why_unread = str(error)
+            log.warning("subscription %s of %s: read failed: %s", self.name, self.topic.name, error)
+        self.core.read_failed(request, now_ms=self._now_ms)
+
+    # ---------------------------------------------------------------- waiting
+
+    def _wait(self, ready: Ready[Consumer, Entry]) -> None:
+        """For entries or for the gate, if a read needs these, and for the next deadline.
+
+        Whatever brings anything else (permits, acks, due entries) asks for a turn. A wait that is as
+        it was stays where it is.
+        """
+        self.tracking.pump()
+        key: ManagedLedger[Entry] | Gate | None = None
+        has_come: Callable[[], bool] | None = None
+        if ready.awaited is Awaited.ENTRIES and self.consumers:
+            key, has_come = self.topic.ledger, self._has_unread
+        elif ready.awaited is Awaited.GATE and self.consumers:
+            key, has_come = self.core.gate, self._is_gate_open
+        waiting, deadline_ms = self._waiting, ready.wake_at_ms
+        if waiting is not None and waiting.key is key and waiting.deadline_ms == deadline_ms:
+            return
+        self._stop_waiting()
+        waits = self.topic.parts.waits
+        delay_ms = None
+        if deadline_ms is not None:
+            delay_ms = min(max(0, deadline_ms - self._now_ms), TIMER_MS_MAX)
+        timer = None
+        if has_come is not None:
+            timer = waits.park(key, has_come, self._wake, delay_ms=delay_ms, expire=self._wake)
+        elif delay_ms is not None:
+            timer = waits.wake_in(delay_ms, self._wake)
+        if timer is not None:
+            self._waiting = _Waiting(key, deadline_ms, timer)
+        elif has_come is not None:
+            self.ask_turn()
+
+    def _has_unread(self) -> bool:
+        return self.core.has_unread
+
+    def _is_gate_open(self) -> bool:
+        return self.core.gate.is_open
+
+    def _wake(self) -> None:
+        self._waiting = None
+        self.ask_turn()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            waits = self.topic.parts.waits
+            end = waits.cancel if self._waiting.key is None else waits.unpark
+            end(self._waiting.timer)
+            self._waiting = None
+
+    # ---------------------------------------------------------------- moves
+    #
+    # All return when the new state is durable, and raise `PersistenceFailedError` when it is not yet,
+    # though the cursor has moved. What goes on happens under the consumers; what may go back sends
+    # them away first, as Pulsar does, and they come back by themselves.
+
+    async def seek(self, position: Position, unacked_mask: int | None = None) -> None:
+        """Read from `position` next. Of a batch, the indexes of `unacked_mask` are unacked.
+
+        Raises `ServiceNotReadyError` while another move is under way.
+        """
+        async with self.paused():
+            await self.topic.until_trimmed()
+            target = self.topic.ledger.facts.readable_at(position)
+            mask = unacked_mask if target == position else None
+            self.core.seek(target, unacked_mask=mask, now_ms=self._now_ms)
+            self.ack_cancelled()
+            self._changed()
+            await self._until_durable()
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Seek to the first entry published at or after this time."""
+        await self.seek(await self.topic.ledger.reads.first_published_at(publish_time_ms))
+
+    async def skip(self, entries: int) -> int:
+        """Ack the next `entries` unacked entries. Returns how many there were."""
+        skipped = self.core.skip(entries, now_ms=self._now_ms)
+        self._changed()
+        await self._until_durable()
+        return skipped
+
+    async def clear_backlog(self) -> int:
+        """Ack everything that the topic holds. Returns how many entries were not."""
+        cleared = self.core.clear_backlog(now_ms=self._now_ms)
+        self._changed()
+        await self._until_durable()
+        return cleared
+
+    async def expire_older_than(self, seconds: int) -> int:
+        """Ack everything published longer ago. Returns how many entries were not acked."""
+        ledger = self.topic.ledger
+        first_kept = await ledger.reads.first_published_at(self._now_ms - seconds * 1000)
+        return await self.expire_through(ledger.facts.previous(first_kept))
+
+    async def expire_through(self, position: Position) -> int:
+        """Ack everything up to this entry. Returns how many entries were not acked."""
+        expired = self.core.expire(position, now_ms=self._now_ms)
+        if expired:
+            self._changed()
+            await self._until_durable()
+        return expired
+
+    async def clear_delayed(self) -> None:
+        """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
+
+        No entry is lost by this. Raises `PersistenceFailedError`: not all of what is stored could be
+        deleted yet.
+        """
+        async with self.paused():
+            self.drop_delayed()
+        await self.tracking.until_cleared()
+
+    def drop_delayed(self) -> None:
+        """Hold no delayed entry any more, and read from the first unacked one. While `paused`."""
+        self.core.drop_delayed(now_ms=self._now_ms)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No consumer, and nothing under way; after it they may come back."""
+        self._check_idle()
+        self._is_busy = True
+        try:
+            self.disconnect_consumers()
+            await self._settle()
+            yield
+        finally:
+            self._is_busy = False
+            self.ask_turn()
+
+    async def _until_durable(self) -> None:
+        store = self.store
+        if store is not None:
+            await store.flush()
+            if store.failing_since_ms is not None:
+                raise PersistenceFailedError(
+                    f"subscription {self.name} has moved, but this is not durable yet: "
+                    f"{store.last_failure}"
+                )
+
+    # ---------------------------------------------------------------- the end
+
+    async def flush(self) -> None:
+        if self.store is not None:
+            await self.store.flush()
+
+    async def close(self) -> None:
+        """Deliver no more and persist what is dirty. Consumers are sent away by the topic."""
+        self._stop()
+        await self._settle()
+        await self.tracking.close()
+        if self.store is not None:
+            try:
+                await self.store.close()
+            finally:
+                self._let_go(CursorClosedError(f"subscription {self.name} is closed"))
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Deliver no more, and write no more: somebody else may own the topic."""
+        self._stop()
+        self.tracking.abandon()
+        if self.store is not None:
+            self.store.abandon(error)
+            self._let_go(error)
+
+    async def delete(self) -> None:
+        """Remove the subscription for good."""
+        self._is_closed = True
+        self.disconnect_consumers()
+        self._stop()
+        await self.tracking.close(is_kept=False)
+        if self.store is not None:
+            await self.store.delete()
+            await self.tracking.delete()
+        self.topic.remove_subscription(self)
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool) -> None:
+        """Delete on behalf of a consumer. Raises `ConsumerBusyError` if there are others."""
+        if len(self.consumers) > 1 and not force:
+            raise ConsumerBusyError(f"subscription {self.name} has other consumers")
+        if consumer in self.consumers:
+            consumer.is_closed = True
+            self.consumers.remove(consumer)
+            self.core.detach(consumer, now_ms=self._now_ms)
+            self._record()
+        if not self.is_durable:
+            raise NotAllowedError(f"subscription {self.name} is that of a reader")
+        await self.delete()
+
+    def _stop(self) -> None:
+        self._is_closed = True
+        self._stop_waiting()
+
+    async def _settle(self) -> None:
+        """Wait until no read is under way."""
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    def _let_go(self, error: AckGateError) -> None:
+        """Nothing more will be durable."""
+        self.core.fail_receipts(error)
+        self._answer_receipts()
+
+    def _answer_receipts(self) -> None:
+        """There are no turns any more; waiting acks are answered all the same."""
+        self.core.suspend()
+        self._answer(self.core.ready(now_ms=self._now_ms).receipts)
+
+    def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
+        waits = self.topic.parts.waits
+        for receipt in receipts:
+            waits.receipts_sent += receipt.error is None
+            waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)
+            receipt.consumer.answer(receipt)

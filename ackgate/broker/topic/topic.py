@@ -1,0 +1,609 @@
+"""One topic (or one partition): its producers, its messages, its subscriptions.
+
+Edge. A message comes in through `Producer.publish`, goes to the `ManagedLedger`, and when it is
+durable comes back through `on_confirmed`: the producer gets its receipt, and subscriptions that
+wait for entries read on. All of it runs on one event loop; nothing here waits while
+holding another's call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.broker.cluster.policies import (
+    MESSAGE_TTL_SECONDS,
+    PAUSE_ON_ACK_STATE,
+    EffectivePolicies,
+)
+from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
+from ackgate.broker.delayed.shared import SharedDelays
+from ackgate.broker.journal.journaling import TopicJournaling
+from ackgate.broker.journal.topic_journal import UNKNOWN_TIME, key_of_entry, time_of_entry
+from ackgate.broker.topic.deduplication import SequenceIds, Verdict, sequence_ids
+from ackgate.broker.topic.opening import SubscriptionOpening
+from ackgate.broker.topic.producer import Producer
+from ackgate.broker.topic.producers import TopicProducers
+from ackgate.broker.topic.topic_deduplication import TopicDeduplication
+from ackgate.broker.wire.entry import ENTRY_FORM, Entry
+from ackgate.broker.wire.errors import (
+    ProducerBlockedError,
+    ProducerBusyError,
+    ServerError,
+    ServiceNotReadyError,
+    TopicTerminatedError,
+    server_error,
+)
+from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.errors import AckGateError, CallerError, OwnershipError
+from ackgate.persistence.cursors.store import CursorStore
+from ackgate.persistence.messages.managed_ledger import ManagedLedger
+from ackgate.persistence.messages.rules import RolloverLimits
+from ackgate.persistence.nodes.paths import (
+    CANCELLED_CURSOR,
+    DEDUP_CURSOR,
+    DELAYED_INDEX_CURSOR,
+    HIDDEN_CURSORS,
+    cursor_path,
+    name_of_node,
+    topic_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ackgate.broker.journal.topic_journal import TopicJournal
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.wire_types import ProducerRequest, SubscribeRequest
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor import Position
+
+log = logging.getLogger(__name__)
+
+NO_POSITION: Final = 2**64 - 1
+"""Ledger and entry id in the receipt of a duplicate (-1 as an unsigned 64-bit number)."""
+
+TOPIC_EPOCH_PROPERTY: Final = "#ackgate.topicEpoch"
+
+
+class _Publish(NamedTuple):
+    producer: Producer
+    sequence_id: int
+    highest_sequence_id: int
+    publish_time_ms: int
+    key: str
+    """These two for the delivery journal, if it is on. No metadata: those would be kept alive, for
+    the garbage collector to look at."""
+    sequence_ids: SequenceIds | None
+    """For de-duplication, if it is on."""
+
+
+class Topic:
+    """A loaded topic. Make it with `open`."""
+
+    def __init__(self, name: TopicName, parts: BrokerParts) -> None:
+        self.name = name
+        self.parts = parts
+        self.path = topic_path(name.tenant, name.namespace, name.local_name)
+        self.policies = EffectivePolicies(parts.policies, name)
+        self.delayed_delivery = self.policies.delayed_delivery(parts.settings.delayed)
+        """Delayed delivery as it holds here."""
+        self.ledger: ManagedLedger[Entry] = ManagedLedger(
+            self.path,
+            parts.ledger_client,
+            parts.metadata,
+            form=ENTRY_FORM,
+            cache=parts.cache,
+            options=parts.ledger_options,
+            limits=_rollover_limits(parts),
+            clock_ms=parts.clock_ms,
+            sink=self,
+            buffer=parts.publish_buffer,
+            refusal=parts.disk_space.refusal_of,
+        )
+        self.journaling = TopicJournaling(self)
+        self.journal: TopicJournal | None = None
+        """The delivery journal, if it is on."""
+        self.producers = TopicProducers(str(name), None, self._store_topic_epoch)
+        self.subscriptions: dict[str, SubscriptionDriver] = {}
+        self.cancelled = CancelledMessages(self, self._open_cancelled)
+        self.shared_delays = SharedDelays(self, self._open_delayed_index)
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.delays_refused = 0
+        """Entries that were to wait longer than is allowed."""
+        self.last_used = time.monotonic()
+        self.is_closing = False
+        self.is_settling = False
+        self._is_settled = asyncio.Event()
+        self._opening = SubscriptionOpening(self)
+        self._dedup: TopicDeduplication | None = None
+        self._trim: asyncio.Task[None] | None = None
+
+    # ---------------------------------------------------------------- life
+
+    async def open(self, *, create: bool) -> None:
+        """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
+        await self.policies.load()
+        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
+        await self.ledger.open(create=create)
+        self.journal = self.ledger.journal = self.journaling.begin()
+        epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
+        if epoch is not None:
+            self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
+        nodes = await self.parts.metadata.children(self.path)
+        found = list(map(name_of_node, nodes))
+        if CANCELLED_CURSOR in found:  # before the subscriptions: they ack what is cancelled
+            await self.cancelled.load()
+        await self.shared_delays.load(exists=DELAYED_INDEX_CURSOR in found)
+        names = [name for name in found if name not in HIDDEN_CURSORS]
+        await self._opening.stored(names)
+        if self.parts.settings.broker.broker_deduplication_enabled:
+            await self._open_dedup()
+
+    def configure(self) -> None:
+        """Settings or policies have changed."""
+        self.ledger.limits = _rollover_limits(self.parts)
+        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
+        self.cancelled.configure(self.parts.settings.persistence)
+        self.shared_delays.configure(self.parts.settings.persistence)
+        self.journaling.configure()
+        for subscription in self.subscriptions.values():
+            subscription.configure()
+
+    @property
+    def partition(self) -> int:
+        """Index of this partition, -1 for a topic that is not a partition."""
+        return self.name.partition_index
+
+    @property
+    def is_deduplicated(self) -> bool:
+        """Whether producers' sequence ids are watched."""
+        return self._dedup is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """No producer, no consumer, and nothing was ever written."""
+        return not self.is_used and self.ledger.facts.total_entries == 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a producer or consumer is connected."""
+        return len(self.producers) > 0 or any(s.consumers for s in self.subscriptions.values())
+
+    def is_deletable(self, mode: str) -> bool:
+        """Whether it counts as inactive under `brokerDeleteInactiveTopicsMode`."""
+        if self.is_used or self.is_closing:
+            return False
+        if mode == "delete_when_no_subscriptions":
+            return not self.subscriptions
+        return all(s.cursor.backlog_entries == 0 for s in self.subscriptions.values())
+
+    @property
+    def pauses_on_ack_state(self) -> bool:
+        """`dispatcherPauseOnAckStatePersistentEnabled` as it holds for this topic."""
+        return bool(
+            self.policies.value(
+                PAUSE_ON_ACK_STATE,
+                self.parts.settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled,
+            )
+        )
+
+    async def close(self) -> None:
+        """Persist what is dirty, close the ledgers, send everybody away."""
+        try:
+            await self.settle()
+        finally:
+            self.send_away()
+
+    async def settle(self) -> None:
+        """Take no more work, confirm what is in flight, persist what is dirty.
+
+        Clients stay connected: they would be back before another broker could serve them. A second call
+        waits for the first.
+        """
+        if self.is_settling:
+            await self._is_settled.wait()
+            return
+        self.is_closing = self.is_settling = True
+        try:
+            await self._settle()
+        finally:
+            self._is_settled.set()
+
+    async def _settle(self) -> None:
+        closing = [s.close() for s in self.subscriptions.values()]
+        closing.append(self.cancelled.close())
+        closing.append(self.shared_delays.close())
+        if self._dedup is not None:
+            closing.append(self._dedup.close())
+        failures = await asyncio.gather(*closing, return_exceptions=True)
+        if self._trim is not None:
+            await self._trim
+        await self.ledger.close()
+        await self.journaling.close()
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def send_away(self, service_url: str = "") -> None:
+        """Close all clients; they go to this address, or where a lookup leads them."""
+        self.producers.disconnect_all(service_url)
+        for subscription in list(self.subscriptions.values()):  # a reader's goes with its consumer
+            subscription.disconnect_consumers(service_url)
+
+    def abandon(self, error: OwnershipError) -> None:
+        """Let go at once, and write no more: somebody else may own the topic."""
+        self.is_closing = True
+        for subscription in self.subscriptions.values():
+            subscription.abandon(error)
+        self.cancelled.abandon(error)
+        self.shared_delays.abandon(error)
+        if self._dedup is not None:
+            self._dedup.abandon(error)
+        self.ledger.abandon(error)
+        self.journaling.abandon()
+        self.send_away()
+
+    async def delete(self, *, force: bool) -> None:
+        """Remove the topic with its subscriptions. Raises `CallerError` if it is used, unforced."""
+        if self.is_used and not force:
+            raise CallerError(f"topic {self.name} has connected producers or consumers")
+        self.is_closing = True
+        self.producers.disconnect_all()
+        for subscription in list(self.subscriptions.values()):
+            await subscription.delete()
+        await self.cancelled.delete()
+        await self.shared_delays.delete()
+        if self._dedup is not None:
+            await self._dedup.delete()
+        await self.journaling.remove()
+        await self.ledger.delete()
+
+    async def terminate(self) -> Position:
+        """Take no more messages, for good. Returns the last position."""
+        last = await self.ledger.terminate()
+        self.producers.disconnect_all()
+        for subscription in self.subscriptions.values():
+            subscription.tell_end_if_reached()
+        return last
+
+    # ---------------------------------------------------------------- publishing
+
+    async def add_producer(self, session: SessionPort, request: ProducerRequest) -> Producer:
+        """Attach a producer.
+
+        Raises `ProducerBusyError`, `ProducerFencedError`, `ProducerBlockedError`,
+        `TopicTerminatedError`.
+        """
+        self.check_open()
+        if self.parts.disk_space.refusal is not None:
+            raise ProducerBlockedError(str(self.parts.disk_space.refusal))
+        if self.ledger.is_terminated:
+            raise TopicTerminatedError(f"topic {self.name} was terminated")
+        if request.initial_subscription:
+            await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
+            self.check_open()
+        most = self.parts.settings.broker.max_producers_per_topic
+        if most and len(self.producers) >= most:
+            raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
+        name = request.name or self.parts.next_producer_name()
+        producer = Producer(self, session, request, name)
+        if self._dedup is not None:
+            producer.last_sequence_id = self._dedup.producers.last_sequence_id(name)
+        await self.producers.add(producer)
+        self.last_used = time.monotonic()
+        return producer
+
+    def publish(
+        self,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+        metadata: pb.MessageMetadata,
+        deliver_at_ms: int = 0,
+    ) -> None:
+        """Store one entry of a producer."""
+        if producer.is_closed or not producer.is_ready or self.is_closing:
+            return  # a client that is sent away sends again what it has no receipt for
+        self.messages_in += num_messages
+        self.bytes_in += len(entry)
+        ids = None
+        if self._dedup is not None:
+            ids = sequence_ids(sequence_id, highest_sequence_id, entry, metadata)
+        if self._dedup is not None and ids is not None:
+            match self._dedup.producers.check(producer.name, ids):
+                case Verdict.DUPLICATE:
+                    producer.session.send_receipts(
+                        producer.producer_id,
+                        [(sequence_id, highest_sequence_id, NO_POSITION, NO_POSITION)],
+                    )
+                    return
+                case Verdict.UNKNOWN:
+                    producer.session.send_error(
+                        producer.producer_id,
+                        sequence_id,
+                        ServerError.UNKNOWN,
+                        f"the outcome of sequence id {sequence_id} is not known yet",
+                    )
+                    return
+                case Verdict.PARTLY:
+                    rest = self._dedup.producers.without_durable(
+                        producer.name, ids, entry, metadata
+                    )
+                    entry, num_messages = rest or (entry, num_messages)
+                case Verdict.NEW:
+                    pass
+        publish_time_ms, key = UNKNOWN_TIME, ""
+        if self.journal is not None:
+            publish_time_ms, key = time_of_entry(metadata), key_of_entry(metadata)
+        self.ledger.add(
+            entry,
+            num_messages,
+            _Publish(producer, sequence_id, highest_sequence_id, publish_time_ms, key, ids),
+            deliver_at_ms,
+        )
+
+    def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
+        """Entries are durable: confirm them, and offer them to the subscriptions."""
+        receipts: list[tuple[int, int, int, int]] = []
+        current: Producer | None = None
+        for entry, (producer, sequence_id, highest_sequence_id, *_) in zip(
+            entries, contexts, strict=True
+        ):
+            if producer is not current:
+                if current is not None:
+                    current.session.send_receipts(current.producer_id, receipts)
+                current, receipts = producer, []
+            receipts.append((sequence_id, highest_sequence_id, *entry.position))
+        if current is not None:
+            current.session.send_receipts(current.producer_id, receipts)
+        if self.journal is not None and entries:
+            self.journal.note_published(entries, contexts)
+        if self._dedup is not None:
+            self._dedup.confirmed(entries, contexts)
+        self.shared_delays.published(entries)
+        self.parts.waits.came(self.ledger)
+
+    def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
+        """Entries will not be stored: send their producers errors.
+
+        Not if somebody else owns the topic: there the producers will send them again.
+        """
+        code = server_error(error)
+        for producer, sequence_id, *_ in contexts:
+            if self._dedup is not None:
+                self._dedup.producers.failed(producer.name)
+            if not isinstance(error, OwnershipError):
+                producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
+        if not self.is_closing:
+            # What they have sent after the failed ones must not be stored before those come again:
+            # out of order, and with de-duplication those would then count as stored.
+            self.producers.disconnect_all()
+
+    def on_returned(self, entry_count: int) -> None:
+        """Entries that were reported as failed are stored after all."""
+        if self._dedup is not None:
+            # What has been sent again meanwhile would be stored twice. Loaded anew, we know of them.
+            log.warning(
+                "topic %s: %d failed entries are stored: loaded anew", self.name, entry_count
+            )
+            self.parts.forget_topic(self)
+
+    def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
+        """Cursors forget what they know of ledgers that do not exist any more."""
+        if self.journal is not None:
+            self.journal.note_ledgers_trimmed(ledger_ids)
+        for ledger_id in ledger_ids:
+            self.cancelled.ledger_trimmed(ledger_id)
+            self.shared_delays.ledger_trimmed(ledger_id)
+            for subscription in self.subscriptions.values():
+                subscription.ledger_trimmed(ledger_id)
+
+    def on_fenced(self, error: AckGateError) -> None:
+        """Another broker owns the topic now: let go of it."""
+        log.warning("topic %s: ownership lost: %s", self.name, error)
+        self.parts.forget_topic(self)
+
+    async def _store_topic_epoch(self, epoch: int) -> None:
+        await self.ledger.set_properties(
+            {**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)}
+        )
+
+    async def _open_dedup(self) -> None:
+        store = await self.open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
+        dedup = TopicDeduplication(self.ledger, store, self.parts.settings.broker)
+        await dedup.load()
+        self._dedup = dedup
+
+    # ---------------------------------------------------------------- subscriptions
+
+    async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> Consumer:
+        """Attach a consumer, creating its subscription if need be. Raises `BrokerError`."""
+        self.check_open()
+        self._opening.check_consumer_limits(request)
+        self.last_used = time.monotonic()
+        if request.is_durable:
+            subscription = await self.subscription(
+                request.subscription,
+                request.initial_position,
+                properties=request.subscription_properties,
+            )
+        else:
+            subscription = await self._opening.of_reader(request)
+        self.check_open()
+        consumer = await subscription.add_consumer(session, request)
+        subscription.tell_end_if_reached()
+        return consumer
+
+    async def subscription(
+        self,
+        name: str,
+        initial: InitialPosition | Position,
+        *,
+        properties: Mapping[str, str] | None = None,
+        by_client: bool = True,
+    ) -> SubscriptionDriver:
+        """See `SubscriptionOpening.durable`."""
+        return await self._opening.durable(
+            name, initial, properties=properties, by_client=by_client
+        )
+
+    async def _open_cancelled(self, create_at: Position | None) -> CursorStore:
+        settings = settings_of_cancelled(self.parts.settings.persistence)
+        return await self.open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
+
+    async def _open_delayed_index(self, create_at: Position | None) -> CursorStore:
+        return await self.open_store(DELAYED_INDEX_CURSOR, create_at=create_at)
+
+    async def open_store(
+        self,
+        name: str,
+        *,
+        create_at: Position | None,
+        properties: Mapping[str, str] | None = None,
+        settings: PersistenceSettings | None = None,
+    ) -> CursorStore:
+        """The store of a cursor, hidden or not.
+
+        `create_at`: the mark-delete of a new one, None: it must be there. `settings`: others than the
+        broker's.
+        """
+        return await CursorStore.open(
+            path=cursor_path(self.path, name),
+            ledgers=self.ledger.facts,
+            ledger_client=self.parts.ledger_client,
+            metadata=self.parts.metadata,
+            settings=settings or self.parts.settings.persistence,
+            batch_index_acks=self.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            owner_epoch=self.ledger.owner_epoch,
+            clock_ms=self.parts.clock_ms,
+            create_at=create_at,
+            cursor_properties=properties,
+        )
+
+    def remove_subscription(self, subscription: SubscriptionDriver) -> None:
+        """A subscription is gone (unsubscribed, or a reader's last consumer left)."""
+        if self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+            if self.journal is not None:
+                self.journal.note_unsubscribed(subscription.name)
+        self.trim_soon()
+
+    def check_open(self) -> None:
+        """Raises `ServiceNotReadyError` while the topic is on its way out."""
+        if self.is_closing:
+            raise ServiceNotReadyError(f"topic {self.name} is being closed")
+
+    # ---------------------------------------------------------------- upkeep
+
+    def on_persisted(self, subscription: SubscriptionDriver) -> None:
+        """A subscription's state became durable: ledgers below it may go."""
+        ledgers = self.ledger.facts.ledger_ids
+        if len(ledgers) > 1 and subscription.persisted_mark_delete.ledger_id > ledgers[0]:
+            self.trim_soon()
+
+    def trim_soon(self) -> None:
+        """Start trimming consumed ledgers, unless that is under way or there is none to trim."""
+        if self._trim is None and not self.is_closing and len(self.ledger.facts.ledger_ids) > 1:
+            self._trim = asyncio.get_running_loop().create_task(self._run_trim())
+
+    async def _run_trim(self) -> None:
+        broker = self.parts.settings.broker
+        try:
+            consumed = self.consumed_through()
+            await self.ledger.trim(
+                consumed,
+                self.policies.retention(
+                    broker.default_retention_time_in_minutes, broker.default_retention_size_in_mb
+                ),
+            )
+        except AckGateError as error:
+            log.warning("topic %s: not trimmed: %s", self.name, error)
+        finally:
+            self._trim = None
+
+    @property
+    def is_trimming(self) -> bool:
+        """Whether ledgers are on their way out."""
+        return self._trim is not None
+
+    async def until_trimmed(self) -> None:
+        """Return when no ledger is on its way out: where a cursor goes back to then stays."""
+        while self._trim is not None:
+            await asyncio.wait([self._trim])
+
+    def consumed_through(self) -> Position:
+        """What every durable subscription has acked, durably; the end when there is none.
+
+        A subscription that was moved back has not acked what it moved over, durable or not.
+        """
+        marks = [
+            min(s.persisted_mark_delete, s.cursor.mark_delete)
+            for s in self.subscriptions.values()
+            if s.is_durable
+        ]
+        if self._dedup is not None:
+            marks.append(self._dedup.persisted_mark_delete)
+        return min(marks, default=self.ledger.facts.last_confirmed)
+
+    async def flush_cursors(self) -> None:
+        await asyncio.gather(
+            *(s.flush() for s in self.subscriptions.values()), return_exceptions=True
+        )
+
+    async def expire_messages(self) -> None:
+        """Ack, for every subscription, what is older than the time to live."""
+        ttl_seconds = self.policies.value(
+            MESSAGE_TTL_SECONDS, self.parts.settings.broker.ttl_duration_default_in_seconds
+        )
+        if ttl_seconds > 0:
+            for subscription in list(self.subscriptions.values()):
+                await subscription.expire_older_than(ttl_seconds)
+
+    async def keep_ledgers(self) -> None:
+        """Roll the current ledger over if its time has come; delete those that need not stay."""
+        await self.ledger.roll_if_due()
+        self.trim_soon()
+        await self.journaling.trim()
+
+
+def _rollover_limits(parts: BrokerParts) -> RolloverLimits:
+    broker = parts.settings.broker
+    return RolloverLimits(
+        broker.managed_ledger_max_entries_per_ledger,
+        broker.managed_ledger_max_size_per_ledger_mbytes * 1024 * 1024,
+        broker.managed_ledger_min_ledger_rollover_time_minutes * 60_000,
+        broker.managed_ledger_max_ledger_rollover_time_minutes * 60_000,
+    )
+
+
+# ---- Dropping the indexes of all subscriptions of a topic at once, a shared one included
+#
+# One after the other would not do where the index is shared: what one subscription still holds
+# stays in it.
+
+
+async def clear_delayed(topic: Topic) -> None:
+    """See `SubscriptionDriver.clear_delayed`. Raises the same."""
+    subscriptions = [each for each in topic.subscriptions.values() if each.is_durable]
+    async with AsyncExitStack() as pauses:
+        for subscription in subscriptions:
+            await pauses.enter_async_context(subscription.paused())
+        for subscription in subscriptions:
+            subscription.drop_delayed()
+    for subscription in subscriptions:
+        await subscription.tracking.until_cleared()
+    await topic.shared_delays.until_cleared()

@@ -1,0 +1,1 @@
+"""The wire protocol: connections, frames, commands, and the ports through which they reach topics."""

@@ -1,0 +1,248 @@
+"""The seam between connections and topics: what a session calls, and what it offers to be called.
+
+Pure (types only). `Session` in ``session.py`` is the one implementation of `SessionPort`; the topic
+side (``registry.py``, ``topic.py``, ``producer.py``, ``consumer.py``) implements the rest.
+
+Rules of the seam:
+
+* One event loop; nothing here is called from another thread.
+* A plain method never blocks and never calls back into its caller before it returns, with one
+  exception: a topic may send on the session from within any call (sends only append to a list).
+* An ``async`` method that fails raises a `BrokerError` that is sent to the client; the session turns any
+  other exception into a code (`errors.server_error`) and logs it.
+* The session answers every request that has a request id, except acks: those are answered by the
+  consumer (`send_ack_responses`, `send_ack_error`) when they are durable.
+* After `close` of a producer or consumer has been called, the session hands nothing more to it, and
+  drops what it still sends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.wire_types import (
+        ConsumerStatsReply,
+        LastMessageId,
+        MessageOut,
+        ProducerRequest,
+        Schema,
+        StoredSchema,
+        SubscribeRequest,
+    )
+    from ackgate.config.broker import BrokerSettings
+    from ackgate.cursor import Position
+
+
+class SessionPort(Protocol):
+    """A connected client, as topics see it. All sends to a connection that is gone do nothing."""
+
+    @property
+    def peer(self) -> str:
+        """``address:port`` of the other end, for statistics and logs."""
+
+    @property
+    def client_version(self) -> str:
+        """What the client calls itself, as in ``Pulsar-CPP-v3.7.1``."""
+
+    @property
+    def protocol_version(self) -> int:
+        """The smaller one of both sides' versions."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything that is sent can still arrive."""
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether unsent bytes are below the high-water mark.
+
+        `ConsumerPort.on_writable` is called when that comes true again.
+        """
+
+    def send_receipts(
+        self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Confirm entries: (sequence_id, highest_sequence_id, ledger_id, entry_id) each."""
+
+    def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
+        """SEND_ERROR: this entry was not stored."""
+
+    def send_messages(
+        self,
+        consumer_id: int,
+        partition: int,
+        messages: Sequence[MessageOut],
+        epoch: int | None = None,
+    ) -> None:
+        """MESSAGE frames, in order. `partition` is -1 for a topic that is not a partition."""
+
+    def send_active_consumer_change(self, consumer_id: int, *, is_active: bool) -> None:
+        """Failover: this consumer has become, or is no longer, the active one."""
+
+    def send_reached_end_of_topic(self, consumer_id: int) -> None:
+        """The topic is terminated and everything was delivered."""
+
+    def send_ack_responses(self, consumer_id: int, request_ids: Sequence[int]) -> None: ...
+
+    def send_ack_error(
+        self, consumer_id: int, request_id: int, error: int, message: str
+    ) -> None: ...
+
+    def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
+        """A producer that waited for exclusive access (`is_ready` was False) may publish now."""
+
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+        """Send CLOSE_PRODUCER; forget the producer.
+
+        Clients reconnect, to the broker at `service_url` if that is known to serve the topic now.
+        """
+
+    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+        """Send CLOSE_CONSUMER; forget the consumer. Clients reconnect."""
+
+
+class ProducerPort(Protocol):
+    """One producer on one topic."""
+
+    @property
+    def name(self) -> str:
+        """The name asked for, or the one the topic made up."""
+
+    @property
+    def last_sequence_id(self) -> int:
+        """Highest sequence id known of this name (-1: none). De-duplication; -1 when it is off."""
+
+    @property
+    def schema_version(self) -> bytes:
+        """As it came in the request; empty without a schema."""
+
+    @property
+    def topic_epoch(self) -> int | None:
+        """Exclusive producers: the epoch under which this one holds the topic."""
+
+    @property
+    def is_ready(self) -> bool:
+        """False while it waits for exclusive access; `send_producer_ready` ends that."""
+
+    @property
+    def max_delay_ms(self) -> int:
+        """An entry that is to wait longer than this from its publishing on is refused. 0: none."""
+
+    def delay_refused(self) -> None:
+        """An entry was refused for that."""
+
+    def publish(
+        self,
+        sequence_id: int,
+        highest_sequence_id: int,
+        num_messages: int,
+        entry: bytes,
+        metadata: pb.MessageMetadata,
+        deliver_at_ms: int = 0,
+    ) -> None:
+        """Store an entry (from the magic number on, checksum verified).
+
+        ``metadata``: the entry's, since they are parsed already.
+
+        ``deliver_at_ms``: when it is to be delivered, ms since 1970; 0 or less: at once.
+
+        Answered by exactly one of `send_receipts` and `send_error` for this sequence id, in the
+        order of the calls, unless the producer is closed first.
+        """
+
+    async def close(self) -> None:
+        """Detach from the topic. Entries handed over before may still become durable."""
+
+
+class ConsumerPort(Protocol):
+    """One consumer of one subscription."""
+
+    def flow(self, permits: int) -> None:
+        """The client takes `permits` more messages."""
+
+    def acks(self, commands: Sequence[pb.CommandAck]) -> None:
+        """Apply ACK commands, in order: all that one received chunk held for this consumer.
+
+        Each command with a ``request_id`` is answered by `send_ack_responses` or `send_ack_error`.
+        """
+
+    def redeliver(self, positions: Sequence[Position] | None, epoch: int | None) -> None:
+        """Deliver these again (None: everything this consumer has not acked)."""
+
+    def on_writable(self) -> None:
+        """The session's output has drained; `is_writable` is True again."""
+
+    def stats(self) -> ConsumerStatsReply:
+        """What the client's own statistics show of the broker's side."""
+
+    async def last_message_id(self) -> LastMessageId:
+        """Where the topic ends, and where this subscription's mark-delete stands."""
+
+    async def seek(self, position: Position, unacked_mask: int | None) -> None:
+        """Move the subscription so that `position` is read next (`EARLIEST`, `LATEST` allowed).
+
+        `unacked_mask`: set to begin inside the batch at `position`.
+        """
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """Move the subscription to the first entry published at or after this time."""
+
+    async def unsubscribe(self, *, force: bool) -> None:
+        """Delete the subscription; this consumer is detached with it."""
+
+    async def close(self) -> None:
+        """Detach; what was not acked is offered to others. Twice is fine."""
+
+
+class ServedTopic(Protocol):
+    """One topic (or one partition)."""
+
+    @property
+    def is_idle(self) -> bool:
+        """No producer, no consumer, nothing ever written: a consumer may set the schema."""
+
+    async def add_producer(self, session: SessionPort, request: ProducerRequest) -> ProducerPort:
+        """Raises `ProducerBusyError`, `ProducerFencedError`, `TopicTerminatedError`."""
+
+    async def subscribe(self, session: SessionPort, request: SubscribeRequest) -> ConsumerPort:
+        """Raises `ConsumerBusyError`, `SubscriptionNotFoundError`, `ConsumerAssignError`, ..."""
+
+
+class TopicRegistryPort(Protocol):
+    """All topics of this broker."""
+
+    async def topic(self, name: TopicName, *, create: bool) -> ServedTopic:
+        """Load or create. Raises `TopicNotFoundError`."""
+
+    async def partition_count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 when it is not partitioned. Raises `TopicNotFoundError`."""
+
+    async def topic_names(self, namespace: NamespaceName) -> Sequence[str]:
+        """Full names of the persistent topics of a namespace, loaded or not."""
+
+
+class SchemasPort(Protocol):
+    """The schemas of topics."""
+
+    async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
+        """One version, or the latest. None when there is none."""
+
+    async def for_producer(
+        self, request: ProducerRequest, settings: BrokerSettings
+    ) -> ProducerRequest:
+        """The request with the version of its schema. Raises `IncompatibleSchemaError`."""
+
+    async def version_for_producer(
+        self, topic: TopicName, schema: Schema | None, settings: BrokerSettings
+    ) -> bytes:
+        """Version of a producer's schema, made if need be; empty for a producer without one."""
+
+    async def check_consumer(
+        self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
+    ) -> None:
+        """Raises `IncompatibleSchemaError` when a consumer cannot read the topic with its schema."""

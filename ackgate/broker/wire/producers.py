@@ -1,0 +1,308 @@
+"""The producers of one connection: PRODUCER, SEND, CLOSE_PRODUCER and what goes back for them.
+
+Edge: owns the connection's producer ids. An id is in one of these states::
+
+            PRODUCER            topic answers           exclusive access won
+    unknown --------> creating ---------------> waiting --------------------> open
+                          |                        |                            |
+                          `--- CLOSE_PRODUCER, failure, the broker closes it ---'--> unknown
+
+A SEND for an id that is not open breaks the protocol, and the connection is closed, as Pulsar does.
+But a client whose producer the broker has closed may not know it yet: until it opens the id again
+its entries are dropped silently (it sends them once more then). CLOSE_PRODUCER is answered after
+the entries before it were, so that a client that closes in a hurry loses no receipt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.wire import replies, requests
+from ackgate.broker.wire.batch_payload import can_hold
+from ackgate.broker.wire.errors import (
+    BrokerError,
+    ChecksumError,
+    ProtocolError,
+    ServerError,
+    ServiceNotReadyError,
+)
+from ackgate.broker.wire.frames import entry_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.broker.wire.ports import ProducerPort
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.session_context import Connection
+    from ackgate.broker.wire.wire_types import ProducerRequest
+
+log = logging.getLogger(__name__)
+
+RECENTLY_CLOSED_MAX: Final = 10_000
+"""Producer ids remembered as closed by the broker; the oldest are forgotten beyond that."""
+
+PENDING_PUBLISH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""With this many bytes of a connection not yet durable, nothing more is read from it. Small
+messages meet the bound on their number first; this is the bound for large ones."""
+
+
+TRANSACTIONS_REFUSED: Final = "Transactions are not enabled."
+"""Pulsar's words."""
+
+MESSAGES_REFUSED: Final = "An entry of {} bytes cannot hold the {} messages that it claims"
+
+DELAY_REFUSED: Final = "Exceeds max allowed delivery delay of {} milliseconds"
+"""Pulsar's words."""
+
+
+class _Producer:
+    """An open producer, and the sizes of its entries that are not confirmed yet."""
+
+    __slots__ = ("drained", "port", "request_id", "unconfirmed")
+
+    def __init__(self, port: ProducerPort, request_id: int) -> None:
+        self.port = port
+        self.request_id = request_id
+        """Of the PRODUCER command, which may be answered twice: waiting, then ready."""
+        self.unconfirmed: deque[int] = deque()
+        self.drained: asyncio.Event | None = None
+        """Set when nothing is unconfirmed; made when somebody waits for that."""
+
+
+class Producers:
+    """The producers of one connection."""
+
+    def __init__(self, session: Connection) -> None:
+        self._session = session
+        self._open: dict[int, _Producer] = {}
+        self._waiting: dict[int, _Producer] = {}
+        self._creating: dict[int, object] = {}
+        self._recently_closed: dict[int, None] = {}
+        self._pending_count = 0
+        self.unanswered_bytes = 0
+        """Of entries that are neither confirmed nor refused."""
+
+    def __len__(self) -> int:
+        """Producers that exist on the topics' side."""
+        return len(self._open) + len(self._waiting)
+
+    # ---- PRODUCER
+
+    def create(self, command: pb.CommandProducer) -> None:
+        """PRODUCER."""
+        producer_id, request_id = command.producer_id, command.request_id
+        existing = self._open.get(producer_id) or self._waiting.get(producer_id)
+        if existing is not None:
+            # A client that timed out and asks again gets the same answer again.
+            self._session.send(_success(request_id, existing.port))
+            return
+        if producer_id in self._creating:
+            raise ServiceNotReadyError("Producer is already present on the connection")
+        request = requests.producer_request(command)
+        token = self._creating[producer_id] = object()
+        self._recently_closed.pop(producer_id, None)
+        self._session.run(request_id, self._create(request, request_id, token))
+
+    async def _create(
+        self, request: ProducerRequest, request_id: int, token: object
+    ) -> bytes | None:
+        producer_id = request.producer_id
+        session = self._session
+        try:
+            topic = await session.context.registry.topic(request.topic, create=True)
+            request = await session.context.schemas.for_producer(request, session.settings)
+            port = await topic.add_producer(session, request)
+        finally:
+            is_wanted = self._creating.get(producer_id) is token
+            if is_wanted:
+                del self._creating[producer_id]
+        if not is_wanted or not session.is_open:
+            await port.close()
+            return None
+        producer = _Producer(port, request_id)
+        (self._open if port.is_ready else self._waiting)[producer_id] = producer
+        session.note(
+            log, "producer %s opened on %s by %s (id %d)",
+            port.name, request.topic, session.peer, producer_id,
+        )  # fmt: skip
+        return _success(request_id, port)
+
+    def ready(self, producer_id: int) -> None:
+        """A waiting producer has won exclusive access."""
+        producer = self._waiting.pop(producer_id, None)
+        if producer is not None:
+            self._open[producer_id] = producer
+            self._session.send(_success(producer.request_id, producer.port))
+
+    # ---- SEND
+
+    def publish(self, command: pb.CommandSend, entry: bytes) -> None:
+        """SEND. The hottest road into the broker."""
+        producer_id = command.producer_id
+        producer = self._open.get(producer_id)
+        if producer is None:
+            self._refuse_stray(producer_id)
+            return
+        sequence_id = command.sequence_id
+        # Absent fields read as 0: only then is it worth asking.
+        if not sequence_id and not command.HasField("sequence_id"):
+            raise ProtocolError("SEND without a sequence id")
+        try:
+            metadata = entry_metadata(entry)
+        except ChecksumError as error:
+            self._refuse_entry(producer_id, sequence_id, error)
+            return
+        deliver_at_ms = metadata.deliver_at_time
+        # The entry's own count: consumers are charged by it, and it is what recovery will read.
+        num_messages = max(1, metadata.num_messages_in_batch)
+        refusal = None
+        if command.HasField("txnid_least_bits"):
+            refusal = TRANSACTIONS_REFUSED
+        elif deliver_at_ms > 0 and _is_too_late(
+            producer.port, deliver_at_ms - metadata.publish_time
+        ):
+            producer.port.delay_refused()
+            refusal = DELAY_REFUSED.format(producer.port.max_delay_ms)
+        elif num_messages > 1 and not can_hold(entry, metadata):
+            refusal = MESSAGES_REFUSED.format(len(entry), num_messages)
+        if refusal is not None:
+            self._session.note(
+                log, "entry %d of producer %s from %s refused: %s",
+                sequence_id, producer.port.name, self._session.peer, refusal,
+            )  # fmt: skip
+            self._session.send(
+                replies.send_error(producer_id, sequence_id, ServerError.NOT_ALLOWED, refusal)
+            )
+            return
+        entry_bytes = len(entry)
+        producer.unconfirmed.append(entry_bytes)
+        self._pending_count += 1
+        self.unanswered_bytes += entry_bytes
+        highest_sequence_id = command.highest_sequence_id
+        highest_sequence_id = max(highest_sequence_id, sequence_id)
+        producer.port.publish(
+            sequence_id, highest_sequence_id, num_messages, entry, metadata, deliver_at_ms
+        )
+
+    def hold_if_full(self) -> None:
+        """Stop reading when too much is not durable yet. Asked once for each chunk."""
+        if (
+            self._pending_count
+            >= self._session.settings.max_pending_publish_requests_per_connection
+            or self.unanswered_bytes >= PENDING_PUBLISH_BYTES_MAX
+        ):
+            self._session.intake.hold("publishes")
+
+    def _release_if_room(self) -> None:
+        # At half the bound, so that reading does not start and stop with every receipt.
+        if (
+            self._pending_count * 2
+            <= self._session.settings.max_pending_publish_requests_per_connection
+            and self.unanswered_bytes * 2 <= PENDING_PUBLISH_BYTES_MAX
+        ):
+            self._session.intake.release("publishes")
+
+    def _refuse_stray(self, producer_id: int) -> None:
+        if producer_id not in self._recently_closed:
+            raise ProtocolError(f"SEND for producer {producer_id}, which is not open")
+
+    def _refuse_entry(self, producer_id: int, sequence_id: int, error: ChecksumError) -> None:
+        log.warning(
+            "wrong checksum on entry %d of producer %d from %s",
+            sequence_id, producer_id, self._session.peer,
+        )  # fmt: skip
+        self._session.send(replies.send_error(producer_id, sequence_id, error.code, str(error)))
+
+    # ---- what topics send
+
+    def send_receipts(
+        self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """SEND_RECEIPT for each."""
+        producer = self._open.get(producer_id)
+        if producer is not None:
+            self._session.send_many(replies.receipts(producer_id, receipts))
+            self._settle(producer, len(receipts))
+
+    def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
+        """SEND_ERROR."""
+        producer = self._open.get(producer_id)
+        if producer is not None:
+            self._session.send(replies.send_error(producer_id, sequence_id, error, message))
+            self._settle(producer, 1)
+
+    def _settle(self, producer: _Producer, count: int) -> None:
+        unconfirmed = producer.unconfirmed
+        count = min(count, len(unconfirmed))
+        self._pending_count -= count
+        self.unanswered_bytes -= sum([unconfirmed.popleft() for _ in range(count)])
+        if producer.drained is not None and not unconfirmed:
+            producer.drained.set()
+        self._release_if_room()
+        self._session.intake.account()
+
+    # ---- closing
+
+    def close(self, command: pb.CommandCloseProducer) -> None:
+        """CLOSE_PRODUCER. Succeeds whatever the id's state, as in Pulsar."""
+        producer_id, request_id = command.producer_id, command.request_id
+        self._creating.pop(producer_id, None)
+        producer = self._open.get(producer_id) or self._waiting.get(producer_id)
+        if producer is None:
+            self._session.send(replies.success(request_id))
+        else:
+            self._session.run(request_id, self._close(producer_id, producer, request_id))
+
+    async def _close(self, producer_id: int, producer: _Producer, request_id: int) -> bytes:
+        if producer.unconfirmed:
+            producer.drained = producer.drained or asyncio.Event()
+            await producer.drained.wait()
+        self._forget(producer_id)
+        await producer.port.close()
+        return replies.success(request_id)
+
+    def closed_by_broker(self, producer_id: int, service_url: str) -> None:
+        """Send CLOSE_PRODUCER, and ignore what it still sends."""
+        if self._forget(producer_id) is None:
+            return
+        self._recently_closed[producer_id] = None
+        if len(self._recently_closed) > RECENTLY_CLOSED_MAX:
+            del self._recently_closed[next(iter(self._recently_closed))]
+        self._session.send(replies.close_producer(producer_id, service_url))
+
+    def _forget(self, producer_id: int) -> _Producer | None:
+        producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)
+        if producer is not None:
+            self._settle(producer, len(producer.unconfirmed))
+        return producer
+
+    async def close_all(self) -> None:
+        """The connection is gone: detach every producer from its topic."""
+        self._creating.clear()
+        ids = [*self._open, *self._waiting]
+        for producer in filter(None, map(self._forget, ids)):
+            try:
+                await producer.port.close()
+            except BrokerError as error:
+                log.warning("closing producer %s: %s", producer.port.name, error)
+            except Exception:
+                log.exception("closing producer %s", producer.port.name)
+
+
+def _is_too_late(producer: ProducerPort, delay_ms: int) -> bool:
+    max_delay_ms = producer.max_delay_ms
+    return 0 < max_delay_ms < delay_ms
+
+
+def _success(request_id: int, port: ProducerPort) -> bytes:
+    return replies.producer_success(
+        request_id,
+        port.name,
+        port.last_sequence_id,
+        port.schema_version,
+        port.topic_epoch,
+        is_ready=port.is_ready,
+    )

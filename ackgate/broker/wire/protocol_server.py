@@ -1,0 +1,181 @@
+"""The port of the binary protocol: listens, counts connections, and lets go of them again.
+
+Edge: owns the listening socket and the set of sessions. Bounds: connections in all
+(`brokerMaxConnections`), per address (`brokerMaxConnectionsPerIp`), and those that have not said
+CONNECT (`HALF_OPEN_MAX`; a new one drops the oldest, so that a flood of silent connections keeps
+nobody out for longer than it takes to knock again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from importlib import metadata
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ackgate.broker.wire.publish_buffer import PublishBuffer
+from ackgate.broker.wire.session import Session
+from ackgate.broker.wire.session_context import ServedHere, SessionContext
+
+if TYPE_CHECKING:
+    from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
+    from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
+    from ackgate.config.broker import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+HALF_OPEN_MAX: Final = 1_000
+"""Connections that have not said CONNECT yet. Clients say it within a round trip."""
+
+BACKLOG: Final = 1_024
+"""Connections that the kernel keeps for us before we accept them: Netty's figure."""
+
+LAST_WORDS_SECONDS: Final = 0.5
+"""How long clients may take to read what was sent to them when the server closes. One that reads nothing, or
+has megabytes of messages before it, is cut off: it gets them from whoever serves next."""
+
+DETACH_SECONDS: Final = 10.0
+"""How long sessions may take to detach from their topics when the server closes."""
+
+
+class HasSettingsNow(Protocol):
+    """Where the settings are: replaced as a whole when one of them changes."""
+
+    @property
+    def settings(self) -> HasSettings:
+        """The settings of all rooms."""
+
+
+class _Settings:
+    """The current settings, looked up with every use."""
+
+    def __init__(self, parts: HasSettingsNow) -> None:
+        self._parts = parts
+
+    @property
+    def broker(self) -> BrokerSettings:
+        return self._parts.settings.broker
+
+
+class ProtocolServer:
+    """Serves the binary protocol. Implements `Connections`."""
+
+    def __init__(
+        self,
+        parts: HasSettingsNow,
+        registry: TopicRegistryPort,
+        schemas: SchemasPort,
+        publish_buffer: PublishBuffer | None = None,
+    ) -> None:
+        self._settings = _Settings(parts)
+        self.context = SessionContext(
+            registry,
+            schemas,
+            self,
+            self._settings,
+            server_version=f"ackgate {_version()}",
+            publish_buffer=publish_buffer or PublishBuffer(),
+        )
+        self._server: asyncio.Server | None = None
+        self._sessions: set[Connection] = set()
+        self._half_open: dict[Connection, None] = {}
+        self._per_address: Counter[str] = Counter()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen. Returns the port, which the system chose where 0 was given. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Session(self.context), host, port, backlog=BACKLOG
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def advertise(self, service_url: str) -> None:
+        """LOOKUP shall answer that every topic is served at this address."""
+        self.context.owners = ServedHere(service_url)
+
+    def answer_lookups_by(self, owners: TopicOwners) -> None:
+        """LOOKUP shall answer what these say."""
+        self.context.owners = owners
+
+    @property
+    def sessions(self) -> frozenset[Connection]:
+        """Connections as they are now, half-open ones included."""
+        return frozenset(self._sessions)
+
+    def stop_accepting(self) -> None:
+        """Close the port. Connections stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def close(self) -> None:
+        """Close the port and every connection; return when all are detached from their topics."""
+        self.stop_accepting()
+        for session in list(self._sessions):
+            session.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._is_empty.wait()
+        for session in list(self._sessions):
+            session.abort()
+        try:
+            async with asyncio.timeout(DETACH_SECONDS):
+                await self._is_empty.wait()
+        except TimeoutError:
+            log.warning("%d connections did not detach in time", len(self._sessions))
+
+    # ---- Connections
+
+    def opened(self, session: Connection) -> bool:
+        """A connection was made. False: there are too many, or the server is closing."""
+        settings = self._settings.broker
+        address = _host(session)
+        connections_max = settings.broker_max_connections
+        per_address_max = settings.broker_max_connections_per_ip
+        is_welcome = self._server is not None and not (
+            0 < connections_max <= len(self._sessions)
+            or 0 < per_address_max <= self._per_address[address]
+        )
+        self._sessions.add(session)
+        self._per_address[address] += 1
+        self._is_empty.clear()
+        if is_welcome:
+            self._half_open[session] = None
+            if len(self._half_open) > HALF_OPEN_MAX:
+                oldest = next(iter(self._half_open))
+                log.warning(
+                    "connection of %s ended: too many connections without CONNECT", oldest.peer
+                )
+                del self._half_open[oldest]
+                oldest.abort()
+        return is_welcome
+
+    def introduced(self, session: Connection) -> None:
+        """A connection has completed CONNECT."""
+        self._half_open.pop(session, None)
+
+    def closed(self, session: Connection) -> None:
+        """It is gone, and detached from its topics."""
+        self._half_open.pop(session, None)
+        self._sessions.discard(session)
+        address = _host(session)
+        self._per_address[address] -= 1
+        if self._per_address[address] <= 0:
+            del self._per_address[address]
+        if not self._sessions:
+            self._is_empty.set()
+
+
+def _host(session: Connection) -> str:
+    return session.peer.rpartition(":")[0]
+
+
+def _version() -> str:
+    try:
+        return metadata.version("ackgate")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "0"

@@ -1,0 +1,400 @@
+"""One connection: from the first byte to the last.
+
+Edge: owns a transport. What comes in goes through `Intake` to its handler (``dispatch.py``);
+what goes out is gathered in `Outbox`. The session knows when the connection lives and ends, runs
+the requests that take time, and is what topics send through (`SessionPort`).
+
+    STARTED --CONNECT--> CONNECTED --fatal error, silence, either side closes--> CLOSED
+       `----- anything else, or nothing for handshakeTimeoutSeconds --------------^
+
+Bounds, per connection: a frame (`FrameDecoder`), entries not yet durable and requests under way
+(reading stops above, so TCP holds the client back), unsent output (deliveries pause, then reading
+stops), silence (pinged, then closed), the time until CONNECT.
+
+A broken frame or a broken rule of the protocol ends this connection and no other: the client is
+told why, the peer and the reason are logged, payloads never. Producers and consumers of a
+connection that ends are detached from their topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ackgate.broker.wire import replies
+from ackgate.broker.wire.consumers import Consumers
+from ackgate.broker.wire.errors import BrokerError, ProtocolError, server_error
+from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
+from ackgate.broker.wire.intake import Intake
+from ackgate.broker.wire.outbox import Outbox
+from ackgate.broker.wire.producers import Producers
+from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from ackgate.broker.wire.ports import ProducerPort
+    from ackgate.broker.wire.proto import pulsar_pb2 as pb
+    from ackgate.broker.wire.session_context import FailureReply, SessionContext
+    from ackgate.broker.wire.wire_types import MessageOut
+    from ackgate.config.broker import BrokerSettings
+
+
+class LivenessVerdict(enum.Enum):
+    """What to do with the connection now."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    CLOSE = "close"
+
+
+class Liveness:
+    """Is the other end still there? Asked once per interval; pure.
+
+    Something came since the last check: NOTHING. Silent: PING. Silent although pinged: CLOSE.
+
+    `heard` is set for every chunk that arrives. A peer from which nothing is read (backpressure of ours)
+    cannot be heard: it is neither pinged nor closed. One that does not read what it is sent is closed.
+    """
+
+    __slots__ = ("heard", "is_pinged")
+
+    def __init__(self) -> None:
+        self.heard = False
+        """Whether anything came since the last check."""
+        self.is_pinged = False
+        """Whether a ping is unanswered."""
+
+    def check(self, *, is_deaf: bool) -> LivenessVerdict:
+        """The verdict for the interval that ends now. `is_deaf`: we did not listen."""
+        if self.heard or is_deaf:
+            self.heard = False
+            self.is_pinged = False
+            return LivenessVerdict.NOTHING
+        if self.is_pinged:
+            return LivenessVerdict.CLOSE
+        self.is_pinged = True
+        return LivenessVerdict.PING
+
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 21
+"""v21: what a broker must know of it is that SUBSCRIBE may carry an AUTO_CONSUME schema. What came
+before and needs a broker's part (GetOrCreateSchema 15, ack receipts 17, ...) is all there, but for
+transactions (19), which are refused one by one."""
+
+PROTOCOL_VERSION_MIN: Final = 6
+"""Entries carry checksums from v6 on; older clients (before 2017) could not read them."""
+
+REQUESTS_IN_FLIGHT_MAX: Final = 200
+"""Requests of one connection that are being answered at a time. Above it nothing more is read: a
+client that opens ten thousand topics waits in its socket, and its answers not in our memory."""
+
+CLOSE_GRACE_SECONDS: Final = 5.0
+"""How long a peer may take to read its last words before the connection is cut."""
+
+
+class Session(asyncio.Protocol):
+    """A connected client. Implements `SessionPort`."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self.context = context
+        self.peer = "?"
+        self.client_version = ""
+        self.protocol_version = 0
+        self.is_open = False
+        self.is_connected = False
+        """Whether CONNECT has been said and accepted."""
+        self.intake: Intake
+        self.producers: Producers = Producers(self)
+        self.consumers: Consumers = Consumers(self)
+        self._liveness = Liveness()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._detaching: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings as they are now."""
+        return self.context.settings.broker
+
+    # ---- life of the connection (called by the loop)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start listening, for a while."""
+        self._loop = asyncio.get_running_loop()
+        # uvloop's transports are no subclass of asyncio's, but have all its methods.
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        self._outbox = Outbox(
+            self._transport,
+            self._loop.call_soon,
+            self.settings.connection_write_buffer_bytes_max,
+            self._on_drained,
+        )
+        self.intake = Intake(self, self._transport, self._loop.call_soon)
+        self.is_open = True
+        if not self.context.connections.opened(self):
+            log.warning("connection of %s refused: too many connections", self.peer)
+            self.abort()
+            return
+        self._timer = self._loop.call_later(
+            self.settings.handshake_timeout_seconds, self._on_handshake_timeout
+        )
+
+    def data_received(self, chunk: bytes) -> None:
+        """Bytes arrived."""
+        self._liveness.heard = True
+        self.intake.feed(chunk)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: nothing can be asked, so nothing is answered."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Detach what the connection held."""
+        if self.is_open and self.is_connected:
+            self.note(log, "connection of %s closed%s", self.peer, f": {exc}" if exc else "")
+        self.is_open = False
+        self.intake.discard()
+        self._outbox.discard()
+        self._cancel_timer()
+        self._detaching = self._loop.create_task(self._detach())
+
+    async def _detach(self) -> None:
+        await self.producers.close_all()
+        await self.consumers.close_all()
+        # A PRODUCER or SUBSCRIBE that is under way sees that the session is closed, and undoes it.
+        if self._requests:
+            await asyncio.wait(self._requests)
+        self.context.connections.closed(self)
+
+    def pause_writing(self) -> None:
+        """The peer reads more slowly than we write."""
+        self._outbox.pause()
+
+    def resume_writing(self) -> None:
+        """The peer has read what was sent."""
+        self._outbox.resume()
+
+    def close(self) -> None:
+        """End the connection after what was said has been sent."""
+        self._outbox.flush()
+        self.is_open = False
+        self._transport.close()
+        self._cancel_timer()
+        self._timer = self._loop.call_later(CLOSE_GRACE_SECONDS, self._transport.abort)
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self.is_open = False
+        self._transport.abort()
+
+    def end(self, error: ProtocolError) -> None:
+        """The connection cannot go on. Say why, here and there."""
+        if not self.is_open:
+            return
+        log.warning("connection of %s ended: %s", self.peer, error)
+        self.send(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
+        self.close()
+
+    # ---- handshake
+
+    def connect(self, command: pb.CommandConnect) -> None:
+        """Handle CONNECT."""
+        if self.is_connected:
+            raise ProtocolError("CONNECT on a connection that is connected")
+        if command.protocol_version < PROTOCOL_VERSION_MIN:
+            raise ProtocolError(
+                f"protocol version {command.protocol_version} is not served,"
+                f" {PROTOCOL_VERSION_MIN} is the oldest"
+            )
+        settings = self.settings
+        self.client_version = command.client_version
+        self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+        self.is_connected = True
+        self.intake.allow_frames(settings.max_message_size + COMMAND_BYTES_EXTRA)
+        self.context.connections.introduced(self)
+        self.send(
+            replies.connected(
+                self.context.server_version, self.protocol_version, settings.max_message_size
+            )
+        )
+        self._cancel_timer()
+        self._schedule_keep_alive()
+        self.note(log, "%s connected with %s", self.peer, ascii(command.client_version[:80]))
+
+    # ---- requests
+
+    def run(
+        self,
+        request_id: int,
+        work: Coroutine[Any, Any, bytes | None],
+        fail: FailureReply = replies.error,
+    ) -> None:
+        """Answer a request by what `work` returns, or by its failure, when that is there."""
+        task = self._loop.create_task(self._run(request_id, work, fail))
+        self._requests.add(task)
+        task.add_done_callback(self._on_request_done)
+        if len(self._requests) >= REQUESTS_IN_FLIGHT_MAX:
+            self.intake.hold("requests")
+
+    async def _run(
+        self, request_id: int, work: Coroutine[Any, Any, bytes | None], fail: FailureReply
+    ) -> None:
+        try:
+            reply = await work
+        except Exception as error:  # noqa: BLE001 - `refuse` logs what is not the client's fault
+            self.refuse(request_id, error, fail)
+        else:
+            if reply is not None:
+                self.send(reply)
+
+    def _on_request_done(self, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        if len(self._requests) * 2 <= REQUESTS_IN_FLIGHT_MAX:
+            self.intake.release("requests")
+
+    def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
+        """Answer a request with its failure."""
+        code = server_error(error)
+        if isinstance(error, BrokerError | CallerError):
+            self.note(log, "request of %s refused: %s", self.peer, error)
+            message = str(error)
+        else:
+            # Its text may name our files: the client gets only its kind.
+            if isinstance(error, OwnershipError | StorageError):
+                log.warning("request of %s failed: %s", self.peer, error)
+            elif isinstance(error, CorruptRecordError):
+                log.error("request of %s failed: %s", self.peer, error)
+            else:
+                log.error("request of %s failed", self.peer, exc_info=error)
+            message = f"{type(error).__name__}: see the log of the broker"
+        self.send(fail(request_id, code, message))
+
+    def note(self, logger: logging.Logger, message: str, *args: object) -> None:
+        """Log what this client did; not each time when clients of its host do it all the time."""
+        host = self.peer.rpartition(":")[0]
+        left_out = self.context.damper.admit((host, message), self._loop.time())
+        if left_out is None:
+            logger.debug(message, *args)
+        elif left_out:
+            logger.info(f"{message} (and {left_out} such lines of {host} left out)", *args)  # noqa: G004
+        else:
+            logger.info(message, *args)
+
+    # ---- backpressure and silence
+
+    def _on_drained(self) -> None:
+        self.intake.release("output")
+        if self.is_open:
+            self.consumers.on_writable()
+
+    def _schedule_keep_alive(self) -> None:
+        interval_seconds = self.settings.keep_alive_interval_seconds
+        if interval_seconds > 0:
+            self._timer = self._loop.call_later(interval_seconds, self._on_keep_alive)
+
+    def _on_keep_alive(self) -> None:
+        is_deaf = bool(self.intake.holds - {"output"})
+        verdict = self._liveness.check(is_deaf=is_deaf)
+        if verdict is LivenessVerdict.CLOSE:
+            log.warning("connection of %s ended: silent, and no answer to a ping", self.peer)
+            self.abort()
+            return
+        if verdict is LivenessVerdict.PING:
+            self.send(replies.PING)
+        self._schedule_keep_alive()
+
+    def _on_handshake_timeout(self) -> None:
+        log.warning("connection of %s ended: no CONNECT in time", self.peer)
+        self.abort()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---- frames out
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether deliveries are welcome; `ConsumerPort.on_writable` is called when they are again."""
+        return self.is_open and self._outbox.is_writable
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, with whatever else is sent in this tick."""
+        if self.is_open:
+            self._outbox.send(frame)
+            if self._outbox.is_overfull:
+                self.intake.hold("output")
+
+    def send_many(self, pieces: Sequence[bytes]) -> None:
+        """Send frames that come in pieces."""
+        if self.is_open:
+            self._outbox.send_many(pieces)
+            if self._outbox.is_overfull:
+                self.intake.hold("output")
+
+    # ---- what topics send (SessionPort)
+
+    def send_receipts(
+        self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """SEND_RECEIPT: (sequence_id, highest_sequence_id, ledger_id, entry_id) each."""
+        self.producers.send_receipts(producer_id, receipts)
+
+    def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
+        """SEND_ERROR."""
+        self.producers.send_error(producer_id, sequence_id, error, message)
+
+    def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:  # noqa: ARG002
+        """PRODUCER_SUCCESS, for the second time: exclusive access was won."""
+        self.producers.ready(producer_id)
+
+    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+        """CLOSE_PRODUCER."""
+        self.producers.closed_by_broker(producer_id, service_url)
+
+    def send_messages(
+        self,
+        consumer_id: int,
+        partition: int,
+        messages: Sequence[MessageOut],
+        epoch: int | None = None,
+    ) -> None:
+        """MESSAGE for each."""
+        self.consumers.send_messages(consumer_id, partition, messages, epoch)
+
+    def send_active_consumer_change(self, consumer_id: int, *, is_active: bool) -> None:
+        """ACTIVE_CONSUMER_CHANGE."""
+        self.send(replies.active_consumer_change(consumer_id, is_active=is_active))
+
+    def send_reached_end_of_topic(self, consumer_id: int) -> None:
+        """REACHED_END_OF_TOPIC."""
+        self.send(replies.reached_end_of_topic(consumer_id))
+
+    def send_ack_responses(self, consumer_id: int, request_ids: Sequence[int]) -> None:
+        """ACK_RESPONSE for each, without an error."""
+        self.send_many(replies.ack_responses(consumer_id, request_ids))
+
+    def send_ack_error(self, consumer_id: int, request_id: int, error: int, message: str) -> None:
+        """ACK_RESPONSE with an error."""
+        self.send(replies.ack_error(consumer_id, request_id, error, message))
+
+    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+        """CLOSE_CONSUMER."""
+        self.consumers.closed_by_broker(consumer_id, service_url)
+
+
+def _address(peername: object) -> str:
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peername or "local")

@@ -1,0 +1,200 @@
+"""A connection as the commands of the protocol see it, and what all connections of one broker share.
+
+Pure (types, one record and the damper of log lines). Commands know a connection by these types only;
+``session.py`` implements them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+
+from ackgate.broker.wire.ports import SessionPort
+from ackgate.broker.wire.publish_buffer import PublishBuffer
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Coroutine, Hashable, Sequence
+
+    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
+    from ackgate.config.broker import BrokerSettings
+
+LINES_AT_ONCE_MAX: Final = 30
+"""Lines of one kind that are written though they follow each other closely."""
+
+SECONDS_PER_LINE: Final = 10.0
+"""How often a kind gets a line after that."""
+
+KINDS_MAX: Final = 1_000
+"""Kinds that are remembered; of the least recent one more lines than that may be written."""
+
+
+class LogDamper:
+    """Lets the first lines of each kind pass, and then one in a while, which counts the others.
+
+    A client whose message is refused may connect again ten times a second, for ever, and each time
+    its line says the same. Pure: time is an argument.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+        """When the allowance of a kind is full again, and how many lines were left out."""
+
+    def admit(self, kind: Hashable, now_seconds: float) -> int | None:
+        """How many lines of this kind were left out before this one; None: leave this one out, too."""
+        full_at, left_out = self._kinds.pop(kind, (0.0, 0))
+        full_at = max(full_at, now_seconds) + SECONDS_PER_LINE
+        is_admitted = full_at - now_seconds <= LINES_AT_ONCE_MAX * SECONDS_PER_LINE
+        if is_admitted:
+            self._kinds[kind] = full_at, 0
+        else:
+            self._kinds[kind] = full_at - SECONDS_PER_LINE, left_out + 1
+        if len(self._kinds) > KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]
+        return left_out if is_admitted else None
+
+
+FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
+"""(request id, code, message) -> frame."""
+
+ReadHold: TypeAlias = Literal["publishes", "requests", "output", "memory"]
+"""Why nothing is read from a connection at the moment."""
+
+
+class ReadHolds(Protocol):
+    """The reading side of a connection, which can be held."""
+
+    def hold(self, reason: ReadHold) -> None:
+        """Read nothing more until `release`."""
+
+    def release(self, reason: ReadHold) -> None:
+        """Read again, unless there is another reason not to."""
+
+    def account(self) -> None:
+        """Say what memory the connection holds now."""
+
+
+class Connection(SessionPort, Protocol):
+    """A connected client, as the commands see it."""
+
+    @property
+    def context(self) -> SessionContext:
+        """What it shares with the others."""
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings as they are now."""
+
+    @property
+    def intake(self) -> ReadHolds: ...
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, with whatever else is sent in this tick."""
+
+    def send_many(self, pieces: Sequence[bytes]) -> None:
+        """Send frames that come in pieces."""
+
+    def run(
+        self, request_id: int, work: Coroutine[Any, Any, bytes | None], fail: FailureReply = ...
+    ) -> None:
+        """Answer a request by what `work` returns, or by its failure, when that is there."""
+
+    def note(self, logger: logging.Logger, message: str, *args: object) -> None:
+        """Log what this client did; not each time when clients of its host do it all the time."""
+
+    def close(self) -> None:
+        """End the connection after what was said has been sent."""
+
+    def abort(self) -> None:
+        """End the connection at once."""
+
+
+class Connections(Protocol):
+    """Who keeps count of connections."""
+
+    def opened(self, session: Connection) -> bool:
+        """A connection was made; False: there are too many, refuse it."""
+
+    def introduced(self, session: Connection) -> None:
+        """A connection has completed CONNECT."""
+
+    def closed(self, session: Connection) -> None:
+        """It is gone, and its producers and consumers are detached."""
+
+
+class Located(Protocol):
+    """Where a topic is served."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this broker serves it."""
+
+    @property
+    def is_owner(self) -> bool:
+        """False: nobody serves it yet, and that broker shall."""
+
+
+class TopicOwners(Protocol):
+    """Who knows which broker serves a topic."""
+
+    def location_now(self, topic: TopicName) -> Located | None:
+        """Where, if that is known without I/O."""
+
+    async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Located:
+        """Where; here from now on, if nobody serves it and it is our turn.
+
+        `is_authoritative`: another broker says that it is. Raises `ServiceNotReadyError`.
+        """
+
+
+class _Here(NamedTuple):
+    service_url: str
+    is_here: bool = True
+    is_owner: bool = True
+
+
+class ServedHere:
+    """There is no other broker: every topic is served at one address."""
+
+    def __init__(self, service_url: str) -> None:
+        self._here = _Here(service_url)
+
+    def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
+        return self._here
+
+    async def locate(
+        self,
+        topic: TopicName,  # noqa: ARG002
+        *,
+        is_authoritative: bool = False,  # noqa: ARG002
+    ) -> Located:
+        return self._here
+
+
+class HasSettings(Protocol):
+    """Where the current settings are; they may be replaced while the broker runs."""
+
+    @property
+    def broker(self) -> BrokerSettings:
+        """The settings of the broker's room."""
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """What all connections of one broker share."""
+
+    registry: TopicRegistryPort
+    schemas: SchemasPort
+    connections: Connections
+    settings: HasSettings
+    server_version: str = "ackgate"
+    owners: TopicOwners = field(default_factory=lambda: ServedHere(""))
+    """Whom LOOKUP asks."""
+    damper: LogDamper = field(default_factory=LogDamper)
+    """Of the lines on what clients do, by host."""
+    publish_buffer: PublishBuffer = field(default_factory=PublishBuffer)
+    """Who counts the bytes of all connections."""

@@ -1,0 +1,1 @@
+"""The command line: reads files and asks brokers over HTTP. Each command loads what it needs."""

@@ -1,0 +1,141 @@
+"""The ``ackgate`` command: reads the command line, hands over to one module per command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ackgate
+from ackgate.commands.arguments import add_bookies_parser, add_delayed_parser, add_ledgers_parser
+from ackgate.errors import AckGateError, OwnershipError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+"""Bad command line, bad configuration, or a data directory that somebody else holds."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    return run_parsed(command_parser().parse_args(argv))
+
+
+def run_parsed(arguments: argparse.Namespace) -> int:
+    """Run what `command_parser` has read; returns the exit code."""
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except AckGateError as error:
+        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
+        is_usage = isinstance(error, OwnershipError | ValueError)
+        return EXIT_USAGE if is_usage else EXIT_FAILED
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more at exit.
+        sys.stdout = None
+        return EXIT_FAILED if arguments.command == "bookies" else 0  # what it found was not told
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """One command, and only what it needs is loaded. Raises `AckGateError`."""
+    if arguments.command == "broker":
+        from ackgate.broker.run import run_broker  # noqa: PLC0415 - start only what is asked for
+
+        return run_broker(arguments)
+    if arguments.command == "bookies":
+        from ackgate.commands.ledgers.bookies_command import run_bookies  # noqa: PLC0415
+
+        return run_bookies(arguments)
+    if arguments.command == "ledgers":
+        from ackgate.commands.ledgers.ledgers_command import run_ledgers  # noqa: PLC0415
+
+        return run_ledgers(arguments)
+    if arguments.command == "config":
+        from ackgate.commands.config_command import run_config  # noqa: PLC0415
+
+        return run_config(arguments)
+    if arguments.command == "delayed":
+        from ackgate.commands.delayed_command import run_delayed  # noqa: PLC0415
+
+        return run_delayed(arguments)
+    from ackgate.commands.stats.command import run_stats  # noqa: PLC0415
+
+    return run_stats(arguments)
+
+
+def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
+    """The commands of a broker. `others` (name to help) are shown, and are read by somebody else."""
+    parser = argparse.ArgumentParser(
+        prog="ackgate",
+        description="A message broker that does not forget an ack, and stops before it would.",
+        epilog="Exit codes: 0 fine, 1 failed, or something wrong was found, 2 a wrong command line or "
+        "configuration.",
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"ackgate {ackgate.__version__}",
+        help="say which this is",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
+    broker.add_argument("--data-dir", type=Path, help="where everything is kept (default: ./data)")
+    broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
+    broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
+    broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
+    broker.add_argument("--config", type=Path, metavar="FILE", help="a broker.conf")
+    broker.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of broker.conf; may be repeated",
+    )
+    stats = commands.add_parser(
+        "stats", help="ask why a subscription is where it is, a broker or its files"
+    )
+    stats.add_argument("topic", metavar="TOPIC")
+    stats.add_argument("--subscription", metavar="S", help="only this one")
+    source = stats.add_mutually_exclusive_group()
+    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
+    source.add_argument(
+        "--data-dir", type=Path, help="read the ledgers of a running or dead broker, untouched"
+    )
+    stats.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
+    stats.add_argument(
+        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
+    )
+    stats.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
+    stats.add_argument("--json", action="store_true", help="for programs")
+    stats.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="ask again every so often (default: 1 s)",
+    )
+    config = commands.add_parser("config", help="what a broker would make of a broker.conf")
+    check = config.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "check",
+        help="list keys that are wrong, ask for security in vain, or have no effect",
+        description="What a broker that is started here would make of FILE and of the environment's "
+        "ACKGATE_ and PULSAR_PREFIX_ keys.",
+        epilog="Exit codes: 0 every key has its effect or is at Pulsar's default, 1 some other key has "
+        "none, 2 the broker would not start.",
+    )
+    check.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a broker.conf")
+    check.add_argument("--json", action="store_true", help="for programs")
+    add_delayed_parser(commands)
+    add_bookies_parser(commands)
+    add_ledgers_parser(commands)
+    for name, line in (others or {}).items():
+        commands.add_parser(name, help=line)
+    return parser

@@ -1,0 +1,187 @@
+"""``ackgate config check``: what a broker would make of a ``broker.conf``, before it is started with it.
+
+Edge: reads the file and the environment, prints. Nothing that may be a secret is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.config.load import OLDER_NAMES, gather
+from ackgate.config.settings import Settings
+from ackgate.config.unused_keys import PULSAR_VERSION, security_asked_for
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from ackgate.config.load import GivenSettings
+    from ackgate.config.unused_keys import SecurityAsked, UnusedKey
+
+EXIT_FINE: Final = 0
+EXIT_WITHOUT_EFFECT: Final = 1
+EXIT_WOULD_NOT_START: Final = 2
+
+_COLUMNS: Final = 100
+
+
+class _Report(NamedTuple):
+    """What was found."""
+
+    source: str
+    found: GivenSettings
+    security: Sequence[SecurityAsked]
+    wrong: Sequence[str]
+    """A line for each value that is not allowed."""
+    changed: Sequence[UnusedKey]
+    """Without effect, and not at Pulsar's default."""
+    unknown: Sequence[UnusedKey]
+    """Without effect, and not Pulsar's either."""
+    at_default: Sequence[UnusedKey]
+    """Without effect, and at Pulsar's default."""
+
+    @property
+    def starts(self) -> bool:
+        return not self.security and not self.wrong
+
+    @property
+    def exit_code(self) -> int:
+        if not self.starts:
+            return EXIT_WOULD_NOT_START
+        return EXIT_WITHOUT_EFFECT if self.changed or self.unknown else EXIT_FINE
+
+
+def run_config(arguments: argparse.Namespace) -> int:
+    """Check, print, and return the exit code. Raises `ConfigurationError`: it cannot be read at all."""
+    report = _check(arguments.file)
+    if arguments.json:
+        print(json.dumps(_json(report), indent=2))  # noqa: T201
+    else:
+        print("\n".join(_lines(report)))  # noqa: T201
+    return report.exit_code
+
+
+def _check(file: Path | None) -> _Report:
+    found = gather(file)
+    wrong: list[str] = []
+    try:
+        Settings().with_given(found.used)
+    except ConfigurationError as error:
+        wrong = str(error).splitlines()
+    security = security_asked_for(found.given)
+    refused = {switch.key for switch, _ in security}
+    unused = [each for each in found.unused if each.key not in refused]
+    return _Report(
+        source=str(file) if file else "the environment",
+        found=found,
+        security=security,
+        wrong=wrong,
+        changed=[each for each in unused if each.is_known and not each.is_at_default],
+        unknown=[each for each in unused if not each.is_known],
+        at_default=[each for each in unused if each.is_at_default],
+    )
+
+
+# ------------------------------------------------------------------------------- for people
+
+
+def _lines(report: _Report) -> Iterator[str]:
+    yield f"{report.source}: the broker {'starts' if report.starts else 'would not start'}"
+    yield from _section(
+        "asks for security that this broker does not have",
+        [
+            (said.origin, f"{switch.key}={said.text}", switch.asks_for)
+            for switch, said in report.security
+        ],
+    )
+    yield from _section("not allowed", [(line,) for line in report.wrong])
+    yield from _section(
+        f"unknown here and to Pulsar {PULSAR_VERSION}",
+        [
+            (each.said.origin, each.key, f"did you mean {each.meant}?" if each.meant else "")
+            for each in report.unknown
+        ],
+    )
+    yield from _section(
+        "without effect here, and not at Pulsar's default",
+        [
+            (
+                each.said.origin,
+                f"{each.key}={each.shown_value}",
+                f"Pulsar: {each.pulsar_default or 'nothing'}"
+                + (", deprecated" if each.is_deprecated else ""),
+            )
+            for each in report.changed
+        ],
+    )
+    yield from _section(
+        "deprecated by Pulsar, and in effect",
+        [
+            (said.origin, name, f"counts as {OLDER_NAMES[name].present_key}")
+            for name, said in report.found.older.items()
+        ],
+    )
+    if report.at_default:
+        yield ""
+        yield f"without effect here, at Pulsar's default ({len(report.at_default)}):"
+        names = ", ".join(_name(each) for each in report.at_default)
+        yield textwrap.fill(
+            names,
+            _COLUMNS,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    yield ""
+    yield f"in effect: {len(report.found.used)} keys"
+
+
+def _name(each: UnusedKey) -> str:
+    return f"{each.key} (deprecated)" if each.is_deprecated else each.key
+
+
+def _section(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield ""
+    yield f"{title} ({len(rows)}):"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+# ----------------------------------------------------------------------------- for programs
+
+
+def _json(report: _Report) -> dict[str, Any]:
+    return {
+        "source": report.source,
+        "starts": report.starts,
+        "security": [
+            {"key": switch.key, "origin": said.origin, "asksFor": switch.asks_for}
+            for switch, said in report.security
+        ],
+        "notAllowed": list(report.wrong),
+        "unknown": [
+            {"key": each.key, "origin": each.said.origin, "meant": each.meant}
+            for each in report.unknown
+        ],
+        "changed": [
+            {
+                "key": each.key,
+                "origin": each.said.origin,
+                "pulsarDefault": each.pulsar_default,
+                "isDeprecated": each.is_deprecated,
+            }
+            for each in report.changed
+        ],
+        "atDefault": [each.key for each in report.at_default],
+        "older": {name: OLDER_NAMES[name].present_key for name in report.found.older},
+        "inEffect": sorted(report.found.used),
+    }

@@ -1,0 +1,1 @@
+"""``ackgate ledgers`` and ``ackgate bookies``: look into storage, and repair copies."""

@@ -1,0 +1,172 @@
+"""What an audit found, for people and for programs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ackgate.commands.terminal.tables import count_text, size_text, table
+from ackgate.persistence.ledgers.replication import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+    from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
+    from ackgate.persistence.offline_storage import OfflineStorage
+
+
+def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str]:
+    """Which bookies there are; `named`: those that ledgers speak of."""
+    rows = []
+    damages: list[str] = []
+    for bookie in storage.client.bookies:
+        statistics = bookie.statistics()
+        state = "ok" if statistics.last_error is None else statistics.last_error
+        rows.append((bookie.bookie_id, str(bookie.directory), state))
+        damages += statistics.damages
+    here = {bookie.bookie_id for bookie in storage.client.bookies}
+    rows += [("?", str(path), f"left out: {why}") for path, why in storage.left_out.items()]
+    rows += [(bookie_id, "?", "not here") for bookie_id in sorted(set(named) - here)]
+    lines = table(("bookie", "directory", "state"), rows)
+    if damages:
+        lines += ["", "damaged places:", *(f"  {damage}" for damage in damages)]
+    return lines
+
+
+def audit_lines(audits: Sequence[LedgerAudit]) -> list[str]:
+    """Every copy that is not whole, and every ledger that could not be looked at."""
+    rows = []
+    notes = []
+    for audit in audits:
+        for finding in audit.fragments:
+            rows += [_row(audit, finding, copy) for copy in finding.copies if not copy.is_whole]
+        if audit.error is not None:
+            notes.append(f"ledger {audit.ledger_id}: {audit.error}")
+        for finding in audit.fragments:
+            if finding.without_good_copy:
+                word = "lost" if finding.is_lost else "on bookies that do not answer, if at all"
+                notes.append(
+                    f"ledger {audit.ledger_id}: entries {finding.without_good_copy.text()}: {word}"
+                )
+        notes += [f"ledger {audit.ledger_id}: {why}" for why in dict.fromkeys(audit.stuck)]
+    head = ("ledger", "state", "entries", "bookie", "missing", "damaged", "trouble")
+    lines = table(head, rows, right="ledger")
+    return [*lines, *([""] if lines and notes else []), *notes]
+
+
+def _row(audit: LedgerAudit, finding: FragmentFinding, copy: CopyFinding) -> tuple[str, ...]:
+    span = finding.span
+    return (
+        str(audit.ledger_id),
+        "?" if audit.metadata is None else audit.metadata.state.value,
+        f"{span.first_entry_id}-{span.last_entry_id}",
+        copy.bookie_id,
+        _ranges(copy.missing),
+        _ranges(copy.damaged),
+        copy.trouble or "",
+    )
+
+
+def _ranges(entries: EntryRanges) -> str:
+    return f"{entries.text()} ({len(entries):,})" if entries else "-"
+
+
+def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) -> str:
+    """How much was looked at, and what came of it."""
+    told = f"{count_text(totals.ledgers, 'ledger')} checked"
+    wrong = totals.under_replicated_ledgers
+    if wrong:
+        told += f", {wrong:,} with copies missing or damaged"
+    elif totals.failed_ledgers < max(totals.ledgers, 1):
+        told += ", all copies are good"
+    if totals.failed_ledgers:
+        told += f", {totals.failed_ledgers:,} could not be looked at"
+    if totals.lost_entries:
+        told += f", {count_text(totals.lost_entries, 'entry', 'entries')} without a good copy"
+    if totals.repaired_entries or totals.moved_places:
+        told += (
+            f"; copied {count_text(totals.repaired_entries, 'entry', 'entries')}"
+            f" ({size_text(totals.repaired_bytes)})"
+        )
+    if totals.moved_places:
+        told += f", {count_text(totals.moved_places, 'place')} given to other bookies"
+    if open_fragments:
+        told += (
+            f"; {count_text(open_fragments, 'open fragment')} left to their owner, not looked at"
+        )
+    if unverified:
+        told += (
+            f"; {count_text(unverified, 'ledger')} present but not verified: "
+            "the password (managedLedgerPassword) is not theirs"
+        )
+    return told
+
+
+def open_fragments(audit: LedgerAudit) -> int:
+    """Fragments that were not looked at, being written."""
+    if audit.metadata is None:
+        return 0
+    return sum(span.is_open for span in spans(audit.metadata)) - sum(
+        finding.span.is_open for finding in audit.fragments
+    )
+
+
+def is_unverified(audit: LedgerAudit) -> bool:
+    """Whether copies were counted, but not verified."""
+    return any(not finding.is_verified for finding in audit.fragments)
+
+
+def audit_json(audit: LedgerAudit) -> dict[str, Any]:
+    """The audit of a ledger as JSON."""
+    return {
+        "ledgerId": audit.ledger_id,
+        "state": None if audit.metadata is None else audit.metadata.state.value,
+        "isWhole": audit.is_whole,
+        "isDeleted": audit.is_deleted,
+        "error": audit.error,
+        "stuck": audit.stuck,
+        "repairedEntries": audit.repaired_entries,
+        "repairedBytes": audit.repaired_bytes,
+        "movedPlaces": audit.moved_places,
+        "fragments": [
+            {
+                "firstEntryId": finding.span.first_entry_id,
+                "lastEntryId": finding.span.last_entry_id,
+                "isOpen": finding.span.is_open,
+                "isVerified": finding.is_verified,
+                "withoutGoodCopy": _json_ranges(finding.without_good_copy),
+                "copies": [
+                    {
+                        "bookie": copy.bookie_id,
+                        "expected": copy.expected,
+                        "good": copy.good,
+                        "missing": _json_ranges(copy.missing),
+                        "damaged": _json_ranges(copy.damaged),
+                        "trouble": copy.trouble,
+                    }
+                    for copy in finding.copies
+                ],
+            }
+            for finding in audit.fragments
+        ],
+    }
+
+
+def _json_ranges(entries: EntryRanges) -> list[list[int]]:
+    return [[first, last] for first, last in entries.ranges()]
+
+
+def bookies_json(storage: OfflineStorage) -> list[dict[str, Any]]:
+    """The state of bookies as JSON."""
+    return [
+        {
+            "bookie": bookie.bookie_id,
+            "directory": str(bookie.directory),
+            "error": bookie.statistics().last_error,
+            "damages": list(bookie.statistics().damages),
+        }
+        for bookie in storage.client.bookies
+    ] + [
+        {"bookie": None, "directory": str(path), "error": why, "damages": []}
+        for path, why in storage.left_out.items()
+    ]

@@ -1,0 +1,93 @@
+"""``ackgate bookies``: are all copies of all entries there and good? And: bring them back.
+
+Edge: prints. ``check`` only looks, also beside a running broker; ``repair`` mends what it can. The exit
+code is 0 when all is well (afterwards), 1 when something is not, 2 when it could not begin: a wrong
+command line, or a broker that runs on the data directory. That one audits by itself
+(``auditorPeriodicCheckInterval``). Beside brokers on a shared metadata store repair is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from ackgate.commands.ledgers.audit_view import (
+    audit_json,
+    audit_lines,
+    bookie_lines,
+    bookies_json,
+    is_unverified,
+    open_fragments,
+    totals_line,
+)
+from ackgate.persistence.bookies.settings import AuditSettings
+from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ackgate.persistence.offline_storage import StoragePlaces
+
+
+def run_bookies(arguments: argparse.Namespace) -> int:
+    """Check or repair. Raises `AckGateError`."""
+    is_repair = arguments.action == "repair"
+    rate = arguments.bytes_per_second if is_repair else None
+    settings = AuditSettings(
+        bytes_per_second=rate if rate and rate > 0 else None,
+        lost_bookie_delay_seconds=0 if is_repair and arguments.replace_lost else math.inf,
+    )
+    with quiet_logs():
+        return asyncio.run(_run(arguments, places_of(arguments), settings, is_repair=is_repair))
+
+
+async def _run(
+    arguments: argparse.Namespace,
+    places: StoragePlaces,
+    settings: AuditSettings,
+    *,
+    is_repair: bool,
+) -> int:
+    totals = AuditTotals()
+    told: list[LedgerAudit] = []
+    named: set[str] = set()
+    unlooked = unverified = 0
+    async with opened_storage(places, is_writing=is_repair) as storage:
+        auditor = storage.client.auditor(settings, password=places.password)
+        async for audit in auditor.audit(is_repair=is_repair, ledger_ids=arguments.ledger):
+            if audit.is_deleted and arguments.ledger:
+                audit.error = "does not exist"
+            totals.add(audit, is_repair=is_repair)
+            unlooked += open_fragments(audit)
+            unverified += is_unverified(audit)
+            if audit.metadata is not None:
+                named.update(b for f in audit.metadata.fragments for b in f.ensemble)
+            if not audit.is_whole or audit.error is not None:
+                told.append(audit)
+        not_here = sorted(named - {b.bookie_id for b in storage.client.bookies})
+        summary = totals_line(totals, open_fragments=unlooked, unverified=unverified)
+        if not_here:
+            summary += f"; not here: {', '.join(not_here)}"
+        if arguments.json:
+            answer = {
+                "bookies": bookies_json(storage),
+                "bookiesNotHere": not_here,
+                "ledgers": [audit_json(audit) for audit in told],
+                "totals": asdict(totals),
+                "openFragments": unlooked,
+                "notVerified": unverified,
+            }
+            print(json.dumps(answer, indent=2))  # noqa: T201
+        else:
+            lines = [*bookie_lines(storage, named), "", *audit_lines(told)]
+            if is_repair and not arguments.replace_lost and totals.unmended_ledgers:
+                lines += ["--replace-lost gives the places of bookies that are not here to others"]
+            print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
+        # Nobody looks at the copies of what is still written; those of a bookie that is gone are gone.
+        is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
+        is_found = totals.unmended_ledgers or is_missed or any(audit.error for audit in told)
+        return 1 if is_found or (storage.left_out and not arguments.ledger) else 0

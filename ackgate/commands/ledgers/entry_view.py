@@ -1,0 +1,185 @@
+"""Entries of message and cursor ledgers, taken apart for people and for programs. Pure.
+
+What cannot be taken apart says why, in place of its content.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.commands.terminal.tables import printable, size_text, time_text
+from ackgate.cursor import Position
+from ackgate.errors import AckGateError
+from ackgate.persistence.messages.entry import parse_metadata
+from ackgate.persistence.messages.frame import metadata_span
+from ackgate.persistence.records.codec import decode_record
+from ackgate.persistence.records.values import ChunkRecord, DeltaRecord
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import LedgerEntry
+    from ackgate.persistence.records.values import CursorRecord
+
+_HEX_COLUMNS: Final = 16
+
+
+def message_json(ledger_id: int, entry: LedgerEntry, *, has_payload: bool) -> dict[str, Any]:
+    """A message, or a batch of them."""
+    described: dict[str, Any] = {
+        "ledgerId": ledger_id,
+        "entryId": entry.entry_id,
+        "bytes": len(entry.payload),
+    }
+    try:
+        metadata = parse_metadata(entry.payload, Position(ledger_id, entry.entry_id))
+    except AckGateError as error:
+        described["error"] = str(error)
+        if has_payload:
+            described["payload"] = base64.b64encode(entry.payload).decode()
+        return described
+    described["producer"] = metadata.producer_name
+    described["sequenceId"] = metadata.sequence_id
+    described["publishTime"] = metadata.publish_time
+    optional = {
+        "eventTime": metadata.event_time,
+        "deliverAt": metadata.deliver_at_time,
+        "key": metadata.partition_key,
+        "orderingKey": base64.b64encode(metadata.ordering_key).decode(),
+        "batch": metadata.num_messages_in_batch
+        if metadata.HasField("num_messages_in_batch")
+        else 0,
+        "chunkId": metadata.chunk_id if metadata.HasField("chunk_id") else None,
+        "chunks": metadata.num_chunks_from_msg,
+        "compression": pb.CompressionType.Name(metadata.compression)
+        if metadata.compression
+        else "",
+        "encryptionKeys": [key.key for key in metadata.encryption_keys],
+        "properties": {pair.key: pair.value for pair in metadata.properties},
+    }
+    described |= {key: value for key, value in optional.items() if value or key == "chunkId"}
+    if described.get("chunkId") is None:
+        described.pop("chunkId", None)
+    payload = _message_payload(entry.payload)
+    described["payloadBytes"] = len(payload)
+    if has_payload:
+        described["payload"] = base64.b64encode(payload).decode()
+    return described
+
+
+def _message_payload(payload: bytes) -> bytes:
+    return payload[metadata_span(payload)[1] :]
+
+
+def message_line(described: dict[str, Any]) -> str:
+    """The same in a line."""
+    parts = [
+        f"{described['ledgerId']}:{described['entryId']}".ljust(10),
+        size_text(described["bytes"]).rjust(9),
+    ]
+    if "error" in described:
+        parts.append(described["error"])
+    else:
+        parts.append(time_text(described["publishTime"]))
+        parts.append(f"producer={described['producer']} sequence={described['sequenceId']}")
+        parts += [
+            f"{name}={described[key]}"
+            for key, name in (
+                ("key", "key"),
+                ("batch", "batch"),
+                ("chunks", "chunks"),
+                ("compression", "compression"),
+                ("deliverAt", "deliver-at"),
+            )
+            if key in described
+        ]
+        parts += [f"{key}={value!r}" for key, value in described.get("properties", {}).items()]
+    if "payload" in described:
+        parts.append(repr(base64.b64decode(described["payload"])))
+    return printable("  ".join(parts))
+
+
+def record_json(entry: LedgerEntry) -> dict[str, Any]:
+    """A cursor's record."""
+    described: dict[str, Any] = {"entryId": entry.entry_id, "bytes": len(entry.payload)}
+    try:
+        record = decode_record(entry.payload)
+    except AckGateError as error:
+        return {**described, "kind": "damaged", "error": str(error)}
+    if isinstance(record, ChunkRecord):
+        return {
+            **described,
+            "kind": "chunk",
+            "ownerEpoch": record.stamp.owner_epoch,
+            "version": record.stamp.version,
+            "chunk": record.chunk_index,
+            "chunks": record.chunk_count,
+        }
+    return {**described, **_record_fields(record)}
+
+
+def _record_fields(record: CursorRecord) -> dict[str, Any]:
+    is_delta = isinstance(record, DeltaRecord)
+    body = record.growth if isinstance(record, DeltaRecord) else record.snapshot
+    fields: dict[str, Any] = {
+        "kind": "delta" if is_delta else "snapshot",
+        "ownerEpoch": record.owner_epoch,
+        "version": record.stamp.version,
+        "writtenMs": record.written_ms,
+        "markDelete": str(body.mark_delete),
+        "ranges": body.range_count,
+        "entriesAcked": sum(map(len, body.acked.values())),
+        "partlyAcked": len(body.unacked_indexes),
+    }
+    if isinstance(record, DeltaRecord):
+        fields["baseVersion"] = record.growth.base_version
+        fields["baseSnapshotVersion"] = record.base_snapshot_version
+    else:
+        fields["rangesInMemory"] = record.ranges_in_memory
+        fields["entriesDropped"] = record.entries_dropped
+    return fields
+
+
+def record_row(described: dict[str, Any]) -> tuple[str, ...]:
+    """The same in columns: those of `RECORD_HEAD`."""
+    if "ownerEpoch" not in described:
+        return (
+            str(described["entryId"]),
+            described["kind"],
+            "",
+            described["error"],
+            "",
+            "",
+            str(described["bytes"]),
+        )
+    version = f"{described['ownerEpoch']}/{described['version']}"
+    if described["kind"] == "chunk":
+        part = f"{described['chunk'] + 1} of {described['chunks']}"
+        return (str(described["entryId"]), "chunk", version, part, "", "", str(described["bytes"]))
+    if "baseVersion" in described:
+        version += f" on {described['baseVersion']}"
+    ranges = str(described["ranges"])
+    if described.get("rangesInMemory", described["ranges"]) != described["ranges"]:
+        ranges += f" of {described['rangesInMemory']}"
+    return (
+        str(described["entryId"]),
+        described["kind"],
+        version,
+        described["markDelete"],
+        ranges,
+        time_text(described["writtenMs"]),
+        str(described["bytes"]),
+    )
+
+
+RECORD_HEAD: Final = ("entry", "kind", "epoch/version", "mark-delete", "ranges", "written", "bytes")
+
+
+def hex_lines(ledger_id: int, entry: LedgerEntry) -> list[str]:
+    """The bytes of an entry, to look at."""
+    lines = [f"{ledger_id}:{entry.entry_id}  {len(entry.payload)} bytes"]
+    for at in range(0, len(entry.payload), _HEX_COLUMNS):
+        piece = entry.payload[at : at + _HEX_COLUMNS]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"  {at:08x}  {piece.hex(' ').ljust(3 * _HEX_COLUMNS)} {text}")
+    return lines

@@ -1,0 +1,383 @@
+"""``ackgate ledgers``: which ledgers there are, what is in them, and whether all of it is good.
+
+Edge: prints. Everything is opened read-only, beside a running broker or long after it. A ledger that
+is still written is read as far as its entries are found without a gap: where a recovery would end it
+now. What is damaged is named and passed over. Exit code 0; 1 when something is wrong, or could not be
+read; 2 for a wrong command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.wire.names import TopicName
+from ackgate.commands.ledgers.adopt_command import run_adopt
+from ackgate.commands.ledgers.audit_view import (
+    audit_json,
+    audit_lines,
+    bookie_lines,
+    bookies_json,
+    is_unverified,
+    totals_line,
+)
+from ackgate.commands.ledgers.entry_view import (
+    RECORD_HEAD,
+    hex_lines,
+    message_json,
+    message_line,
+    record_json,
+    record_row,
+)
+from ackgate.commands.ledgers.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
+from ackgate.commands.terminal.tables import printable, size_text, table, time_text
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ConfigurationError,
+    CorruptRecordError,
+    StorageError,
+)
+from ackgate.persistence.ledger_owner import owner_of
+from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
+from ackgate.persistence.ports import LedgerState
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator
+
+    from ackgate.persistence.offline_storage import OfflineStorage
+    from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+"""Aim of one read."""
+
+_READ_ENTRIES_MAX: Final = 500
+_OPEN_ERRORS: Final = (StorageError, CorruptRecordError)
+
+
+def run_ledgers(arguments: argparse.Namespace) -> int:
+    """List, show, read or verify. Raises `AckGateError`."""
+    with quiet_logs():
+        return asyncio.run(_run(arguments))
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "adopt":
+        return await run_adopt(arguments)
+    async with opened_storage(places_of(arguments)) as storage:
+        match arguments.action:
+            case "list":
+                return await _list(storage, arguments)
+            case "show":
+                return await _show(storage, arguments.ledger, is_json=arguments.json)
+            case "read":
+                return await _read(storage, arguments)
+            case _:
+                return await _verify(storage, arguments.ledger, is_json=arguments.json)
+
+
+# ---------------------------------------------------------------------------------------- list
+
+
+async def _list(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
+    topic = str(TopicName.parse(arguments.topic)) if arguments.topic else None
+    rows: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for ledger_id in await storage.client.ledger_ids():
+        try:
+            metadata = await storage.client.metadata(ledger_id)
+        except AckGateError as error:
+            failures.append(str(error))
+            continue
+        owner = owner_of(metadata)
+        if topic is not None and not _is_of(owner.topic, topic):
+            continue
+        if arguments.state is not None and metadata.state.value != arguments.state:
+            continue
+        rows.append(await _summary(storage, metadata))
+    if arguments.json:
+        print(json.dumps(rows, indent=2))  # noqa: T201
+    else:
+        lines = table(
+            ("ledger", "state", "kind", "entries", "size", "E/W/A", "created", "of"),
+            [_list_row(row) for row in rows],
+            right="ledger entries size",
+        )
+        print("\n".join(lines or ["no ledgers"]))  # noqa: T201
+    absent = [f"bookie directory {path}: {why}" for path, why in storage.left_out.items()]
+    for failure in (*failures, *absent):
+        print(f"ackgate: {failure}", file=sys.stderr)  # noqa: T201
+    return 1 if failures or absent else 0
+
+
+def _is_of(topic: str, wanted: str) -> bool:
+    """The topic, or one of its partitions."""
+    return topic == wanted or (
+        topic.startswith(f"{wanted}-partition-")
+        and topic.removeprefix(f"{wanted}-partition-").isdigit()
+    )
+
+
+async def _summary(storage: OfflineStorage, metadata: LedgerMetadata) -> dict[str, Any]:
+    owner = owner_of(metadata)
+    entries: int | None = metadata.last_entry_id + 1
+    length: int | None = metadata.length_bytes
+    trouble = None
+    if metadata.state is not LedgerState.CLOSED:
+        try:
+            reader = await storage.client.open_without_recovery(
+                metadata.ledger_id, password=storage.places.password
+            )
+            entries, length = await reader.last_entry_found() + 1, reader.length_bytes
+        except _OPEN_ERRORS as error:
+            entries = length = None
+            trouble = str(error)
+    return {
+        "ledgerId": metadata.ledger_id,
+        "state": metadata.state.value,
+        "kind": owner.kind,
+        "topic": owner.topic,
+        "cursor": owner.cursor,
+        "entries": entries,
+        "bytes": length,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorum": metadata.write_quorum,
+        "ackQuorum": metadata.ack_quorum,
+        "digestType": metadata.digest_type.value,
+        "createdMs": metadata.created_ms,
+        "fragments": [
+            {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
+            for f in metadata.fragments
+        ],
+        "error": trouble,
+    }
+
+
+def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
+    is_known = row["entries"] is not None
+    owner = row["topic"] + (f" cursor {row['cursor']}" if row["cursor"] else "")
+    return (
+        str(row["ledgerId"]),
+        row["state"],
+        row["kind"],
+        f"{row['entries']:,}" if is_known else "?",
+        size_text(row["bytes"]) if is_known else "?",
+        f"{row['ensembleSize']}/{row['writeQuorum']}/{row['ackQuorum']}",
+        time_text(row["createdMs"]),
+        printable(owner or "-") + (f"  ({row['error']})" if row["error"] else ""),
+    )
+
+
+# ---------------------------------------------------------------------------------------- show
+
+
+async def _show(storage: OfflineStorage, ledger_id: int, *, is_json: bool) -> int:
+    metadata = await storage.client.metadata(ledger_id)
+    summary = await _summary(storage, metadata)
+    audit = await _audited(storage, ledger_id, metadata)
+    records: list[dict[str, Any]] = []
+    if summary["kind"] in {"cursor", "delayed"} and summary["entries"]:
+        async for entry in _entries(storage, ledger_id, 0, summary["entries"] - 1):
+            records.append(_record(ledger_id, entry, summary["kind"]))  # noqa: PERF401  one line
+    if is_json:
+        answer = {**summary, "copies": audit_json(audit)["fragments"], "records": records}
+        print(json.dumps(answer, indent=2))  # noqa: T201
+    else:
+        print("\n".join(_show_lines(summary, audit, records)))  # noqa: T201
+    is_bad = not audit.is_whole or any("error" in record for record in records)
+    return 1 if is_bad else 0
+
+
+def _record(ledger_id: int, entry: LedgerEntry | tuple[int, str], kind: str) -> dict[str, Any]:
+    if isinstance(entry[1], str):
+        return {"entryId": entry[0], "kind": "lost", "error": entry[1], "bytes": 0}
+    return record_json(entry) if kind == "cursor" else snapshot_json(ledger_id, entry)
+
+
+def _show_lines(
+    summary: dict[str, Any], audit: LedgerAudit, records: list[dict[str, Any]]
+) -> list[str]:
+    is_known = summary["entries"] is not None
+    owner = summary["topic"] + (f" cursor {summary['cursor']}" if summary["cursor"] else "")
+    lines = [
+        f"ledger {summary['ledgerId']}  {summary['state']}  {summary['kind']} ledger"
+        + (f" of {printable(owner)}" if owner else ""),
+        f"  created   {time_text(summary['createdMs'])}",
+        f"  digest    {summary['digestType']}",
+        f"  copies    {_copies_text(summary)}",
+        f"  entries   {summary['entries']:,} in {size_text(summary['bytes'])}"
+        if is_known
+        else f"  entries   ? ({summary['error']})",
+        "",
+    ]
+    rows = [
+        (
+            f"{finding.span.first_entry_id}-{finding.span.last_entry_id}",
+            copy.bookie_id,
+            f"{copy.good:,} of {copy.expected:,}",
+            copy.missing.text() or "-",
+            copy.damaged.text() or "-",
+            copy.trouble or ("open" if finding.span.is_open else ""),
+        )
+        for finding in audit.fragments
+        for copy in finding.copies
+    ]
+    lines += table(("entries", "bookie", "good", "missing", "damaged", ""), rows, right="good")
+    if audit.error is not None:
+        lines.append(audit.error)
+    if is_unverified(audit):
+        lines.append("present, but not verified: the password is not this ledger's")
+    if records and summary["kind"] == "cursor":
+        lines += ["", *table(RECORD_HEAD, [record_row(r) for r in records], right="entry bytes")]
+    elif records:
+        told = [snapshot_row(record) for record in records]
+        lines += ["", *table(SNAPSHOT_HEAD, told, right="entry delayed bytes")]
+    return lines
+
+
+def _copies_text(summary: dict[str, Any]) -> str:
+    return (
+        f"ensemble {summary['ensembleSize']}, write quorum {summary['writeQuorum']}, "
+        f"ack quorum {summary['ackQuorum']}"
+    )
+
+
+async def _audited(
+    storage: OfflineStorage, ledger_id: int, metadata: LedgerMetadata | None = None
+) -> LedgerAudit:
+    """All its copies, also of what is still written, as far as it goes now."""
+    open_until = -1
+    try:
+        metadata = metadata or await storage.client.metadata(ledger_id)
+        if metadata.state is not LedgerState.CLOSED:
+            reader = await storage.client.open_without_recovery(
+                ledger_id, password=storage.places.password
+            )
+            open_until = await reader.last_entry_found()
+    except AckGateError:
+        pass  # the audit says what is wrong
+    auditor = storage.client.auditor(password=storage.places.password)
+    return await auditor.audit_ledger(ledger_id, is_repair=False, open_until=open_until)
+
+
+# ---------------------------------------------------------------------------------------- read
+
+
+async def _read(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
+    ledger_id: int = arguments.ledger
+    metadata = await storage.client.metadata(ledger_id)
+    kind = owner_of(metadata).kind
+    reader = await storage.client.open_without_recovery(ledger_id, password=storage.places.password)
+    last_found = await reader.last_entry_found()
+    first, last = _asked_for(arguments.entries, last_found)
+    failures = 0
+    async for entry in _entries(storage, ledger_id, first, last):
+        if isinstance(entry[1], str):
+            failures += 1
+            print(f"ackgate: {entry[1]}", file=sys.stderr)  # noqa: T201
+        else:
+            _say_entry(ledger_id, entry, arguments, kind)
+    sys.stdout.flush()
+    return 1 if failures else 0
+
+
+def _asked_for(text: str | None, last_found: int) -> tuple[int, int]:
+    """First and last entry. Raises `ConfigurationError` for what is no range, `CallerError`."""
+    if text is None:
+        return 0, last_found
+    first_text, dots, last_text = text.partition("..")
+    try:
+        first = int(first_text)
+        last = first if not dots else int(last_text) if last_text else last_found
+    except ValueError:
+        raise ConfigurationError(f"{text!r}: must be FIRST, FIRST..LAST or FIRST..") from None
+    if not 0 <= first <= last and not (dots and not last_text):
+        raise ConfigurationError(f"{text!r}: no range of entries")
+    if last > last_found:
+        raise CallerError(f"entry {last} is beyond the last one, {last_found}")
+    return first, last
+
+
+def _say_entry(
+    ledger_id: int, entry: LedgerEntry, arguments: argparse.Namespace, kind: str
+) -> None:
+    if arguments.raw:
+        sys.stdout.buffer.write(entry.payload)
+    elif arguments.hex:
+        print("\n".join(hex_lines(ledger_id, entry)))  # noqa: T201
+    elif kind in {"cursor", "delayed"}:
+        told = _record(ledger_id, entry, kind)
+        if arguments.payload:
+            told["payload"] = base64.b64encode(entry.payload).decode()
+        row = record_row(told) if kind == "cursor" else snapshot_row(told)
+        print(json.dumps(told) if arguments.json else "  ".join(row))  # noqa: T201
+    else:
+        told = message_json(ledger_id, entry, has_payload=arguments.payload)
+        print(json.dumps(told) if arguments.json else message_line(told))  # noqa: T201
+
+
+async def _entries(
+    storage: OfflineStorage, ledger_id: int, first: int, last: int
+) -> AsyncIterator[LedgerEntry | tuple[int, str]]:
+    """Entries in order; of one that cannot be read its id and why."""
+    reader = await storage.client.open_without_recovery(ledger_id, password=storage.places.password)
+    step = 16
+    while first <= last:
+        stop = min(first + step - 1, last)
+        try:
+            entries = await reader.read_unconfirmed(first, stop)
+        except _OPEN_ERRORS:
+            for entry_id in range(first, stop + 1):
+                yield await _one(reader, entry_id)
+        else:
+            for entry in entries:
+                yield entry
+            mean = sum(len(entry.payload) for entry in entries) // len(entries)
+            step = min(max(_READ_BYTES // max(mean, 1), 1), _READ_ENTRIES_MAX)
+        first = stop + 1
+
+
+async def _one(reader: UnrecoveredReader, entry_id: int) -> LedgerEntry | tuple[int, str]:
+    try:
+        return (await reader.read_unconfirmed(entry_id, entry_id))[0]
+    except _OPEN_ERRORS as error:
+        return entry_id, str(error)
+
+
+# -------------------------------------------------------------------------------------- verify
+
+
+async def _verify(storage: OfflineStorage, ledger_ids: list[int], *, is_json: bool) -> int:
+    totals = AuditTotals()
+    told: list[LedgerAudit] = []
+    unverified = 0
+    for ledger_id in ledger_ids or await storage.client.ledger_ids():
+        audit = await _audited(storage, ledger_id)
+        if audit.is_deleted and ledger_ids:
+            audit.error = "does not exist"
+        totals.add(audit, is_repair=False)
+        unverified += is_unverified(audit)
+        if not audit.is_whole or audit.error is not None:
+            told.append(audit)
+    if is_json:
+        answer = {
+            "bookies": bookies_json(storage),
+            "ledgers": [audit_json(audit) for audit in told],
+            "totals": asdict(totals),
+            "notVerified": unverified,
+        }
+        print(json.dumps(answer, indent=2))  # noqa: T201
+    else:
+        lines = audit_lines(told)
+        lines += [""] if lines else []
+        if storage.left_out or any(b.statistics().damages for b in storage.client.bookies):
+            lines += [*bookie_lines(storage), ""]
+        lines.append(totals_line(totals, open_fragments=0, unverified=unverified))
+        print("\n".join(lines))  # noqa: T201
+    return 1 if told else 0

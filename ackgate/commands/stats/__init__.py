@@ -1,0 +1,1 @@
+"""``ackgate stats``: from a broker or from its files, for people and for programs."""

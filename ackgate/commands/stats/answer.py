@@ -1,0 +1,62 @@
+"""What ``ackgate stats`` and its Python calls answer.
+
+Pure, frozen. One form for a broker that was asked and for files that were read; of files everything
+that lives in memory only is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ackgate.broker.stats.json_form import fields_json
+
+if TYPE_CHECKING:
+    from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.ledger_acks import AckPicture
+    from ackgate.broker.stats.values import SubscriptionStats
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionAnswer:
+    """One subscription of a topic, or of one partition."""
+
+    topic: str
+    subscription: str
+    ack_state: AckState
+    picture: AckPicture
+    """What is acked, per message ledger."""
+    stats: SubscriptionStats | None
+    """As in Pulsar. None: read from files."""
+    written_ms: int | None
+    """Files: when the newest record was written, in ms since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsAnswer:
+    """The subscriptions of a topic."""
+
+    topic: str
+    source: str
+    """Address of the broker, or the data directory."""
+    is_live: bool
+    """True: a broker's answer. False: as persisted; a running broker may know more."""
+    taken_ms: int
+    subscriptions: tuple[SubscriptionAnswer, ...]
+    is_embedded: bool = False
+    """True: of a host that embeds subscriptions."""
+    knows_messages: bool = True
+    """False: such a host keeps its messages itself. What lies after the last ack is in no count."""
+
+
+def answer_json(answer: StatsAnswer) -> dict[str, Any]:
+    """For programs. The ack state stands once, beside the other statistics."""
+    return {
+        **fields_json(answer, without={"subscriptions"}),
+        "subscriptions": [_subscription_json(told) for told in answer.subscriptions],
+    }
+
+
+def _subscription_json(told: SubscriptionAnswer) -> dict[str, Any]:
+    stats = None if told.stats is None else fields_json(told.stats, without={"ack_state"})
+    return {**fields_json(told, without={"stats"}), "stats": stats}

@@ -1,0 +1,99 @@
+"""``ackgate stats``: how a topic's subscriptions stand, from a broker or from its files.
+
+Edge: prints. For people a table and pictures, for programs JSON: one object, or with ``--watch``
+one a line. While watching, a broker that does not answer is reported and asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ackgate.broker.stats.ledger_acks import CELLS_MAX
+from ackgate.commands.stats.answer import answer_json
+from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
+from ackgate.commands.stats.look import Look
+from ackgate.commands.stats.view import render
+from ackgate.errors import CallerError, ConfigurationError, StorageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from ackgate.commands.stats.answer import StatsAnswer
+
+WATCH_SECONDS_MIN: Final = 0.1
+_REPAINT: Final = "\x1b[H\x1b[J"
+"""Cursor home, clear to the end: no flicker, and nothing scrolls away."""
+
+
+def run_stats(arguments: argparse.Namespace) -> int:
+    """Ask once, or again and again until interrupted. Raises `AckGateError`."""
+    look = _look()
+    ask = _question(arguments, min(look.cells, CELLS_MAX))
+    show: Callable[[StatsAnswer], str] = (
+        partial(_as_json, is_watched=arguments.watch is not None)
+        if arguments.json
+        else partial(render, look=look)
+    )
+    if arguments.watch is None:
+        _say(show(ask()))
+        return 0
+    if arguments.watch < WATCH_SECONDS_MIN:
+        raise CallerError(f"--watch {arguments.watch}: at least {WATCH_SECONDS_MIN} s")
+    repaint = _REPAINT if sys.stdout.isatty() and not arguments.json else ""
+    while True:
+        try:
+            _say(repaint + show(ask()))
+        except StorageError as error:
+            print(f"{repaint}{error}", file=sys.stderr, flush=True)  # noqa: T201
+        time.sleep(arguments.watch)
+
+
+def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAnswer]:
+    if any((arguments.data_dir, arguments.config, arguments.metadata_url, arguments.bookies)):
+        if arguments.url is not None:
+            raise ConfigurationError("--url asks a broker: it says itself where its files are")
+        from ackgate.commands.stats.stored import stored_stats  # noqa: PLC0415
+
+        return partial(
+            stored_stats,
+            arguments.topic,
+            data_directory=arguments.data_dir,
+            config=arguments.config,
+            metadata_url=arguments.metadata_url,
+            bookies=arguments.bookies,
+            subscription=arguments.subscription,
+            cells=cells,
+        )
+    from ackgate.commands.stats.query import query_stats  # noqa: PLC0415
+    from ackgate.commands.terminal.admin_client import DEFAULT_URL  # noqa: PLC0415
+
+    return partial(
+        query_stats,
+        arguments.topic,
+        url=arguments.url or DEFAULT_URL,
+        subscription=arguments.subscription,
+        cells=cells,
+    )
+
+
+def _look() -> Look:
+    encoding = (sys.stdout.encoding or "").lower()
+    return Look(
+        columns=shutil.get_terminal_size((120, 24)).columns,
+        has_colours=sys.stdout.isatty(),
+        glyphs=BLOCKS if encoding.startswith("utf") else ASCII,
+    )
+
+
+def _as_json(answer: StatsAnswer, *, is_watched: bool) -> str:
+    return json.dumps(answer_json(answer), indent=None if is_watched else 2)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201

@@ -1,0 +1,90 @@
+"""Asks a broker for the statistics of a topic's subscriptions.
+
+Edge: HTTP with the standard library. From Python::
+
+    from ackgate.commands.stats.query import query_stats
+
+    for subscription in query_stats("orders", url="http://127.0.0.1:8080").subscriptions:
+        gate = subscription.ack_state.gate
+        print(subscription.subscription, gate.is_open, subscription.ack_state.ranges_live)
+
+`ackgate.commands.stats.stored.stored_stats` gives the same of a data directory.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from ackgate.broker.stats.json_form import from_json
+from ackgate.broker.stats.ledger_acks import AckPicture
+from ackgate.broker.stats.values import SubscriptionStats
+from ackgate.broker.wire.names import TopicName
+from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
+from ackgate.commands.terminal.admin_client import (
+    DEFAULT_URL,
+    TIMEOUT_SECONDS,
+    AdminClient,
+    path_of,
+)
+from ackgate.errors import CorruptRecordError
+
+T = TypeVar("T")
+
+
+def query_stats(
+    topic: str,
+    *,
+    subscription: str | None = None,
+    url: str = DEFAULT_URL,
+    cells: int = 64,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> StatsAnswer:
+    """Ask the broker whose admin interface is at `url`; all subscriptions, or one by its name.
+
+    `cells`: into how many slices a ledger's picture is cut. Raises `CallerError` (no such topic or
+    subscription, a bad name), `StorageError` (no answer), `CorruptRecordError` (a strange one).
+    """
+    broker = AdminClient(url, timeout_seconds)
+    topic_name = TopicName.parse(topic).require_persistent()
+    count = _told(broker.get(path_of(topic_name), "partitions"), "partitions", int)
+    parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
+    answers: list[SubscriptionAnswer] = []
+    for part in parts:
+        wanted = [subscription] if subscription is not None else []
+        if subscription is None:
+            wanted = [str(name) for name in broker.get(path_of(part), "subscriptions")]
+        answers += [_subscription(broker, part, name, cells) for name in wanted]
+    return StatsAnswer(
+        topic=str(topic_name),
+        source=url,
+        is_live=True,
+        taken_ms=time.time_ns() // 1_000_000,
+        subscriptions=tuple(answers),
+    )
+
+
+def _subscription(
+    broker: AdminClient, topic: TopicName, subscription: str, cells: int
+) -> SubscriptionAnswer:
+    told = broker.get(
+        path_of(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
+    )
+    stats = from_json(SubscriptionStats, _told(told, "stats", dict))
+    return SubscriptionAnswer(
+        topic=str(topic),
+        subscription=subscription,
+        ack_state=stats.ack_state,
+        picture=from_json(AckPicture, _told(told, "picture", dict)),
+        stats=stats,
+        written_ms=None,
+    )
+
+
+def _told(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
+    """A member of an object."""
+    member = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(member, kind):
+        raise CorruptRecordError(f"the broker's answer has no {key}")
+    return member

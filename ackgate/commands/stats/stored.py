@@ -1,0 +1,294 @@
+"""The statistics of a topic's subscriptions, read from a data directory, broker or not.
+
+Edge. Everything is opened read-only: no lock is taken, nothing is fenced, and a running broker does
+not notice. The answer is what a broker that starts now would find; acks that a running one has in
+memory only are not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.broker.cluster.partition_counts import read_partition_count
+from ackgate.broker.stats.ack_state import AckState
+from ackgate.broker.stats.ledger_acks import ack_picture
+from ackgate.broker.wire.errors import InvalidTopicNameError
+from ackgate.broker.wire.names import TopicName
+from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
+from ackgate.cursor import ManagedCursor, MessageLedgers
+from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError
+from ackgate.persistence.cursors.offline import read_cursor
+from ackgate.persistence.nodes.paths import (
+    EMBEDDED_NAMESPACE,
+    HIDDEN_CURSORS,
+    cursor_path,
+    embedded_topic_path,
+    name_of_node,
+    topic_path,
+)
+from ackgate.persistence.nodes.topic_node import decode_topic_node
+from ackgate.persistence.offline_storage import opened_storage, storage_places
+from ackgate.persistence.records.outcome import RecoveryReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ackgate.persistence.cursors.offline import StoredCursorView
+    from ackgate.persistence.nodes.topic_node import TopicNode
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+
+def stored_stats(
+    topic: str,
+    *,
+    data_directory: Path | None = None,
+    subscription: str | None = None,
+    cells: int = 64,
+    config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
+) -> StatsAnswer:
+    """Read the subscriptions of a topic, or one; from Python as from the command line.
+
+    A topic of a host that embeds cursors goes by the host's name for it.
+
+    `config`: the broker's broker.conf, where it says where bookies and metadata are; `metadata_url`
+    and `bookies` (directories with commas between) say so themselves. Raises `CallerError` (no such
+    topic or subscription), `ConfigurationError` (nothing there), `StorageError`, `CorruptRecordError`.
+    """
+    return asyncio.run(
+        read_stored_stats(
+            topic,
+            data_directory=data_directory,
+            subscription=subscription,
+            cells=cells,
+            config=config,
+            metadata_url=metadata_url,
+            bookies=bookies,
+        )
+    )
+
+
+async def read_stored_stats(
+    topic: str,
+    *,
+    data_directory: Path | None = None,
+    subscription: str | None = None,
+    cells: int = 64,
+    config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
+) -> StatsAnswer:
+    """The same where a loop runs already."""
+    places = storage_places(
+        data_directory=data_directory, config=config, metadata_url=metadata_url, bookies=bookies
+    )
+    async with opened_storage(places) as opened:
+        storage = _Storage(opened.metadata, opened.client, places.password)
+        found = await storage.topic(topic)
+        answers = [
+            answer
+            for part in await storage.parts(found)
+            for answer in await storage.subscriptions(part, subscription, cells)
+        ]
+        knows_messages = not found.is_embedded or await storage.keeps_messages(found)
+    return StatsAnswer(
+        topic=found.name,
+        source=metadata_url or (places.metadata_url if places.is_shared else str(data_directory)),
+        is_live=False,
+        taken_ms=time.time_ns() // 1_000_000,
+        subscriptions=tuple(answers),
+        is_embedded=found.is_embedded,
+        knows_messages=knows_messages,
+    )
+
+
+class _Topic(NamedTuple):
+    """A topic, or a partition, and its node."""
+
+    name: str
+    path: str
+    parsed: TopicName | None
+    """None: of a host that embeds cursors."""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.parsed is None
+
+    @classmethod
+    def of(cls, name: TopicName) -> _Topic:
+        return cls(str(name), topic_path(name.tenant, name.namespace, name.local_name), name)
+
+
+class _Read(NamedTuple):
+    """A cursor as it is stored, and how long reading it took."""
+
+    view: StoredCursorView
+    duration_ms: float
+
+
+class _Storage:
+    """Metadata and ledgers, open for reading."""
+
+    def __init__(self, metadata: MetadataStore, client: LedgerClient, password: bytes) -> None:
+        self._metadata = metadata
+        self._client = client
+        self._password = password
+
+    async def topic(self, text: str) -> _Topic:
+        """The topic that a user names; one of a host that embeds cursors if no broker's has the name.
+
+        Raises `InvalidTopicNameError`, `NotAllowedError`.
+        """
+        namespace = "/".join(EMBEDDED_NAMESPACE)
+        hosts_name = text.removeprefix("persistent://").removeprefix(f"{namespace}/")
+        path = embedded_topic_path(hosts_name) if hosts_name else ""
+        if path and await self._is_hosts(path):
+            with contextlib.suppress(InvalidTopicNameError):
+                brokers = _Topic.of(TopicName.parse(text))
+                if brokers.path != path and await self._metadata.get(brokers.path) is not None:
+                    return brokers
+            return _Topic(f"persistent://{namespace}/{hosts_name}", path, None)
+        return _Topic.of(TopicName.parse(text).require_persistent())
+
+    async def _is_hosts(self, path: str) -> bool:
+        stored = await self._metadata.get(path)
+        return stored is not None
+
+    async def keeps_messages(self, topic: _Topic) -> bool:
+        """Whether its messages lie here, and not with an embedding host."""
+        stored = await self._metadata.get(topic.path)
+        return stored is not None and bool(stored.value)
+
+    async def parts(self, topic: _Topic) -> list[_Topic]:
+        """The topic, or its partitions."""
+        if topic.parsed is None:
+            return [topic]
+        count = await read_partition_count(self._metadata, topic.parsed)
+        return [_Topic.of(topic.parsed.partition(index)) for index in range(count)] or [topic]
+
+    async def subscriptions(
+        self, topic: _Topic, wanted: str | None, cells: int
+    ) -> list[SubscriptionAnswer]:
+        """Subscriptions of one topic or partition."""
+        path = topic.path
+        stored = await self._metadata.get(path)
+        if stored is None:
+            raise CallerError(f"Topic {topic.name} not found")
+        present = map(name_of_node, await self._metadata.children(path))
+        names = [wanted] if wanted is not None else [s for s in present if s not in HIDDEN_CURSORS]
+        reads = [await self._read(topic.name, path, subscription) for subscription in names]
+        if not stored.value:  # the host keeps the messages itself
+            each = [_ledgers_of_a_host(read.view) for read in reads]
+        else:
+            # After the cursors: what they have acked was written before.
+            node = decode_topic_node(stored.value, path=path)
+            each = [await self._message_ledgers(node, [read.view for read in reads])] * len(reads)
+        return [
+            _answer(topic.name, subscription, read, ledgers, cells)
+            for subscription, read, ledgers in zip(names, reads, each, strict=True)
+        ]
+
+    async def _read(self, topic: str, path: str, subscription: str) -> _Read:
+        began = time.perf_counter()
+        try:
+            view = await read_cursor(
+                cursor_path(path, subscription),
+                ledger_client=self._client,
+                metadata=self._metadata,
+                password=self._password,
+            )
+        except NoSuchNodeError:
+            raise CallerError(f"Subscription {subscription} not found for topic {topic}") from None
+        return _Read(view, (time.perf_counter() - began) * 1000)
+
+    async def _message_ledgers(
+        self, node: TopicNode, views: list[StoredCursorView]
+    ) -> MessageLedgers:
+        """The topic's ledgers; of the open one at least what a cursor has acked."""
+        ledgers = MessageLedgers()
+        for record in node.ledgers:
+            ledgers.open_ledger(record.ledger_id)
+            entries = record.entry_count
+            if entries is None:
+                entries = await self._entries_found(record.ledger_id)
+                entries = max([entries, *(_entries_acked(v, record.ledger_id) for v in views)])
+            ledgers.close_ledger(record.ledger_id, entries)
+        return ledgers
+
+    async def _entries_found(self, ledger_id: int) -> int:
+        try:
+            reader = await self._client.open_without_recovery(ledger_id, password=self._password)
+        except NoSuchLedgerError:
+            return 0
+        last_found = await reader.last_entry_found()
+        await reader.close()
+        return last_found + 1
+
+
+def _entries_acked(view: StoredCursorView, ledger_id: int) -> int:
+    """Entries that the ledger must have, since the last of them is acked."""
+    mark_delete, bitmap = view.snapshot.mark_delete, view.snapshot.acked.get(ledger_id)
+    passed = mark_delete.entry_id + 1 if mark_delete.ledger_id == ledger_id else 0
+    return max(passed, bitmap.max() + 1 if bitmap else 0)
+
+
+def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
+    """The message ledgers that a cursor speaks of, up to the last entry that is acked in each."""
+    snapshot = view.snapshot
+    places = [snapshot.mark_delete, *snapshot.unacked_indexes]
+    ids = {*snapshot.acked, *(place.ledger_id for place in places if place.ledger_id >= 0)}
+    ledgers = MessageLedgers()
+    for ledger_id in sorted(ids):
+        partly = [p.entry_id + 1 for p in snapshot.unacked_indexes if p.ledger_id == ledger_id]
+        ledgers.open_ledger(ledger_id)
+        ledgers.close_ledger(ledger_id, max([_entries_acked(view, ledger_id), *partly]))
+    return ledgers
+
+
+def _answer(
+    topic: str, subscription: str, read: _Read, ledgers: MessageLedgers, cells: int
+) -> SubscriptionAnswer:
+    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    snapshot = read.view.snapshot
+    return SubscriptionAnswer(
+        topic=topic,
+        subscription=subscription,
+        ack_state=_ack_state(read, ledgers),
+        picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
+        stats=None,
+        written_ms=read.view.written_ms,
+    )
+
+
+def _ack_state(read: _Read, ledgers: MessageLedgers) -> AckState:
+    view, snapshot = read.view, read.view.snapshot
+    cursor, dropped = ManagedCursor.from_snapshot(ledgers, snapshot)
+    return AckState(
+        ranges_live=view.ranges_in_memory,
+        ranges_persisted=snapshot.range_count,
+        ranges_max=None,
+        entries_dropped=view.entries_dropped,
+        batch_indexes_dropped=view.batch_indexes_in_memory - len(snapshot.unacked_indexes),
+        cursor=cursor.statistics(),
+        gate=None,
+        store=None,
+        recovery=RecoveryReport(
+            source=view.source,
+            version=snapshot.version,
+            mark_delete=snapshot.mark_delete,
+            ranges=snapshot.range_count,
+            records_applied=view.records_applied,
+            cursor_ledger_id=view.cursor_ledger_id,
+            torn_records=view.torn_records,
+            lost=view.lost,
+            dropped=dropped,
+            duration_ms=round(read.duration_ms, 3),
+            damaged_records=view.damaged_records,
+            versions_lost=view.versions_lost,
+        ),
+        forecast=None,
+    )

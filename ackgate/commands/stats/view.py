@@ -1,0 +1,338 @@
+"""A `StatsAnswer` for people: a block of lines per subscription, and a picture per message ledger.
+
+Pure: text in, text out; the terminal's width and whether it shows colours are told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ackgate.commands.stats.hole_picture import hole_picture
+from ackgate.commands.stats.look import LABEL_COLUMNS, Look, count, span
+from ackgate.cursor import LATEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.delayed import DelayedState
+    from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
+    from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
+    from ackgate.commands.stats.look import Look
+    from ackgate.cursor import RecoveredStateReport
+    from ackgate.dispatcher import GateStatistics
+    from ackgate.dispatcher.buckets import BucketStatistics
+    from ackgate.persistence.records.outcome import PersistOutcome, RecoveryReport
+
+CONSUMERS_MAX: Final = 20
+"""Consumers of one subscription that are listed."""
+
+
+def render(answer: StatsAnswer, look: Look) -> str:
+    """The whole answer as text."""
+    host = "host" if answer.is_embedded else "broker"
+    told = (
+        f"as told by {answer.source}"
+        if answer.is_live
+        else f"as persisted in {answer.source}; a running {host} may know more"
+    )
+    lines = [f"{look.bold(answer.topic)}  {look.dim(told)}"]
+    if not answer.knows_messages:
+        lines.append(look.dim("an embedding host's: entries after the last ack are not known here"))
+    for subscription in answer.subscriptions:
+        lines += ("", *_subscription(answer, subscription, look))
+    if not answer.subscriptions:
+        lines.append("no subscriptions")
+    return "\n".join(lines)
+
+
+def _subscription(answer: StatsAnswer, told: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    where = "" if told.topic == answer.topic else f"  {told.topic}"
+    kind = "" if told.stats is None else f"  {_kind(told.stats)}"
+    yield look.bold(told.subscription) + kind + look.dim(where)
+    state = told.ack_state
+    if told.stats is not None:
+        yield _line("delivery", _delivery(told.stats, look))
+        reasons = waits_for(told.stats, answer.taken_ms)
+        if reasons:
+            yield _line("waits", look.warning("; ".join(reasons)))
+        for label, text in delayed_lines(told.stats.delayed, answer.taken_ms, look):
+            yield _line(label, text)
+    if state.gate is not None:
+        if state.gate.is_enabled:
+            yield _line("gate", _gate(state.gate, answer.taken_ms, look))
+        else:
+            yield _line("gate", _disabled_gate(told, state.gate, look))
+    yield _line("ack state", _acked(told))
+    yield _line("durable", _durable(told, answer.taken_ms, look))
+    if state.store is not None and state.store.outcome is not None:
+        yield _line("last write", _last_write(state.store.outcome, answer.taken_ms, look))
+    if state.recovery is not None:
+        yield _line("recovered" if answer.is_live else "stored", _recovery(state.recovery, look))
+    if state.forecast is not None:
+        yield _line("forecast", _forecast(state, look))
+    if told.stats is not None:
+        yield from _consumers(told.stats.consumers, look)
+    yield from _picture(told, look)
+
+
+def _kind(stats: SubscriptionStats) -> str:
+    kind = "no consumer yet" if stats.type == "None" else stats.type
+    return kind if stats.is_durable else f"{kind}, of a reader"
+
+
+def _delivery(stats: SubscriptionStats, look: Look) -> str:
+    blocked = "  " + look.warning("blocked on unacked messages")
+    return (
+        f"backlog {stats.msg_backlog:,}  unacked {stats.unacked_messages:,}  "
+        f"to replay {stats.msg_in_replay:,}  out {stats.msg_rate_out:,.1f}/s  "
+        f"acked {stats.message_ack_rate:,.1f}/s  again {stats.msg_rate_redeliver:,.1f}/s"
+        + (blocked if stats.blocked_subscription_on_unacked_msgs else "")
+    )
+
+
+def _disabled_gate(told: SubscriptionAnswer, gate: GateStatistics, look: Look) -> str:
+    limit = f"  limit {gate.ranges_max:,} ranges"
+    if not told.ack_state.is_gate_switched_on:
+        return look.dim("off") + limit
+    if told.stats is None or told.stats.type == "None":
+        return "on" + limit + look.dim(", as soon as a Shared or Key_Shared consumer comes")
+    return look.dim(f"off: {told.stats.type} subscriptions have none") + limit
+
+
+def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
+    mode = "strict" if gate.is_strict else "pulsar"
+    limits = f"  mode {mode}, limit {gate.ranges_max:,} ranges"
+    if gate.resume_mark != gate.ranges_max:
+        limits += f", resumes at {gate.resume_mark:,}"
+    if gate.budget_entries is not None:
+        limits += f", budget {gate.budget_entries:,} entries"
+    if gate.is_open:
+        return look.good("open") + limits
+    reasons = ", ".join(
+        f"{reason.value} for {span(now_ms - since_ms)}" for reason, since_ms in gate.reasons.items()
+    )
+    return look.bad("SHUT") + f" ({reasons})" + limits
+
+
+def _acked(told: SubscriptionAnswer) -> str:
+    cursor = told.ack_state.cursor
+    reading = "" if told.stats is None else f", reading at {cursor.read_position}"
+    partly = f", {count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
+    return (
+        f"{count(cursor.range_count, 'range')}, {count(cursor.hole_count, 'hole')}, "
+        f"{cursor.acked_count:,} acked above mark-delete {cursor.mark_delete}{reading}"
+        + (partly if cursor.partly_acked_count else "")
+    )
+
+
+def _durable(told: SubscriptionAnswer, now_ms: int, look: Look) -> str:
+    state = told.ack_state
+    if state.recovery is None:
+        return look.dim("nothing: a reader's state is not kept")
+    ranges = f"{count(state.ranges_persisted, 'range')} of {state.ranges_live:,}"
+    dropped = state.entries_dropped
+    again = (
+        look.bad(f"{count(dropped, 'acked entry', 'acked entries')} would come again after a crash")
+        if dropped
+        else look.good("complete")
+    )
+    store = state.store
+    if store is None:
+        written = (
+            "" if told.written_ms is None else f", written {span(now_ms - told.written_ms)} ago"
+        )
+        return f"{ranges}, {again}{written}"
+    waiting = (
+        f", {count(store.dirty_versions, 'change')} not written yet" if store.dirty_versions else ""
+    )
+    trouble = ""
+    if store.failing_since_ms is not None:
+        failing = f"nothing can be written for {span(now_ms - store.failing_since_ms)}"
+        trouble = "  " + look.bad(f"{failing}: {store.last_failure}")
+    elif store.is_on_fallback:
+        trouble = "  " + look.warning("on the metadata store: the ledger cannot be written")
+    return f"{ranges}, {again}{waiting}{trouble}"
+
+
+def _last_write(outcome: PersistOutcome, now_ms: int, look: Look) -> str:
+    kind = "delta" if outcome.is_delta else "snapshot"
+    cut = "  " + look.bad("cut by the size guard") if outcome.size_guard_hit else ""
+    return (
+        f"{span(now_ms - outcome.at_ms)} ago: {kind}, {outcome.bytes_written:,} bytes to the "
+        f"{outcome.where.value} in {outcome.duration_ms:,.1f} ms{cut}"
+    )
+
+
+def _recovery(report: RecoveryReport, look: Look) -> str:
+    if report.source.value == "new":
+        return look.dim("nothing: it was made then")
+    told = (
+        f"from {report.source.value}: {count(report.ranges, 'range')} above {report.mark_delete}, "
+        f"version {report.version:,}, {count(report.records_applied, 'record')}"
+    )
+    if report.damaged_records:
+        told += "  " + look.warning(count(report.damaged_records, "damaged record"))
+    elif report.torn_records:
+        told += "  " + look.warning(f"{count(len(report.torn_records), 'record')} torn")
+    if report.lost is not None:
+        told += "  " + look.bad(f"lost: {report.lost}")
+    if report.dropped is not None and not report.dropped.is_clean:
+        told += "  " + look.warning(_misfits(report.dropped))
+    return told
+
+
+def _misfits(dropped: RecoveredStateReport) -> str:
+    """What of the stored state concerns entries that are not there, or not as it was."""
+    lost = dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers
+    told = [f"{count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
+    if dropped.unknown_ledger_ids:
+        told.append(f"ledgers {', '.join(map(str, dropped.unknown_ledger_ids))} are lost or empty")
+    if dropped.mark_delete_was is not None:
+        told.append(f"mark-delete was {dropped.mark_delete_was}, beyond the end")
+    if dropped.entries_below_mark_delete:
+        told.append(f"{dropped.entries_below_mark_delete:,} acks below mark-delete")
+    if dropped.batch_sets_dropped:
+        told.append(f"{count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
+    return "did not fit: " + "; ".join(told)
+
+
+def _forecast(state: AckState, look: Look) -> str:
+    forecast, gate = state.forecast, state.gate
+    if forecast is None or gate is None:
+        return ""
+    if gate.is_enabled:
+        seconds = forecast.gate_shuts_in_seconds
+        if seconds is None:
+            return look.dim("the gate stays open at the rate of the last minute")
+        return f"the gate shuts in {span(seconds * 1000)}" if seconds else "the gate is shut"
+    seconds = forecast.limit_reached_in_seconds
+    if seconds is None:
+        return look.dim("the limit is not reached at the rate of the last minute")
+    return look.warning(
+        f"more ranges than are kept in {span(seconds * 1000)}"
+        if seconds
+        else "more ranges than are kept"
+    )
+
+
+def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str]:
+    rows = [("consumer", "address", "permits", "unacked", "out/s", "acked/s", "again/s", "")]
+    rows += [
+        (
+            consumer.consumer_name or "-",
+            consumer.address.removeprefix("/"),
+            f"{consumer.available_permits:,}",
+            f"{consumer.unacked_messages:,}",
+            f"{consumer.msg_rate_out:,.1f}",
+            f"{consumer.message_ack_rate:,.1f}",
+            f"{consumer.msg_rate_redeliver:,.1f}",
+            "blocked" if consumer.blocked_consumer_on_unacked_msgs else "",
+        )
+        for consumer in consumers[:CONSUMERS_MAX]
+    ]
+    if len(rows) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        text = "  ".join(cells).rstrip()
+        yield _line("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
+    if len(consumers) > CONSUMERS_MAX:
+        yield _line("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
+
+
+def _picture(told: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    cursor = told.ack_state.cursor
+    # Files do not say how far has been read.
+    read_position = LATEST if told.stats is None else cursor.read_position
+    for acks in told.picture.ledgers:
+        passed, behind = hole_picture(acks, cursor.mark_delete, read_position, look.glyphs)
+        drawn = look.dim(passed.text) + look.good(behind.text)
+        padding = " " * (look.cells - len(acks.cells))
+        figures = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
+        yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
+    if told.picture.ledgers_omitted:
+        yield _line("", look.dim(f"and {count(told.picture.ledgers_omitted, 'later ledger')}"))
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
+
+
+# ---- Held entries for people: what waits for its time, and why nothing is delivered
+#
+# Pure: text out.
+
+STILL_MESSAGES_PER_SECOND = 0.05
+"""Fewer than three messages in the last minute: nothing is being delivered."""
+
+
+def delayed_lines(state: DelayedState, now_ms: int, look: Look) -> Iterator[tuple[str, str]]:
+    """(label, text); none where nothing was ever held."""
+    held, nacks = state.held, state.nacks
+    if held.tracker or state.degraded:
+        words = [
+            f"{held.delayed_entries:,} tracked in {state.tracking.step.value}",
+            f"{held.delayed_bytes:,} bytes",
+        ]
+        if state.next_due_ms is not None:
+            words.append(_due("next", state.next_due_ms, now_ms))
+        if state.buckets is not None:
+            words += _buckets(state.buckets)
+        trouble = "".join(f"  {look.bad(f'DEGRADED: {why}')}" for why in state.degraded)
+        yield "delayed", ", ".join(words) + trouble
+    if nacks.pending or nacks.dropped:
+        words = [f"{nacks.pending:,} held", f"{nacks.bytes:,} bytes"]
+        if nacks.next_deadline_ms is not None:
+            words.append(_due("next", nacks.next_deadline_ms, now_ms))
+        words.append(f"{nacks.persisted:,} durable")
+        dropped = f"  {look.warning(f'{nacks.dropped:,} would come at once after a crash')}"
+        yield "nacks", ", ".join(words) + (dropped if nacks.dropped else "")
+
+
+def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
+    """Why nothing is delivered though there is a backlog; empty while something is."""
+    if not stats.msg_backlog or stats.msg_rate_out > STILL_MESSAGES_PER_SECOND:
+        return []
+    reasons = []
+    if not stats.consumers:
+        reasons.append("no consumer")
+    elif all(consumer.available_permits <= 0 for consumer in stats.consumers):
+        reasons.append("no consumer has room for more")
+    if stats.blocked_subscription_on_unacked_msgs:
+        reasons.append("too many messages are sent and not acked")
+    if stats.is_blocked_on_ack_state_persistent:
+        reasons.append("the gate is shut: only what was given before, or falls due, is sent")
+    state = stats.delayed
+    deadline = state.next_due_ms
+    if stats.msg_delayed:
+        due = "" if deadline is None else f", {_due('the next', deadline, now_ms)}"
+        reasons.append(f"{stats.msg_delayed:,} of {stats.msg_backlog:,} entries delayed{due}")
+    if state.nacks.pending:
+        nack_ms = state.nacks.next_deadline_ms
+        due = "" if nack_ms is None else f", {_due('the next', nack_ms, now_ms)}"
+        reasons.append(f"{state.nacks.pending:,} were given back and are held back{due}")
+    if stats.unacked_messages:
+        reasons.append(f"{count(stats.unacked_messages, 'message')} sent and not acked yet")
+    return reasons
+
+
+def _due(what: str, deadline_ms: int, now_ms: int) -> str:
+    if deadline_ms <= now_ms:
+        return f"{what} is due"
+    return f"{what} due in {span(deadline_ms - now_ms)}"
+
+
+def _buckets(buckets: BucketStatistics) -> Iterator[str]:
+    yield f"{count(buckets.buckets, 'bucket')} with {buckets.snapshot_bytes:,} bytes stored"
+    yield f"{buckets.loaded_entries:,} loaded"
+    if buckets.buckets_unread:
+        yield f"{count(buckets.buckets_unread, 'bucket')} still to be read"
+    if buckets.buckets_storing:
+        yield f"{count(buckets.buckets_storing, 'bucket')} being stored"
+    if buckets.buckets_merging:
+        yield f"{count(buckets.buckets_merging, 'bucket')} being merged"

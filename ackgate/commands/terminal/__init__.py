@@ -1,0 +1,1 @@
+"""What several commands share: tables, colours, and the HTTP client of the admin interface."""

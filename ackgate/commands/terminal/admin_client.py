@@ -1,0 +1,113 @@
+"""A broker's admin interface, asked from outside: for the commands and their Python calls.
+
+Edge: HTTP with the standard library. Who serves a topic is found by following redirects, whatever
+the method; a refusal is raised in the broker's own words.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from ackgate.errors import CallerError, CorruptRecordError, StorageError
+
+if TYPE_CHECKING:
+    from ackgate.broker.wire.names import TopicName
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+TIMEOUT_SECONDS: Final = 10.0
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+REDIRECTS_MAX: Final = 5
+
+
+class AdminClient:
+    """The admin interface of one broker, and of those that it sends to."""
+
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Raises `CallerError`."""
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise CallerError(f"not the address of an admin interface: {url!r}")
+        self._url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+
+    def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON
+        """What a GET below ``/admin/v2`` answers. Raises as `ask`."""
+        return self.ask("GET", *path)
+
+    def ask(self, method: str, *path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """What a request below ``/admin/v2`` answers, in JSON; None: nothing.
+
+        Raises `CallerError` (refused), `StorageError` (no answer, or the broker's fault),
+        `CorruptRecordError` (a strange answer).
+        """
+        url = "/".join((self._url, "admin/v2", *path))
+        for _ in range(REDIRECTS_MAX):
+            text, location = self._once(method, url, body)
+            if location is None:
+                return _read(url, text)
+            url = location
+        raise StorageError(f"{url}: sent on {REDIRECTS_MAX} times")
+
+    def _once(self, method: str, url: str, body: object) -> tuple[bytes, str | None]:
+        """What is answered, and where to ask instead."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if data is not None else {}
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+            url, data=data, headers=headers, method=method
+        )
+        try:
+            with _OPENER.open(request, timeout=self._timeout_seconds) as response:
+                text = response.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                location = error.headers.get("Location")
+                if error.code == 307 and urlsplit(location or "").scheme in {"http", "https"}:
+                    return b"", location
+                raise _refusal(error) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise StorageError(f"no answer from {self._url}: {reason}") from error
+        except http.client.HTTPException as error:
+            raise StorageError(
+                f"{self._url} does not speak HTTP ({type(error).__name__}): is it the admin port?"
+            ) from error
+        return text, None
+
+
+class _NotFollowed(urllib.request.HTTPRedirectHandler):
+    """The library follows some redirects, and forgets the method and the body of others."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Redirects are not followed."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NotFollowed)
+
+
+def _read(url: str, text: bytes) -> Any:  # noqa: ANN401 - JSON
+    if len(text) > ANSWER_BYTES_MAX:
+        raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from error
+
+
+def _refusal(error: urllib.error.HTTPError) -> CallerError | StorageError:
+    try:
+        reason = str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"])
+    except (ValueError, KeyError, TypeError, OSError):
+        reason = f"{error.url} answers {error.code} {error.reason}"
+    return CallerError(reason) if error.code < 500 else StorageError(reason)
+
+
+def path_of(name: TopicName) -> str:
+    """Where the admin interface has a topic, below ``/admin/v2``."""
+    parts = (name.tenant, name.namespace, name.local_name)
+    return "/".join(("persistent", *(quote(part, safe="") for part in parts)))

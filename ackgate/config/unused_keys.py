@@ -1,0 +1,223 @@
+"""Keys of a `broker.conf` that have no effect here, and those that must not be passed over in silence.
+
+Pure, but for reading the list of Pulsar's keys, which lies beside this file. A real `broker.conf` has
+hundreds of keys that do nothing here, nearly all at Pulsar's default: what matters are the few that
+somebody has changed, and those that nobody knows, for they may be misspelt.
+
+A key that asks for security is another matter. Whoever sets it believes his data to be safe, so a
+broker that cannot do it does not start (`refuse_security`). Only the switches count: a key file without
+a port that uses it protects nothing in Pulsar either, and is one of the keys without effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.config.properties import parse_properties
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackgate.config.settings import Given
+
+PULSAR_VERSION: Final = "4.0"
+_LIST: Final = Path(__file__).with_name(f"pulsar-{PULSAR_VERSION}.conf")
+
+_PASSED_ON: Final = ("brokerClient_", "bookkeeper_")
+"""Pulsar hands keys that begin so to its clients, whatever follows."""
+
+_SECRET_WORDS: Final = ("password", "secret", "param", "token", "auth", "credential", "key")
+
+DEPRECATED: Final = frozenset(
+    {
+        "backlogQuotaDefaultLimitGB",
+        "brokerServicePurgeInactiveFrequencyInSeconds",
+        "configurationStoreServers",
+        "enableNamespaceIsolationUpdateOnTime",
+        "globalZookeeperServers",
+        "loadBalancerBandwithInResourceWeight",
+        "loadBalancerBandwithOutResourceWeight",
+        "loadBalancerBrokerComfortLoadLevelPercentage",
+        "loadBalancerBrokerUnderloadedThresholdPercentage",
+        "loadBalancerMemoryResourceWeight",
+        "loadBalancerPlacementStrategy",
+        "managedLedgerCacheEvictionFrequency",
+        "managedLedgerMaxUnackedRangesToPersistInZooKeeper",
+        "numCacheExecutorThreadPoolSize",
+        "numWorkerThreadsForNonPersistentTopic",
+        "replicationTlsEnabled",
+        "subscriptionKeySharedEnable",
+        "tlsEnabled",
+        "zooKeeperAllowReadOnlyOperations",
+        "zooKeeperCacheExpirySeconds",
+        "zooKeeperOperationTimeoutSeconds",
+        "zooKeeperSessionTimeoutMillis",
+        "zookeeperServers",
+    }
+)
+"""As Pulsar 4.0 marks them."""
+
+
+# ---------------------------------------------------------------------------------- security
+
+
+def _unless_false(text: str) -> bool:
+    return text.lower() != "false"  # "yes" switches nothing on in Pulsar, and is meant to
+
+
+def _if_set(_: str) -> bool:
+    return True
+
+
+def _if_encrypted_address(text: str) -> bool:
+    return any(scheme in text.lower() for scheme in ("pulsar+ssl:", "https:"))
+
+
+def _unless_disabled(text: str) -> bool:
+    return not text.endswith(".AuthenticationDisabled")
+
+
+class SecuritySwitch(NamedTuple):
+    """A key that switches on something which protects, and which this broker does not have."""
+
+    key: str
+    asks_for: str
+    """In words, what whoever sets it relies on."""
+    is_on: Callable[[str], bool] = _unless_false
+    """Of a value that is not empty."""
+
+    @property
+    def off(self) -> str:
+        """How `--set` says that it is not wanted."""
+        return f"{self.key}={'false' if self.is_on is _unless_false else ''}"
+
+
+SECURITY_SWITCHES: Final = (
+    SecuritySwitch("authenticationEnabled", "clients prove who they are"),
+    SecuritySwitch("authorizationEnabled", "roles may do what they were granted, and no more"),
+    SecuritySwitch("authenticateMetricsEndpoint", "readers of /metrics prove who they are"),
+    SecuritySwitch("brokerServicePortTls", "the binary protocol encrypted", _if_set),
+    SecuritySwitch("webServicePortTls", "the admin interface encrypted", _if_set),
+    SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
+    SecuritySwitch("advertisedListeners", "clients sent to encryption", _if_encrypted_address),
+    SecuritySwitch("tlsEnabled", "ports that encrypt"),
+    SecuritySwitch("tlsEnabledWithKeyStore", "ports that encrypt, by a key store"),
+    SecuritySwitch("tlsRequireTrustedClientCertOnConnect", "clients show a trusted certificate"),
+    SecuritySwitch("encryptionRequireOnProducer", "only encrypted messages are taken"),
+    SecuritySwitch("brokerClientTlsEnabled", "brokers talk to each other encrypted"),
+    SecuritySwitch("brokerClientTlsEnabledWithKeyStore", "the same, by a key store"),
+    SecuritySwitch("replicationTlsEnabled", "clusters talk to each other encrypted"),
+    SecuritySwitch(
+        "brokerClientAuthenticationPlugin", "brokers prove who they are", _unless_disabled
+    ),
+    SecuritySwitch("bookkeeperTLSClientAuthentication", "bookies reached encrypted"),
+    SecuritySwitch("bookkeeperClientAuthenticationPlugin", "bookies that ask who comes", _if_set),
+)
+"""Whoever builds one of these takes it out of here and makes it a setting."""
+
+SECURITY_KEYS: Final = frozenset(switch.key for switch in SECURITY_SWITCHES)
+
+
+class SecurityAsked(NamedTuple):
+    """A switch that is on, and where that was said."""
+
+    switch: SecuritySwitch
+    said: Given
+
+
+def security_asked_for(given: Mapping[str, Given]) -> list[SecurityAsked]:
+    """The switches that are on."""
+    return [
+        SecurityAsked(switch, given[switch.key])
+        for switch in SECURITY_SWITCHES
+        if switch.key in given and given[switch.key].text and switch.is_on(given[switch.key].text)
+    ]
+
+
+def refuse_security(given: Mapping[str, Given]) -> None:
+    """Raise `ConfigurationError` naming every switch that is on, and what can be done."""
+    asked = security_asked_for(given)
+    if not asked:
+        return
+    lines = [f"{said.origin}: {switch.key} asks for: {switch.asks_for}" for switch, said in asked]
+    off = " ".join(f"--set {switch.off}" for switch, _ in asked)
+    head = (
+        "the configuration asks for security that this broker does not have, so it does not start:"
+    )
+    tail = (
+        "Without it, whoever reaches the ports may do everything, and reads along. "
+        f"If that is what you want: {off}"
+    )
+    raise ConfigurationError("\n".join((head, *lines, tail)))
+
+
+# -------------------------------------------------------------------------------- all others
+
+
+class UnusedKey(NamedTuple):
+    """A key that has no effect here."""
+
+    key: str
+    said: Given
+    pulsar_default: str | None
+    """None: Pulsar has no such key."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether Pulsar has such a key."""
+        return self.pulsar_default is not None
+
+    @property
+    def is_deprecated(self) -> bool:
+        """Whether Pulsar has marked it as a key of the past."""
+        return self.key in DEPRECATED
+
+    @property
+    def is_at_default(self) -> bool:
+        """Whether it says what Pulsar does anyway."""
+        return self.pulsar_default is not None and _is_same(self.said.text, self.pulsar_default)
+
+    @property
+    def shown_value(self) -> str:
+        """The value, where it cannot be a secret."""
+        is_secret = any(word in self.key.lower() for word in _SECRET_WORDS)
+        is_plain = self.said.text.lower() in {"true", "false"} or self.said.text.isdecimal()
+        return self.said.text if self.is_known and (is_plain or not is_secret) else "******"
+
+    @property
+    def meant(self) -> str | None:
+        """Of a key that Pulsar does not have: the one that comes near."""
+        known = {key.lower(): key for key in pulsar_defaults()}
+        near = difflib.get_close_matches(self.key.lower(), known, n=1, cutoff=0.8)
+        return known[near[0]] if near else None
+
+
+def unused_keys(given: Mapping[str, Given], used: Iterable[str]) -> tuple[UnusedKey, ...]:
+    """What was given and is not used, sorted by key."""
+    names = sorted(given.keys() - set(used))
+    defaults = pulsar_defaults() if names else {}
+    return tuple(UnusedKey(key, given[key], _default_of(key, defaults)) for key in names)
+
+
+@functools.cache
+def pulsar_defaults() -> Mapping[str, str]:
+    """Every key of Pulsar's broker with its default."""
+    text = _LIST.read_text(encoding="utf-8")
+    return {found.key: found.value.strip() for found in parse_properties(text, _LIST.name)}
+
+
+def _default_of(key: str, defaults: Mapping[str, str]) -> str | None:
+    return defaults.get(key, "" if key.startswith(_PASSED_ON) else None)
+
+
+def _is_same(text: str, default: str) -> bool:
+    if text.lower() == default.lower():
+        return True
+    try:
+        return float(text) == float(default)
+    except ValueError:
+        return False

@@ -1,0 +1,296 @@
+"""Columns of delayed entries: sorted, joined, cut into segments, described.
+
+Pure. A segment is what one read of a snapshot brings; segments follow each other in time:
+
+    keys   100 101 .. 109 | 110 .. 119 | 120            span 10 ms: an entry more than 9 ms behind
+           segment 0        segment 1    segment 2      the segment's first begins the next one
+
+A bucket whose entries are thinly spread has many small segments. They are stored as they are, but
+fetched, and remembered in memory, in **groups** of neighbours.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from ackgate.cursor import Position, SegmentMetadata, SnapshotSegment
+from ackgate.dispatcher.buckets.plans import CreateSnapshot
+from ackgate.dispatcher.buckets.position_rows import bitmap_of
+from ackgate.dispatcher.held import TIME_MS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+    from pyroaring import BitMap
+
+    from ackgate.dispatcher.buckets.settings import BucketSettings
+
+CODE_BITS: Final = 63
+"""Three columns that fit into so many bits together are sorted as one number: five times faster."""
+
+RUN_OPTIMISE_IDS_MIN: Final = 8
+"""Smaller bitmaps gain nothing from run containers."""
+
+NO_ENTRIES: Final = SnapshotSegment(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+)
+
+
+# -- sorting -------------------------------------------------------------------------------------
+
+
+def in_order(
+    keys_ms: NDArray[np.int64], ledger_ids: NDArray[np.int64], entry_ids: NDArray[np.int64]
+) -> SnapshotSegment:
+    """The same entries by key, then by position. New arrays."""
+    if keys_ms.size == 0:
+        return NO_ENTRIES
+    columns = (keys_ms, ledger_ids, entry_ids)
+    lows = [int(column.min()) for column in columns]
+    highs = [int(column.max()) for column in columns]
+    # Keys are multiples of a power of two; the zeros at their end carry nothing.
+    shift = _zeros_at_the_end(keys_ms, lows[0])
+    widths = [(high - low).bit_length() for low, high in zip(lows, highs, strict=True)]
+    widths[0] = max(widths[0] - shift, 0)
+    if sum(widths) > CODE_BITS:
+        order = np.lexsort((entry_ids, ledger_ids, keys_ms))
+        return SnapshotSegment(keys_ms[order], ledger_ids[order], entry_ids[order])
+    _, ledger_bits, entry_bits = widths
+    codes = (keys_ms - lows[0]) >> shift
+    codes <<= ledger_bits
+    codes |= ledger_ids - lows[1]
+    codes <<= entry_bits
+    codes |= entry_ids - lows[2]
+    codes.sort()
+    entries = (codes & ((1 << entry_bits) - 1)) + lows[2]
+    codes >>= entry_bits
+    ledgers = (codes & ((1 << ledger_bits) - 1)) + lows[1]
+    codes >>= ledger_bits
+    codes <<= shift
+    codes += lows[0]
+    return SnapshotSegment(codes, ledgers, entries)
+
+
+def _zeros_at_the_end(keys_ms: NDArray[np.int64], low: int) -> int:
+    """How many low bits are zero in every key's distance from the lowest."""
+    bits = int(np.bitwise_or.reduce(keys_ms - low))
+    return (bits & -bits).bit_length() - 1 if bits else 0
+
+
+def joined(parts: Sequence[SnapshotSegment]) -> SnapshotSegment:
+    """All entries of these, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NO_ENTRIES
+    return in_order(*stacked(parts))
+
+
+def stacked(parts: Sequence[SnapshotSegment]) -> SnapshotSegment:
+    """One below the other, as they are."""
+    if len(parts) == 1:
+        return parts[0]
+    return SnapshotSegment(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def picked(columns: SnapshotSegment, at: slice | NDArray[Any]) -> SnapshotSegment:
+    """Some rows: a view for a slice, a copy for a mask."""
+    return SnapshotSegment(columns.keys_ms[at], columns.ledger_ids[at], columns.entry_ids[at])
+
+
+def without_repeats(columns: SnapshotSegment) -> SnapshotSegment:
+    """Columns in order, every row once."""
+    repeats = np.ones(max(columns.keys_ms.size - 1, 0), np.bool_)
+    for column in columns:
+        repeats &= column[1:] == column[:-1]
+    if not repeats.any():
+        return columns
+    return picked(columns, np.concatenate(([True], ~repeats)))
+
+
+def row_of(columns: SnapshotSegment, first: tuple[int, int, int]) -> int:
+    """The first row that is not before (key, ledger, entry)."""
+    key_ms, ledger_id, entry_id = first
+    low = int(columns.keys_ms.searchsorted(key_ms))
+    high = int(columns.keys_ms.searchsorted(key_ms, "right"))
+    ledgers = columns.ledger_ids[low:high]
+    low, high = (
+        low + int(ledgers.searchsorted(ledger_id)),
+        low + int(ledgers.searchsorted(ledger_id, "right")),
+    )
+    return low + int(columns.entry_ids[low:high].searchsorted(entry_id))
+
+
+def is_in_order(columns: SnapshotSegment) -> bool:
+    """Whether every row comes after the one above it, or is the same."""
+    rises = np.ones(max(columns.keys_ms.size - 1, 0), np.bool_)
+    for column in reversed(columns):
+        rises &= column[1:] == column[:-1]
+        rises |= column[1:] > column[:-1]
+    return bool(rises.all())
+
+
+def span_of(columns: SnapshotSegment) -> tuple[Position, Position]:
+    """The lowest and the highest position of the columns, which are not empty."""
+    ledgers, entries = columns.ledger_ids, columns.entry_ids
+    low, high = int(ledgers.min()), int(ledgers.max())
+    return (
+        Position(low, int(entries[ledgers == low].min())),
+        Position(high, int(entries[ledgers == high].max())),
+    )
+
+
+# -- cutting -------------------------------------------------------------------------------------
+
+
+def cut(columns: SnapshotSegment, *, span_ms: int, entries_max: int) -> list[int]:
+    """Where each segment of the columns starts, and where the last one stops."""
+    keys_ms = columns.keys_ms
+    total = int(keys_ms.size)
+    bounds = [0]
+    start = 0
+    while start < total:
+        last_key_ms = min(int(keys_ms[start]) + span_ms - 1, TIME_MS_MAX)
+        stop = int(keys_ms.searchsorted(last_key_ms, "right"))
+        if entries_max != -1:
+            stop = min(stop, start + entries_max)
+        bounds.append(stop)
+        start = stop
+    return bounds
+
+
+def metadata_of(columns: SnapshotSegment, bounds: Sequence[int]) -> tuple[SegmentMetadata, ...]:
+    """What is to be known of each segment without loading it."""
+    if len(bounds) < 2:
+        return ()
+    starts = np.asarray(bounds[:-1])
+    sizes = np.diff(np.asarray(bounds))
+    numbers = np.repeat(np.arange(sizes.size), sizes)
+    # By segment, then by position: the columns are by key within a segment.
+    rows = in_order(numbers, columns.ledger_ids, columns.entry_ids)
+    is_first = np.empty(rows.keys_ms.size, np.bool_)
+    is_first[0] = True
+    np.not_equal(rows.keys_ms[1:], rows.keys_ms[:-1], out=is_first[1:])
+    is_first[1:] |= rows.ledger_ids[1:] != rows.ledger_ids[:-1]
+    firsts = np.flatnonzero(is_first)
+    stops = [*firsts[1:].tolist(), rows.keys_ms.size]
+    positions: list[dict[int, BitMap]] = [{} for _ in range(sizes.size)]
+    for number, ledger_id, start, stop in zip(
+        rows.keys_ms[firsts].tolist(),
+        rows.ledger_ids[firsts].tolist(),
+        firsts.tolist(),
+        stops,
+        strict=True,
+    ):
+        bitmap = bitmap_of(rows.entry_ids[start:stop])
+        if stop - start >= RUN_OPTIMISE_IDS_MIN:
+            bitmap.run_optimize()
+        positions[number][ledger_id] = bitmap
+    return tuple(
+        map(
+            SegmentMetadata,
+            columns.keys_ms[starts].tolist(),
+            columns.keys_ms[starts + sizes - 1].tolist(),
+            sizes.tolist(),
+            positions,
+        )
+    )
+
+
+# -- grouping ------------------------------------------------------------------------------------
+
+
+class SegmentGroups(NamedTuple):
+    """Segments that are fetched together: columns, one row a group; 16 bytes each."""
+
+    bounds: NDArray[np.uint32]
+    """The first segment of each group, and where the last one stops: one row more."""
+    first_keys_ms: NDArray[np.int64]
+    entry_counts: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return int(self.first_keys_ms.size)
+
+
+def groups_of(
+    first_keys_ms: Iterable[int], entry_counts: Iterable[int], *, entries_min: int
+) -> SegmentGroups:
+    """Neighbours, until they have `entries_min` entries together."""
+    keys = np.fromiter(first_keys_ms, np.int64)
+    totals = np.cumsum(np.fromiter(entry_counts, np.int64))
+    bounds = [0]
+    while bounds[-1] < totals.size:
+        before = int(totals[bounds[-1] - 1]) if bounds[-1] else 0
+        bounds.append(min(int(totals.searchsorted(before + entries_min)) + 1, totals.size))
+    starts = np.asarray(bounds[:-1], np.int64)
+    ends = totals[np.asarray(bounds[1:], np.int64) - 1] if starts.size else totals
+    return SegmentGroups(
+        np.asarray(bounds, np.uint32),
+        keys[starts],
+        np.diff(ends, prepend=0).astype(np.uint32),
+    )
+
+
+# ------------------------------------------------------------------------------ a snapshot in the making
+
+
+class Draft:
+    """A snapshot in the making: sorted columns are cut, and described piece by piece.
+
+    To describe a bucket's segments takes a microsecond an entry, and more where each entry of a segment
+    is of another ledger: half a second for a large one. Nobody waits that long in one piece. ::
+
+        columns   | segment 0 | segment 1 | ... | segment 4711 |      cut at once
+        metadata  [ a piece      ][ a piece      ][ to come ...       a call of `go_on` each
+    """
+
+    __slots__ = ("_bounds", "_metadata", "_settings", "columns", "first", "groups", "last")
+
+    columns: Final[SnapshotSegment]
+    first: Final[Position]
+    last: Final[Position]
+
+    groups: Final[SegmentGroups]
+    """How it will be loaded."""
+
+    def __init__(self, columns: SnapshotSegment, settings: BucketSettings) -> None:
+        """The columns are in order, and have a row at least."""
+        self.columns = columns
+        self.first, self.last = span_of(columns)
+        self._settings = settings
+        self._bounds = cut(
+            columns,
+            span_ms=settings.segment_span_ms,
+            entries_max=settings.segment_entries_max,
+        )
+        self._metadata: list[SegmentMetadata] = []
+        self.groups = groups_of(
+            columns.keys_ms[self._bounds[:-1]].tolist(),
+            (stop - start for start, stop in pairwise(self._bounds)),
+            entries_min=settings.load_entries_min,
+        )
+
+    def go_on(self) -> bool:
+        """Describe one more piece. Returns whether that was the last one."""
+        bounds, first = self._bounds, len(self._metadata)
+        stop = first + 1
+        while (
+            stop < len(bounds) - 1 and bounds[stop] - bounds[first] < self._settings.draft_entries
+        ):
+            stop += 1
+        rows = picked(self.columns, slice(bounds[first], bounds[stop]))
+        piece = [bound - bounds[first] for bound in bounds[first : stop + 1]]
+        self._metadata += metadata_of(rows, piece)
+        return stop == len(bounds) - 1
+
+    def plan(self, number: int) -> CreateSnapshot:
+        """What is to be written, when all is described. The segments are views."""
+        assert len(self._metadata) == len(self._bounds) - 1
+        segments = tuple(
+            picked(self.columns, slice(start, stop)) for start, stop in pairwise(self._bounds)
+        )
+        return CreateSnapshot(number, self.first, self.last, segments, tuple(self._metadata))

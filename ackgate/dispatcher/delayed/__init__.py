@@ -1,0 +1,31 @@
+"""Delayed entries: the port of their trackers, and the trackers that keep them in memory. Pure."""
+
+from ackgate.dispatcher.delayed.delay_keys import (
+    DelayKeys,
+    time_ms,
+    times_ms,
+)
+from ackgate.dispatcher.delayed.port import (
+    DelayedTracker,
+    DelaySettings,
+    HeldSource,
+)
+from ackgate.dispatcher.delayed.shared_index import (
+    SharedIndex,
+    SharedView,
+)
+from ackgate.dispatcher.delayed.time_buckets import (
+    TimeBucketTracker,
+)
+
+__all__ = [
+    "DelayKeys",
+    "DelaySettings",
+    "DelayedTracker",
+    "HeldSource",
+    "SharedIndex",
+    "SharedView",
+    "TimeBucketTracker",
+    "time_ms",
+    "times_ms",
+]

@@ -1,0 +1,142 @@
+"""The port of a delayed-delivery tracker: which entries must not be delivered yet.
+
+Pure. One index is the truth for "is tracked": a position is in it from the `add` that accepts it
+until it is popped, discarded or forgotten. The broker leaves tracked entries out when it reads, so
+a position that the index holds and no bucket gives back would never be delivered; `check` asserts
+that there is none.
+
+::
+
+    entry read --> add(position, deliver_at) --- False: deliver it now
+                          | True
+                          v
+              index bit + time bucket  ----- next_deadline_ms: ask again then
+                          |
+            pop_due(now) -+-> positions for the dispatcher's replay queue; their bits are cleared
+
+Times are milliseconds since the epoch. A deliver-at time is kept as a **key**, a multiple of
+``2**bits`` ms, ``bits = floor(log2(tick))``. In strict mode it is rounded up and due when the key
+has come: never early, late by less than a tick. Otherwise it is rounded down and due one tick
+before the latest time that the key stands for: early by at most a tick. Nothing that was popped
+would be accepted again while its key is due (`keys`).
+
+Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (what is due is never
+accepted, tracked or not).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+    from pyroaring import BitMap
+
+    from ackgate.cursor import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelaySettings:
+    """How exact a tracker is. Defaults are Pulsar's."""
+
+    tick_ms: int = 1_000
+    """``delayedDeliveryTickTimeMillis``. The width of a bucket is fixed when a tracker is made; a
+    later tick changes the cutoff only."""
+
+    is_strict: bool = False
+    """``isDelayedDeliveryDeliverAtTimeStrict``: never early."""
+
+    fixed_delay_lookahead: int = 50_000
+    """``delayedDeliveryFixedDelayDetectionLookahead``: with so many entries tracked whose times
+    only ever grew, reading on cannot find anything due sooner. 0: read on always."""
+
+
+class HeldSource(Protocol):
+    """Somebody who holds entries back: a `DelayedTracker`, or the broker's held nacks.
+
+    One owner calls it; it never calls back.
+    """
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def __contains__(self, position: Position) -> bool: ...
+
+    def tracked(self, ledger_id: int) -> BitMap | None:
+        """Held entry ids of one ledger, to be read only, and only until the next call."""
+        ...
+
+    @property
+    def entry_count(self) -> int:
+        """Held entries (a batch is one). O(1)."""
+        ...
+
+    @property
+    def byte_estimate(self) -> int:
+        """Bytes of memory of everything, to within a fifth. O(1)."""
+        ...
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to ask `pop_due` next: when something falls due, or work of the source's own does.
+
+        In the past if something is due now. None: nothing is waited for.
+        """
+        ...
+
+    # -- taking out -----------------------------------------------------------------------------
+
+    def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
+        """Take out what is due: by key, then by position. The caller owns it from here on."""
+        ...
+
+    def discard(self, position: Position) -> bool:
+        """It was acked or cancelled: forget it. Was it held?"""
+        ...
+
+    def forget_through(self, mark_delete: Position) -> int:
+        """Everything up to this one is acked or trimmed. Returns how many were held."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything; work that is under way is stale."""
+        ...
+
+    def check(self) -> None:
+        """Assert every invariant. For tests; O(everything)."""
+        ...
+
+
+class DelayedTracker(HeldSource, Protocol):
+    """One subscription's (or topic's) delayed entries."""
+
+    def add(self, position: Position, deliver_at_ms: int, now_ms: int) -> bool:
+        """Offer an entry that was read. True: it is tracked (or was already). False: deliver now.
+
+        What is due is refused, and leaves the index if it was in it. A tracked position keeps the
+        time that it was accepted with. A negative time means "not delayed".
+        """
+        ...
+
+    def add_many(
+        self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
+    ) -> NDArray[np.bool_]:
+        """As `add` for entries of one ledger (ids and times of one length): what is tracked now.
+
+        Raises `PositionError` or `CallerError` (lengths that differ, times that are no whole
+        numbers), and has changed nothing then.
+        """
+        ...
+
+    def has_due(self, now_ms: int) -> bool:
+        """Whether `pop_due` would give anything."""
+        ...
+
+    def pauses_reads(self, now_ms: int) -> bool:
+        """Whether reading on is useless now: see `DelaySettings.fixed_delay_lookahead`."""
+        ...
+
+    def configure(self, settings: DelaySettings) -> None:
+        """New settings. Keys that are there stay as they are."""
+        ...

@@ -1,0 +1,673 @@
+"""A subscription of an embedded topic and its consumers: drives the pure machine on asyncio.
+
+Edge. The machine (`ackgate.subscription.Subscription`, here `core`) decides; this carries out what it wants::
+
+    ack, nack, seek ...           --> core --.               .--> a consumer's queue, `async for`
+    store: a write is durable     --> core --+-- turn: Ready +--> store.notify, receipts
+    topic: messages were added    --> core --'               '--> read: cache at once, ledger in a task
+
+It holds nothing of an ack. A consumer's queue is bounded by its permits: those that it took come back to the
+machine as the host takes messages out. What was acked, moved over or sent back while it lay in the queue is
+not handed out, and its permit is returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+
+from ackgate.embedded.message import Message, TopicEntry
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ClosedHandleError,
+    CursorClosedError,
+    InternalError,
+    OwnershipError,
+)
+from ackgate.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.cursor import MessageLedgers, Position, Span
+    from ackgate.dispatcher import Gate, SubscriptionKind
+    from ackgate.persistence import CursorStore, CursorStoreStats, PersistOutcome
+    from ackgate.subscription import (
+        Delivery,
+        ReadRequest,
+        Ready,
+        SubscriptionSettings,
+        SubscriptionStatistics,
+    )
+
+log = logging.getLogger(__name__)
+
+READS_PER_TURN_MAX: Final = 20
+"""Reads of one turn before other tasks get theirs."""
+
+READ_BYTES_MAX: Final = 5 * 1024 * 1024
+"""Aim of one read, by the average size of the topic's entries."""
+
+TIMER_MS_MAX: Final = 60_000
+"""No timer is longer, so that a clock that was set forward is noticed."""
+
+TAKEN_PER_TURN_MAX: Final = 64
+"""Messages handed out of a queue in a row before other tasks get their turn."""
+
+PERMITS_MAX: Final = 1_000_000
+"""Most messages that one consumer may hold in its queue."""
+
+
+class TopicPort(Protocol):
+    """What a subscription needs of its topic."""
+
+    name: str
+    message_ledgers: MessageLedgers
+
+    @property
+    def average_entry_bytes(self) -> int:
+        """Of the entries that are read."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+    def cached(self, spans: Sequence[Span]) -> Sequence[Any] | None:
+        """The entries if they can be had at once."""
+
+    async def read(self, spans: Sequence[Span]) -> Sequence[Any]:
+        """The entries, in order."""
+
+    def trim_soon(self) -> None:
+        """More may be acked by all."""
+
+    def closed(self, subscription: EmbeddedSubscription, *, is_deleted: bool = False) -> None:
+        """The subscription is not open any more."""
+
+    def check_loop(self) -> None:
+        """Raise `CallerError` on another event loop."""
+
+    def check(self) -> None:
+        """Raise what stands against any use."""
+
+    def fail(self, error: AckGateError) -> None:
+        """Somebody else has the topic."""
+
+
+class EmbeddedSubscription:
+    """One open subscription. Made by `EmbeddedTopic.subscribe`."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        name: str,
+        store: CursorStore,
+        *,
+        kind: SubscriptionKind,
+        settings: SubscriptionSettings,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self._store = store
+        self._core: Subscription[EmbeddedConsumer, Any] = Subscription(
+            topic.message_ledgers,
+            kind=kind,
+            settings=settings,
+            cursor=store.cursor,
+            nacks=store.recovered_nacks,
+            chance=random.random,
+            now_ms=topic.now_ms(),
+        )
+        self._consumers: list[EmbeddedConsumer] = []
+        self._is_asked = False
+        self._is_closed = False
+        self._is_over = False
+        self._error: AckGateError | None = None
+        """Why it ended by itself."""
+        self._keeps_nacks = False
+        self._reading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._why_unread = ""
+        store.on_outcome(self._on_outcome)
+        self._keep_nacks()
+        self.ask_turn()
+
+    # ---------------------------------------------------------------- what is known
+
+    @property
+    def kind(self) -> SubscriptionKind | None:
+        """How messages are shared out."""
+        return self._core.kind
+
+    @property
+    def gate(self) -> Gate:
+        """Whether messages that were not delivered before are, and why not."""
+        return self._core.gate
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to here is acked."""
+        return self._core.cursor.mark_delete
+
+    @property
+    def persisted_mark_delete(self) -> Position:
+        """The mark-delete that is surely durable: messages up to it may be deleted."""
+        return self._store.persisted_mark_delete
+
+    @property
+    def backlog(self) -> int:
+        """Messages that are not acked."""
+        return self._core.cursor.backlog_entries
+
+    @property
+    def consumers(self) -> tuple[EmbeddedConsumer, ...]:
+        """Those that are attached."""
+        return tuple(self._consumers)
+
+    @property
+    def active_consumer(self) -> EmbeddedConsumer | None:
+        """Exclusive and Failover: the one that gets everything. None for other kinds."""
+        return self._core.active_consumer
+
+    def is_acked(self, position: Position) -> bool:
+        """Whether the message is acked, durably or not yet."""
+        return self._core.cursor.is_acked(position)
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Cursor, gate, dispatcher, consumers and what is held back; frozen. O(consumers)."""
+        return self._core.statistics()
+
+    def store_statistics(self) -> CursorStoreStats:
+        """How the ack state is kept: the last write, what recovery found, failures."""
+        return self._store.statistics()
+
+    # ---------------------------------------------------------------- consumers
+
+    def attach(
+        self,
+        name: str,
+        *,
+        permits: int = 1_000,
+        priority: int = 0,
+        hash_ranges: tuple[tuple[int, int], ...] = (),
+    ) -> EmbeddedConsumer:
+        """A consumer, which gets up to `permits` messages ahead of what it has taken.
+
+        `priority`: Shared serves the lowest first. `hash_ranges`: of a sticky Key_Shared consumer.
+        Raises `CallerError`, `ConsumerBusyError` (Exclusive, and taken), `ConsumerAssignError`.
+        """
+        self._check()
+        if not isinstance(name, str) or not name:
+            raise CallerError(f"a consumer's name is text, not {name!r}")
+        if not is_count(permits) or not 1 <= permits <= PERMITS_MAX:
+            raise CallerError(f"permits are a number from 1 to {PERMITS_MAX}, not {permits!r}")
+        if not is_count(priority):
+            raise CallerError(f"a priority is a number from 0 on, not {priority!r}")
+        if any(consumer.name == name for consumer in self._consumers):
+            raise CallerError(f"consumer {name!r} is attached already")
+        consumer = EmbeddedConsumer(self, name, permits)
+        self._core.attach(
+            consumer,
+            permits=permits,
+            name=name,
+            priority=priority,
+            hash_ranges=hash_ranges,
+            epoch=0,
+            now_ms=self.topic.now_ms(),
+        )
+        self._consumers.append(consumer)
+        self.ask_turn()
+        return consumer
+
+    def _detach(self, consumer: EmbeddedConsumer) -> None:
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
+            consumer._end(None)
+            if not self._is_over:
+                self._core.detach(consumer, now_ms=self.topic.now_ms())
+                self.ask_turn()
+
+    async def _ack(
+        self, consumer: EmbeddedConsumer, positions: Sequence[Position], *, is_cumulative: bool
+    ) -> PersistOutcome:
+        receipt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        now_ms = self.topic.now_ms()
+        if is_cumulative:
+            self._core.ack_cumulative(consumer, positions[0], receipt=receipt, now_ms=now_ms)
+        else:
+            self._core.ack(consumer, positions, receipt=receipt, now_ms=now_ms)
+        self.ask_turn()
+        await receipt
+        return self._store.durable_outcome
+
+    def _redeliver(
+        self, consumer: EmbeddedConsumer, positions: Sequence[Position] | None, delay_ms: int | None
+    ) -> None:
+        self._check()
+        rewinds = self._core.active_consumer is not None
+        self._core.redeliver(
+            consumer,
+            positions,
+            delay_ms=delay_ms,
+            epoch=consumer._next_epoch() if rewinds else None,
+            now_ms=self.topic.now_ms(),
+        )
+        if rewinds or positions is None:
+            self._core.flow(consumer, consumer._clear(), now_ms=self.topic.now_ms())
+        self.ask_turn()
+
+    def _took(self, consumer: EmbeddedConsumer, messages: int) -> None:
+        if not self._is_over and not consumer._has_ended:
+            self._core.flow(consumer, messages, now_ms=self.topic.now_ms())
+            self.ask_turn()
+
+    # ---------------------------------------------------------------- moves
+
+    async def seek(self, position: Position) -> None:
+        """Read from `position` next (`EARLIEST`, `LATEST` too): everything from it on is unacked.
+
+        What consumers hold in their queues is dropped. Returns when it is durable. Raises `PositionError`
+        beyond the end, `PersistTimeoutError`.
+        """
+        self._check()
+        check_position(position)
+        self._core.seek(position, now_ms=self.topic.now_ms())
+        for consumer in self._consumers:
+            self._core.flow(consumer, consumer._clear(), now_ms=self.topic.now_ms())
+        await self._until_durable()
+
+    async def skip(self, messages: int) -> int:
+        """Ack the next unacked messages, durably. Returns how many there were."""
+        self._check()
+        if not is_count(messages):
+            raise CallerError(f"messages to skip are a number from 0 on, not {messages!r}")
+        skipped = self._core.skip(messages, now_ms=self.topic.now_ms())
+        await self._until_durable()
+        return skipped
+
+    async def clear_backlog(self) -> int:
+        """Ack everything, durably. Returns how many messages were not acked."""
+        self._check()
+        cleared = self._core.clear_backlog(now_ms=self.topic.now_ms())
+        await self._until_durable()
+        return cleared
+
+    async def _until_durable(self) -> PersistOutcome:
+        self.ask_turn()
+        return await self._store.until_durable()
+
+    # ---------------------------------------------------------------- the turn
+
+    def ask_turn(self) -> None:
+        """Have one turn run soon. Cheap; asking twice is one turn."""
+        if not self._is_asked and not self._is_over:
+            self._is_asked = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_asked = False
+        if self._is_over:
+            return
+        try:
+            self._take_turn()
+        except Exception as error:  # a bug of ours: nobody may wait for ever
+            log.exception("subscription %s of %s failed", self.name, self.topic.name)
+            self.fail(InternalError(f"subscription {self.name!r} failed: {error!r}"))
+
+    def _take_turn(self) -> None:
+        core, topic = self._core, self.topic
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for _ in range(READS_PER_TURN_MAX):
+            ready = core.ready(
+                now_ms=topic.now_ms(),
+                read_entries_max=max(1, READ_BYTES_MAX // topic.average_entry_bytes),
+            )
+            self._carry_out(ready)
+            if ready.read is None:
+                self._wait(ready.wake_at_ms)
+                return
+            entries = topic.cached(ready.read.spans)
+            if entries is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read(ready.read))
+            else:
+                self._read_done(ready.read, entries)
+        self.ask_turn()
+
+    def _carry_out(self, ready: Ready[EmbeddedConsumer, Any]) -> None:
+        for delivery in ready.deliveries:
+            stale = delivery.consumer._take_in(delivery)
+            if stale:
+                self._core.flow(delivery.consumer, stale, now_ms=self.topic.now_ms())
+        for receipt in ready.receipts:
+            done = receipt.token
+            assert isinstance(done, asyncio.Future)
+            if not done.done():
+                if receipt.error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(receipt.error)
+        if ready.write is not None:
+            self._keep_nacks()
+            if not self._store.notify():
+                self._core.persisted(self._store.durable_outcome, now_ms=self.topic.now_ms())
+
+    def _keep_nacks(self) -> None:
+        nacks = self._core.held_nacks
+        if nacks is not None and not self._keeps_nacks:
+            self._keeps_nacks = True
+            self._store.keep_nacks(nacks)
+
+    def _wait(self, wake_at_ms: int | None) -> None:
+        if wake_at_ms is not None:
+            delay_ms = min(max(0, wake_at_ms - self.topic.now_ms()), TIMER_MS_MAX)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.ask_turn)
+
+    async def _read(self, request: ReadRequest) -> None:
+        try:
+            entries = await self.topic.read(request.spans)
+        except Exception as error:  # noqa: BLE001 - a host's own `read` may raise anything
+            self._read_failed(request, error)
+        else:
+            self._read_done(request, entries)
+            self._why_unread = ""
+        finally:
+            self._reading = None
+        self.ask_turn()
+
+    def _read_done(self, request: ReadRequest, entries: Sequence[Any]) -> None:
+        if self._is_over:
+            return
+        try:
+            self._core.read_done(request, entries, now_ms=self.topic.now_ms())
+        except AckGateError as error:  # the metadata of an entry cannot be parsed
+            self._read_failed(request, error)
+
+    def _read_failed(self, request: ReadRequest, error: Exception) -> None:
+        if str(error) != self._why_unread:  # it is tried again every second
+            self._why_unread = str(error)
+            log.warning("subscription %s of %s: %r", self.name, self.topic.name, error)
+        if not self._is_over:
+            self._core.read_failed(request, now_ms=self.topic.now_ms())
+
+    def ledger_trimmed(self, ledger_id: int) -> None:
+        """A message ledger is gone. The topic calls this."""
+        self._core.ledger_trimmed(ledger_id, now_ms=self.topic.now_ms())
+        self.ask_turn()
+
+    # ---------------------------------------------------------------- persistence
+
+    def _on_outcome(self) -> None:
+        store = self._store
+        if store.failing_since_ms is not None:
+            self._core.persist_failed(store.failing_since_ms, now_ms=self.topic.now_ms())
+        elif store.outcome is not None:
+            self._core.persisted(store.outcome, now_ms=self.topic.now_ms())
+        if isinstance(store.why_stopped, OwnershipError) and not self._is_closed:
+            self.topic.fail(store.why_stopped)
+            return
+        self.topic.trim_soon()
+        if self._is_over:
+            self._answer_receipts()
+        self.ask_turn()
+
+    def _answer_receipts(self) -> None:
+        """There are no turns any more; whoever waits for an ack gets an answer all the same."""
+        self._core.suspend()
+        self._carry_out(self._core.ready(now_ms=self.topic.now_ms()))
+
+    # ---------------------------------------------------------------- the end
+
+    def _check(self) -> None:
+        self.topic.check()
+        if self._error is not None:
+            raise self._error
+        if self._is_closed:
+            raise ClosedHandleError(f"subscription {self.name!r} is closed")
+
+    async def close(self) -> None:
+        """Detach all consumers and write what is dirty. Twice is fine."""
+        if self._is_closed:
+            return
+        self.topic.check_loop()
+        self._is_closed = True
+        for consumer in list(self._consumers):
+            self._detach(consumer)
+        self._stop()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        try:
+            await self._store.close()
+        finally:
+            error = self._store.why_stopped or CursorClosedError(
+                f"subscription {self.name!r} is closed"
+            )
+            self._core.fail_receipts(self._error or error)
+            self._answer_receipts()
+            self.topic.closed(self)
+
+    async def delete(self) -> None:
+        """Remove the subscription for good: its ack state is deleted."""
+        self._check()
+        self._is_closed = True
+        for consumer in list(self._consumers):
+            self._detach(consumer)
+        self._stop()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+        await self._store.delete()
+        self._core.fail_receipts(CursorClosedError(f"subscription {self.name!r} is deleted"))
+        self._answer_receipts()
+        self.topic.closed(self, is_deleted=True)
+
+    def fail(self, error: AckGateError) -> None:
+        """End at once, and write no more: everybody who waits gets this error."""
+        if self._error is None and not self._is_closed:
+            self._error = error
+            self._stop()
+            for consumer in self._consumers:
+                consumer._end(error)
+            if isinstance(error, OwnershipError):
+                self._store.abandon(error)
+            self._core.fail_receipts(error)
+            self._answer_receipts()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Queued(NamedTuple):
+    entry: Any
+    redelivery_count: int
+
+
+class EmbeddedConsumer:
+    """A consumer of a subscription: `async for message in consumer`. Made by `attach`.
+
+    Iteration pauses while there is nothing to deliver or the gate is shut, and ends when the consumer, its
+    subscription or the storage is closed. It raises when somebody else has taken the topic over. Several
+    tasks may iterate over one consumer: each message goes to one of them.
+    """
+
+    def __init__(self, subscription: EmbeddedSubscription, name: str, permits: int) -> None:
+        self.subscription = subscription
+        self.name = name
+        self._queue: deque[_Queued] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._flow_at = max(1, permits // 2)
+        self._taken = 0
+        """Taken out of the queue since permits were returned last."""
+        self._in_a_row = 0
+        self._epoch = 0
+        self._has_ended = False
+        self._error: AckGateError | None = None
+
+    # ---------------------------------------------------------------- what hosts call
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        self.subscription.topic.check_loop()
+        while True:
+            self._in_a_row += 1
+            if self._in_a_row >= TAKEN_PER_TURN_MAX:
+                self._in_a_row = 0
+                await asyncio.sleep(0)
+            if (message := self._take()) is not None:
+                return message
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                raise StopAsyncIteration
+            self._in_a_row = 0
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()  # the message goes to somebody else
+                raise
+            finally:
+                if not waiter.done():
+                    self._waiters.remove(waiter)
+
+    async def ack(self, *messages: Message | Position) -> PersistOutcome:
+        """Ack these, all or none, and return when that is durable.
+
+        The outcome is of the write: `is_complete`, and what a limit left out. Raises `PositionError` (no
+        such message; nothing was changed), `PersistTimeoutError` (acked, not durable yet), `OwnershipError`,
+        `ClosedHandleError`, `CursorClosedError`.
+        """
+        self._check()
+        positions = _positions(messages)
+        return await self.subscription._ack(self, positions, is_cumulative=False)
+
+    async def ack_cumulative(self, message: Message | Position) -> PersistOutcome:
+        """Ack everything up to this one. As `ack`."""
+        self._check()
+        positions = _positions((message,))
+        return await self.subscription._ack(self, positions, is_cumulative=True)
+
+    def nack(self, *messages: Message | Position, delay_ms: int | None = None) -> None:
+        """Have these delivered again, to any consumer, now or after a delay.
+
+        None: the backoff of the settings decides, else at once. Delays survive a restart. Exclusive and
+        Failover go back to the first unacked message at once, whatever the messages and the delay.
+        """
+        self._check()
+        if delay_ms is not None and not is_count(delay_ms):
+            raise CallerError(f"a delay is a number of ms from 0 on, not {delay_ms!r}")
+        self.subscription._redeliver(self, _positions(messages), delay_ms)
+
+    def redeliver_unacked(self) -> None:
+        """Have everything that this consumer got and did not ack delivered again."""
+        self._check()
+        self.subscription._redeliver(self, None, None)
+
+    def close(self) -> None:
+        """Detach: what was not acked goes to the others. Twice is fine."""
+        self.subscription.topic.check_loop()
+        self.subscription._detach(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        self.subscription._check()
+        if self._has_ended:
+            raise ClosedHandleError(f"consumer {self.name!r} is closed")
+
+    # ---------------------------------------------------------------- what its subscription calls
+
+    def _take_in(self, delivery: Delivery[EmbeddedConsumer, Any]) -> int:
+        """Put into the queue. Returns how many are of before the last rewind, and are not wanted."""
+        if delivery.epoch is not None and delivery.epoch < self._epoch:
+            return delivery.message_count
+        counts = delivery.redelivery_counts or (0,) * len(delivery.entries)
+        self._queue.extend(map(_Queued, delivery.entries, counts))
+        for _ in range(len(delivery.entries)):
+            self._wake_one()
+        return 0
+
+    def _next_epoch(self) -> int:
+        self._epoch += 1
+        return self._epoch
+
+    def _clear(self) -> int:
+        """Drop what is in the queue. Returns the permits that come free."""
+        dropped = len(self._queue)
+        self._queue.clear()
+        return dropped
+
+    def _end(self, error: AckGateError | None) -> None:
+        self._has_ended = True
+        self._error = error
+        self._queue.clear()
+        while self._waiters:
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _take(self) -> Message | None:
+        queue, subscription = self._queue, self.subscription
+        message = None
+        while queue and message is None:
+            entry, count = queue.popleft()
+            self._taken += 1
+            if not subscription.is_acked(entry.position):
+                message = _message(entry, count)
+        if self._taken >= self._flow_at or (self._taken and not queue):
+            taken, self._taken = self._taken, 0
+            subscription._took(self, taken)
+        return message
+
+
+def _message(entry: Any, redelivery_count: int) -> Message:  # noqa: ANN401 - the host's, or ours
+    if isinstance(entry, TopicEntry):
+        return Message(
+            entry.position,
+            entry.content,
+            entry.key_text,
+            redelivery_count,
+            entry.published_ms,
+            None,
+        )
+    return Message(entry.position, b"", "", redelivery_count, 0, entry)
+
+
+def _positions(messages: Sequence[Message | Position]) -> list[Position]:
+    positions = [each.position if isinstance(each, Message) else each for each in messages]
+    if not positions:
+        raise CallerError("no message was named")
+    for position in positions:
+        check_position(position)
+    return positions
+
+
+def check_position(position: object) -> None:
+    """Raise `CallerError` for anything but a position."""
+    is_pair = isinstance(position, tuple) and len(position) == 2
+    if not is_pair or not all(isinstance(part, int) for part in position):  # type: ignore[attr-defined]
+        raise CallerError(f"neither a message nor a position: {position!r}")
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a number from 0 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

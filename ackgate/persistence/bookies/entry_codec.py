@@ -1,0 +1,331 @@
+r"""Entries to bytes and back: the hot loops of the ledgers.
+
+Pure. An entry is one Avro record (``schemas/ledger_entry.avsc``):
+
+    ledger id | entry id | last add confirmed | confirmed bytes | digest        | payload
+    long        long       long                 long              length, bytes   length, bytes
+    \------------- the "numbers" --------------/                  \-- digest: numbers + payload
+
+fastavro's writer takes 2-3 us a record; this one takes about 0.25 us with its CRC32C, because all
+but the low bits of the entry id is the same for a whole batch. Byte for byte the same as
+fastavro's, and a test holds it to that. The decoder is faster than fastavro's too (0.6 us), for the
+same reason, and it keeps the numbers as encoded, which is what the digest was made over.
+
+It never raises on damaged bytes: it returns what stands before the damage.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from ackgate.persistence.bookies.avro_container import decode_long, encode_long, encode_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CRC_BYTES: Final = 4
+MAC_BYTES: Final = 20
+_CRC_AND_MAC_LENGTH: Final = encode_long(CRC_BYTES + MAC_BYTES)
+_DIGEST_SIZES: Final = (CRC_BYTES, CRC_BYTES + MAC_BYTES, MAC_BYTES)
+"""The last: a MAC alone, as earlier versions wrote it."""
+
+_CRC_PACK: Final = struct.Struct(">BI").pack
+_CRC_LENGTH: Final = CRC_BYTES << 1
+
+PARTS_PER_ENTRY: Final = 4
+"""Pieces that `EntryEncoder` makes of an entry: numbers, digest, payload length, payload."""
+
+_COPY_FREE_BYTES: Final = 4096
+"""Above this the digest runs over numbers and payload in two steps instead of over a copy of both."""
+
+_LOW_BITS: Final = 13
+_LOW_COUNT: Final = 1 << _LOW_BITS
+_SMALL: Final = [encode_long(entry_id) for entry_id in range(_LOW_COUNT)]
+"""Entry ids of one or two bytes."""
+
+_LOWS: Final = [bytes((e << 1 & 127 | 128, e >> 6 | 128)) for e in range(_LOW_COUNT)]
+"""The two low bytes of entry ids of three bytes or more."""
+
+_LENGTHS: Final = [encode_long(length) for length in range(2048)]
+
+
+class StoredEntry(NamedTuple):
+    """An entry as a bookie holds it. Its digest is not verified yet."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    confirmed_bytes: int
+    digest: bytes
+    payload: bytes
+    numbers: bytes
+    """The four numbers as encoded."""
+
+
+class Digest(Protocol):
+    """Makes and verifies the digest of entries of one ledger."""
+
+    def parts(
+        self, numbers: Sequence[bytes], payloads: Sequence[bytes], lengths: Sequence[int]
+    ) -> list[bytes]:
+        """`PARTS_PER_ENTRY` pieces per entry, in order."""
+
+    def matches(self, entry: StoredEntry) -> bool:
+        """Whether the digest fits the entry's bytes."""
+
+
+class CrcDigest:
+    """CRC32C: against accidents."""
+
+    __slots__ = ()
+
+    def parts(
+        self, numbers: Sequence[bytes], payloads: Sequence[bytes], lengths: Sequence[int]
+    ) -> list[bytes]:
+        parts: list[bytes] = []
+        extend_parts = parts.extend
+        known_lengths, known_max = _LENGTHS, len(_LENGTHS)
+        for head, payload, length in zip(numbers, payloads, lengths, strict=True):
+            if length < known_max:
+                extend_parts(
+                    (
+                        head,
+                        _CRC_PACK(_CRC_LENGTH, crc32c(head + payload)),
+                        known_lengths[length],
+                        payload,
+                    )
+                )
+            else:
+                extend_parts(
+                    (
+                        head,
+                        _CRC_PACK(_CRC_LENGTH, _crc(head, payload)),
+                        encode_long(length),
+                        payload,
+                    )
+                )
+        return parts
+
+    def matches(self, entry: StoredEntry) -> bool:
+        return len(entry.digest) == CRC_BYTES and verify_crc(entry)
+
+
+class MacDigest:
+    """HMAC-SHA-256, cut to 20 bytes: against forgery by whoever does not know the password.
+
+    A CRC32C stands before it, so that a bookie, which does not know it either, can tell an entry that
+    a crash tore from a whole one.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def parts(
+        self, numbers: Sequence[bytes], payloads: Sequence[bytes], lengths: Sequence[int]
+    ) -> list[bytes]:
+        parts: list[bytes] = []
+        for head, payload, length in zip(numbers, payloads, lengths, strict=True):
+            parts += (
+                head,
+                _CRC_AND_MAC_LENGTH + _crc(head, payload).to_bytes(4) + self._mac(head, payload),
+                encode_long(length),
+                payload,
+            )
+        return parts
+
+    def matches(self, entry: StoredEntry) -> bool:
+        return len(entry.digest) != CRC_BYTES and hmac.compare_digest(
+            entry.digest[-MAC_BYTES:], self._mac(entry.numbers, entry.payload)
+        )
+
+    def _mac(self, numbers: bytes, payload: bytes) -> bytes:
+        return hmac.digest(self._key, numbers + payload, "sha256")[:MAC_BYTES]
+
+
+def _crc(numbers: bytes, payload: bytes) -> int:
+    if len(payload) <= _COPY_FREE_BYTES:
+        return crc32c(numbers + payload)  # type: ignore[no-any-return]
+    return crc32c_extend(crc32c(numbers), payload)  # type: ignore[no-any-return]
+
+
+def verify_crc(entry: StoredEntry) -> bool:
+    """Whether the entry's digest has a CRC32C, and it fits."""
+    digest = entry.digest
+    return len(digest) != MAC_BYTES and int.from_bytes(digest[:CRC_BYTES]) == _crc(
+        entry.numbers, entry.payload
+    )
+
+
+def worth_keeping(entries: list[StoredEntry], *, is_clean: bool) -> list[StoredEntry]:
+    """Entries of a block that can be carried over to another file.
+
+    Those whose CRC fits, and (a MAC alone, which a bookie cannot verify) those of an undamaged block.
+    """
+    return [
+        entry
+        for entry in entries
+        if verify_crc(entry) or (is_clean and len(entry.digest) == MAC_BYTES)
+    ]
+
+
+class EntryEncoder:
+    """Encodes the entries of one ledger."""
+
+    __slots__ = ("_confirmed", "_digest", "_ledger", "_tail")
+
+    def __init__(self, ledger_id: int, digest: Digest) -> None:
+        self._ledger = encode_long(ledger_id)
+        self._digest = digest
+        self._confirmed = (-1, 0)
+        self._tail = encode_long(-1) + encode_long(0)
+
+    def encode(
+        self,
+        first_entry_id: int,
+        last_add_confirmed: int,
+        confirmed_bytes: int,
+        payloads: Sequence[bytes],
+        lengths: Sequence[int],
+    ) -> list[bytes]:
+        """Pieces which, joined, are the records of `payloads`.
+
+        `lengths` are the payloads' lengths.
+        """
+        confirmed = (last_add_confirmed, confirmed_bytes)
+        if confirmed != self._confirmed:
+            self._confirmed = confirmed
+            self._tail = encode_long(last_add_confirmed) + encode_long(confirmed_bytes)
+        numbers = self._numbers(first_entry_id, first_entry_id + len(lengths))
+        return self._digest.parts(numbers, payloads, lengths)
+
+    def _numbers(self, start: int, stop: int) -> list[bytes]:
+        """The four numbers of each entry, encoded."""
+        ledger, tail = self._ledger, self._tail
+        numbers: list[bytes] = []
+        while start < stop:
+            low = start & _LOW_COUNT - 1
+            run = min(_LOW_COUNT - low, stop - start)
+            # Within a run only the low two bytes of the entry id differ.
+            if start < _LOW_COUNT:
+                numbers += [ledger + two + tail for two in _SMALL[low : low + run]]
+            else:
+                rest = encode_varint(start >> _LOW_BITS) + tail
+                numbers += [ledger + two + rest for two in _LOWS[low : low + run]]
+            start += run
+        return numbers
+
+
+def encode_stored(entry: StoredEntry) -> bytes:
+    """The record of an entry that was read, as it was."""
+    digest, payload = entry.digest, entry.payload
+    return b"".join(
+        (entry.numbers, encode_long(len(digest)), digest, encode_long(len(payload)), payload)
+    )
+
+
+def decode_entries(data: bytes, count: int) -> tuple[list[StoredEntry], bool]:
+    """Decode up to `count` records.
+
+    Returns the records before the first damage, and whether there was none: exactly `count`
+    records, and they end where the data ends. Cost: about 0.6 us a record of the same ledger.
+    """
+    entries: list[StoredEntry] = []
+    try:
+        end = _decode_into(entries, data, count)
+    except (IndexError, ValueError):
+        return entries, False
+    return entries, end == len(data)
+
+
+def _decode_into(entries: list[StoredEntry], data: bytes, count: int) -> int:
+    if count <= 0:
+        return 0
+    add = entries.append
+    # Not StoredEntry(...): a named tuple's own constructor takes a third of the whole loop.
+    new: Callable[[type[StoredEntry], tuple[int, int, int, int, bytes, bytes, bytes]], StoredEntry]
+    new = tuple.__new__
+    starts_with = data.startswith
+    size = len(data)
+    # What the previous record began with: the ledger id, and the two numbers behind the entry id.
+    # As a rule the next one has the same bytes there, and they need no decoding.
+    ledger_id, ledger_size = decode_long(data, 0)
+    ledger = data[:ledger_size]
+    _, tail_start = decode_long(data, ledger_size)
+    last_add_confirmed, at = decode_long(data, tail_start)
+    confirmed_bytes, at = decode_long(data, at)
+    tail = data[tail_start:at]
+    tail_size = len(tail)
+    at = 0
+    for _ in range(count):
+        start = at
+        if starts_with(ledger, at):
+            at += ledger_size
+        else:
+            ledger_id, at = decode_long(data, at)
+            ledger = data[start:at]
+            ledger_size = at - start
+        byte = data[at]
+        if byte & 1:
+            raise ValueError("negative entry id")
+        if byte < 128:
+            entry_id = byte >> 1
+            at += 1
+        elif (second := data[at + 1]) < 128:
+            entry_id = (byte & 127 | second << 7) >> 1
+            at += 2
+        elif (third := data[at + 2]) < 128:
+            entry_id = (byte & 127 | (second & 127) << 7 | third << 14) >> 1
+            at += 3
+        else:
+            entry_id, at = decode_long(data, at)
+        if starts_with(tail, at):
+            at += tail_size
+        else:
+            tail_start = at
+            last_add_confirmed, at = decode_long(data, at)
+            confirmed_bytes, at = decode_long(data, at)
+            tail = data[tail_start:at]
+            tail_size = at - tail_start
+        numbers = data[start:at]
+        length, at = data[at] >> 1, at + 1
+        if length not in _DIGEST_SIZES:
+            raise ValueError(f"digest of {length} bytes")
+        digest = data[at : at + length]
+        at += length
+        byte = data[at]
+        if byte < 128:
+            length = byte >> 1
+            at += 1
+        elif (second := data[at + 1]) < 128:
+            length = (byte & 127 | second << 7) >> 1
+            at += 2
+        else:
+            length, at = decode_long(data, at)
+            if length < 0:
+                raise ValueError(f"payload of {length} bytes")
+        payload = data[at : at + length]
+        at += length
+        if at > size:
+            raise IndexError("payload runs over the end")
+        add(
+            new(
+                StoredEntry,
+                (
+                    ledger_id,
+                    entry_id,
+                    last_add_confirmed,
+                    confirmed_bytes,
+                    digest,
+                    payload,
+                    numbers,
+                ),
+            )
+        )
+    return at

@@ -1,0 +1,83 @@
+"""What a bookie's directory looks like.
+
+Pure: names only.
+
+    <bookie>/
+      bookie.json                      who this is
+      cluster.json                     whose ledgers these are: the metadata store that knows them
+      lock                             held while a writer joins, or a dead one is taken over
+      fences                           ledgers fenced while their writer may still live
+      marks                            how far the metadata store was: ledger ids and runs seen
+      deleted                          ledgers deleted while journals may still hold their entries
+      origins/<ledger>.json            what a ledger was when it was begun here
+      reserve                          room for the day on which the disk is full, where it has its own
+      journal/<writer>/lock            held by that writer as long as it lives
+      journal/<writer>/00000001.avro   entries of all its ledgers, in the order they were synced
+      ledgers/<ledger>-<first entry>-<writer>.avro     a fragment: entries of one ledger
+
+A *writer* is one opening of the directory by one process. Everything that carries a writer's name
+is written only by whoever holds that writer's lock: that is all the mutual exclusion there is
+between processes. Names that fit no pattern are somebody else's: reported, never touched.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, NamedTuple
+
+IDENTITY_FILE: Final = "bookie.json"
+CLUSTER_FILE: Final = "cluster.json"
+LOCK_FILE: Final = "lock"
+FENCES_FILE: Final = "fences"
+MARKS_FILE: Final = "marks"
+DELETED_FILE: Final = "deleted"
+ORIGINS_DIRECTORY: Final = "origins"
+JOURNAL_DIRECTORY: Final = "journal"
+LEDGERS_DIRECTORY: Final = "ledgers"
+
+WRITER_BYTES: Final = 8
+"""Random bytes in a writer's name."""
+
+_WRITER: Final = re.compile(r"[0-9a-f]{16}")
+_JOURNAL: Final = re.compile(r"(\d{8})\.avro")
+_FRAGMENT: Final = re.compile(r"(\d{19})-(\d{19})-([0-9a-f]{16})(?:-(\d{1,9}))?\.avro")
+
+
+class FragmentName(NamedTuple):
+    """Name of a fragment file, taken apart."""
+
+    ledger_id: int
+    first_entry_id: int
+    writer: str
+    attempt: int = 0
+    """0 as a rule. Higher when that name was taken: entries were written again."""
+
+    def __str__(self) -> str:
+        suffix = f"-{self.attempt}" if self.attempt else ""
+        return f"{self.ledger_id:019d}-{self.first_entry_id:019d}-{self.writer}{suffix}.avro"
+
+
+def parse_fragment_name(name: str) -> FragmentName | None:
+    """The parts of a fragment file's name, or None when it is no such name."""
+    match = _FRAGMENT.fullmatch(name)
+    if match is None:
+        return None
+    ledger, first, writer, attempt = match.groups()
+    return FragmentName(int(ledger), int(first), sys.intern(writer), int(attempt or 0))
+
+
+def is_writer_name(name: str) -> bool:
+    """Whether a directory in the journal directory is a writer's."""
+    return _WRITER.fullmatch(name) is not None
+
+
+def journal_name(sequence: int) -> str:
+    """Name of a writer's n-th journal file."""
+    return f"{sequence:08d}.avro"
+
+
+def parse_journal_name(name: str) -> int | None:
+    """The number of a journal file, or None when it is no such name."""
+    match = _JOURNAL.fullmatch(name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,134 @@
+"""Waiting for a disk, but not for ever.
+
+Edge. Work that has begun on a lane cannot be taken back: when its answer comes after all, nobody
+hears it. So this is for work that may be done without anybody knowing: looking, and what can be done
+twice.
+
+A lane with a long queue is not silent: as long as it answers anybody, everybody goes on waiting. Only
+when nothing at all has come from it for the whole time are all told at once that nothing will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+T = TypeVar("T")
+
+LATE_SECONDS: Final = 1.0
+"""When a timer fires so late, it is we who were held up (a stopped process, a busy loop), and answers
+may be waiting to be heard: the time begins anew."""
+
+_SILENT_FOR: Final = 6
+"""What did not answer is asked last for so many time-outs, and waited for less patiently."""
+
+_PATIENCE_IF_SILENT: Final = 0.1
+"""Part of the time-out for which something is waited for that did not answer lately."""
+
+_LONG_WORK: Final = 6
+"""Work known to take long may take so many time-outs."""
+
+
+class NoAnswerError(Exception):
+    """The time is over. Told apart from a `TimeoutError` that a file system may raise itself."""
+
+
+async def within(seconds: float | None, answer: Awaitable[T]) -> T:
+    """The answer. Raises `NoAnswerError` when it does not come in time; None: wait for ever."""
+    if seconds is None:
+        return await answer
+    patience = asyncio.timeout(seconds)
+    try:
+        async with patience:
+            return await answer
+    except TimeoutError:
+        if patience.expired():
+            raise NoAnswerError from None
+        raise
+
+
+class LanePatience:
+    """Who waits for one lane, and since when nothing came from it."""
+
+    __slots__ = ("_long_works", "_quiet_since", "_seconds", "_silent_until", "_waiting", "_watch")
+
+    def __init__(self, seconds: float | None) -> None:
+        """`seconds`: how long nothing may come. None: for ever."""
+        self._seconds = seconds
+        self._waiting: set[asyncio.Timeout] = set()
+        self._quiet_since = 0.0
+        self._silent_until: float | None = None
+        self._long_works = 0
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it did not answer lately."""
+        return (
+            self._silent_until is not None
+            and asyncio.get_running_loop().time() < self._silent_until
+        )
+
+    def answered(self) -> None:
+        self._quiet_since = asyncio.get_running_loop().time()
+        self._silent_until = None
+
+    async def within(self, answer: Awaitable[T], *, is_long: bool = False) -> T:
+        """The answer. Raises `NoAnswerError`. `is_long`: it may well take longer than most."""
+        if self._seconds is None:
+            return await answer
+        if not self._waiting:
+            self._quiet_since = asyncio.get_running_loop().time()
+        self._long_works += is_long
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                self._waiting.add(patience)
+                self._arm()
+                return await answer
+        except TimeoutError:
+            if patience.expired():
+                raise NoAnswerError from None
+            raise
+        finally:
+            self._waiting.discard(patience)
+            self._long_works -= is_long
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing may come, now."""
+        seconds = self._seconds or 0.0
+        if self.is_silent:
+            return seconds * _PATIENCE_IF_SILENT
+        return seconds * _LONG_WORK if self._long_works else seconds
+
+    def _arm(self) -> None:
+        due = self._quiet_since + self.seconds
+        if self._watch is not None:
+            if self._watch.when() <= due:
+                return
+            self._watch.cancel()
+        self._watch = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        """One timer, however many wait."""
+        watch, self._watch = self._watch, None
+        if not self._waiting or self._seconds is None or watch is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - watch.when() > LATE_SECONDS:
+            self._quiet_since = now
+        if now < self._quiet_since + self.seconds:
+            self._arm()
+            return
+        self._silent_until = now + self._seconds * _SILENT_FOR
+        for patience in self._waiting:
+            patience.reschedule(now)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None

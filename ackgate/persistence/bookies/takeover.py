@@ -1,0 +1,174 @@
+"""Taking over the journal of a writer that is gone: its entries go to fragment files.
+
+Edge: blocking; used from the bookie's storage lane only, by whoever holds the dead writer's lock.
+This is the replay after a crash, at start or when another process has died.
+
+What the fragment files hold of the same entries is in doubt: the crash may have come while they
+were being written. So each file is first cut back to before the first entry that the journal has of
+its ledger, then the journal's entries are appended, in the file that the writer had begun. What was
+good in the cut piece and is missing in the journal (it is damaged itself) is put back. The journal
+is removed when all of that is synced; a crash before that leaves everything to be done again.
+Where there is no room for that much, `directory` leaves the journal where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import CorruptRecordError
+from ackgate.persistence.bookies.avro_container import read_header
+from ackgate.persistence.bookies.entry_batch import batch_of, portions, runs
+from ackgate.persistence.bookies.journal import journal_files, read_journal
+from ackgate.persistence.bookies.layout import LOCK_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ackgate.persistence.bookies.entry_batch import EntryBatch
+    from ackgate.persistence.bookies.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.fragment_storage import FragmentStorage
+    from ackgate.persistence.system.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+_PORTION_BYTES: Final = 8 * 1024 * 1024
+"""Journal bytes carried over at a time: bounds the memory of a replay."""
+
+
+class Takeover:
+    """Carries one dead writer's journal over."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        storage: FragmentStorage,
+        ledgers: Path,
+        journal: Path,
+        writer: str,
+        *,
+        deleted: frozenset[int] = frozenset(),
+    ) -> None:
+        """Entries of `deleted` ledgers are left out."""
+        self._disk = disk
+        self._storage = storage
+        self._ledgers = ledgers
+        self._journal = journal
+        self._writer = writer
+        self._deleted = deleted
+        self._cut: set[int] = set()
+        self._portion: dict[int, dict[int, StoredEntry]] = {}
+        self._portion_bytes = 0
+        self.entry_count = 0
+        """Entries carried over."""
+        self.damages: list[str] = []
+        """Damaged places of the journal, the torn tail among them."""
+
+    def run(self) -> None:
+        """Do it all, and remove the journal.
+
+        Raises `OSError`; then nothing of the journal is lost.
+        """
+        self._storage.refresh()
+        try:
+            for path, _ in journal_files(self._disk, self._journal):
+                self._carry_file(path)
+            self._write_portion()
+            self._storage.sync_directory()
+        finally:
+            self._storage.forget_writer(self._writer)
+        for damage in self.damages:
+            logger.warning("%s", damage)
+        for path, _ in journal_files(self._disk, self._journal):
+            self._disk.remove(path)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.remove(self._journal / LOCK_FILE)
+        with contextlib.suppress(OSError):
+            # Foreign files keep the directory; it is looked at again at the next start, to no harm.
+            self._disk.remove_directory(self._journal)
+
+    def _carry_file(self, path: Path) -> None:
+        file = self._disk.open_read(path)
+        try:
+            header = read_header(file)
+            if header is None:
+                return
+            if header.damage is not None:
+                self.damages.append(header.damage)
+            for block, entries, damage in read_journal(file, header, header.size):
+                if damage is not None:
+                    self.damages.append(damage)
+                for entry in entries:
+                    if entry.ledger_id in self._deleted:
+                        continue
+                    self._portion.setdefault(entry.ledger_id, {}).setdefault(entry.entry_id, entry)
+                    self.entry_count += 1
+                self._portion_bytes += block.data_size
+                if self._portion_bytes >= _PORTION_BYTES:
+                    self._write_portion()
+        except CorruptRecordError as error:
+            self.damages.append(str(error))
+        finally:
+            file.close()
+
+    def _write_portion(self) -> None:
+        ledgers = [
+            (ledger_id, self._batches(ledger_id, entries))
+            for ledger_id, entries in sorted(self._portion.items())
+        ]
+        step = self._storage.files_per_chunk
+        for at in range(0, len(ledgers), step):
+            self._storage.write(self._writer, ledgers[at : at + step])
+        self._portion.clear()
+        self._portion_bytes = 0
+
+    def _batches(self, ledger_id: int, entries: dict[int, StoredEntry]) -> list[EntryBatch]:
+        if ledger_id not in self._cut:
+            self._cut.add(ledger_id)
+            for entry in self._cut_files(ledger_id, min(entries)):
+                entries.setdefault(entry.entry_id, entry)
+        ordered = [entries[entry_id] for entry_id in sorted(entries)]
+        fragment_id = self._fragment_of(ledger_id, ordered[0].entry_id)
+        return [
+            batch_of(portion, fragment_id)
+            for run in runs(ordered)
+            for portion in portions(run, self._storage.block_bytes)
+        ]
+
+    def _cut_files(self, ledger_id: int, first_journaled: int) -> list[StoredEntry]:
+        """Cut the dead writer's files of a ledger back to what is beyond doubt.
+
+        Returns the good entries of what was cut off.
+        """
+        saved: list[StoredEntry] = []
+        for name in self._storage.names(ledger_id):
+            if name.writer != self._writer:
+                continue
+            read = self._storage.file(name)
+            if read is None:
+                continue
+            cut = read.cut_before(first_journaled)
+            self._storage.forget_open(name)
+            saved += cut.taken
+            path = self._ledgers / str(name)
+            if not cut.size:
+                self._disk.remove(path)
+                continue
+            file = self._disk.open_append(path)
+            try:
+                if cut.size < file.size():
+                    file.truncate(cut.size)
+            finally:
+                file.close()
+            self._storage.resume(name, cut.sync_marker, cut.last_entry_id)
+        return saved
+
+    def _fragment_of(self, ledger_id: int, entry_id: int) -> int:
+        """The fragment whose file goes on with this entry: the last one begun before it."""
+        begun = [
+            name.first_entry_id
+            for name in self._storage.names(ledger_id)
+            if name.writer == self._writer and name.first_entry_id <= entry_id
+        ]
+        return max(begun, default=entry_id)

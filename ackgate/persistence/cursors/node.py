@@ -1,0 +1,222 @@
+"""What the metadata node of a cursor holds, its bytes, and its owner's writes of it.
+
+Edge: `OwnedCursorNode` writes; all else is pure.
+
+    /managed-ledgers/.../<topic>/<cursor>
+      owner epoch          who wrote the node last; a lower epoch has lost the cursor
+      cursor ledger        where newer state may lie, or none
+      state                a snapshot record as in the ledger: the mark-delete, and what fits
+      cursor properties    text: users', and internal ones, told by their prefix
+
+The node's own envelope has a checksum and the inner record has one too; both are compressed by the
+same rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.persistence.nodes.fenced_node import FencedNode
+from ackgate.persistence.records.avro import AvroSchema
+from ackgate.persistence.records.codec import decode_record
+from ackgate.persistence.records.envelope import Packing, seal, unseal
+from ackgate.persistence.records.recovery import StoredState
+from ackgate.persistence.records.values import RecordKind, SnapshotRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ackgate.persistence.ports import MetadataStore
+
+_NODE: Final = AvroSchema("cursor_node")
+
+INTERNAL_PREFIX: Final = "#pulsar.internal."
+"""Properties of this name are the broker's own: users neither see nor set them. Pulsar's prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorNode:
+    """The content of a cursor's metadata node."""
+
+    owner_epoch: int
+
+    cursor_ledger_id: int | None
+    """None: the state below is all there is."""
+
+    state: bytes | None = field(repr=False)
+    """An encoded `SnapshotRecord`; None when not even its mark-delete fitted."""
+
+    cursor_properties: Mapping[str, str]
+
+    def stored_state(self) -> StoredState | None:
+        """The state, decoded. Raises `CorruptRecordError`."""
+        if self.state is None:
+            return None
+        record = decode_record(self.state)
+        if not isinstance(record, SnapshotRecord):
+            raise CorruptRecordError("the node's state is not a snapshot")
+        return StoredState(record, 1)
+
+
+def users_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that users have set."""
+    return {k: value for k, value in properties.items() if not k.startswith(INTERNAL_PREFIX)}
+
+
+def internal_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Those that the broker keeps for itself."""
+    return {k: value for k, value in properties.items() if k.startswith(INTERNAL_PREFIX)}
+
+
+def check_users_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """The same again. Raises `CallerError` for one whose name is kept for the broker."""
+    for key in properties:
+        if key.startswith(INTERNAL_PREFIX):
+            raise CallerError(
+                f"property {key!r}: names that begin with {INTERNAL_PREFIX!r} are taken"
+            )
+    return properties
+
+
+def encode_cursor_node(node: CursorNode, packing: Packing) -> bytes:
+    fields = {
+        "owner_epoch": node.owner_epoch,
+        "cursor_ledger_id": node.cursor_ledger_id,
+        "state": node.state,
+        "cursor_properties": node.cursor_properties,
+    }
+    return seal(RecordKind.NODE, _NODE.encode(fields), packing)
+
+
+def decode_cursor_node(value: bytes, *, path: str) -> CursorNode:
+    """The content again. Raises `CorruptRecordError` naming the path."""
+    try:
+        kind, body = unseal(value)
+        if kind != RecordKind.NODE:
+            raise CorruptRecordError(f"record kind {kind} is not a cursor node")  # noqa: TRY301
+        fields = _NODE.decode(body)
+    except CorruptRecordError as error:
+        raise type(error)(f"cursor node {path}: {error}") from error
+    return CursorNode(
+        owner_epoch=fields["owner_epoch"],
+        cursor_ledger_id=fields["cursor_ledger_id"],
+        state=fields["state"],
+        cursor_properties=fields["cursor_properties"],
+    )
+
+
+class OwnedCursorNode:
+    """The node of a cursor that is ours: what it says, and every write of it. A `NodeView`.
+
+    The state is not kept in memory.
+    """
+
+    __slots__ = ("_fenced",)
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        path: str,
+        node: CursorNode,
+        *,
+        version: int,
+        encode: Callable[[CursorNode], bytes],
+    ) -> None:
+        """`node` was read or written at `version`, and its epoch is ours."""
+        self._fenced: FencedNode[CursorNode] = FencedNode(
+            metadata,
+            path,
+            empty=replace(node, state=None),
+            encode=encode,
+            decode=decode_cursor_node,
+            of="cursor",
+            adopt=_adopted,
+        )
+        self._fenced.owned(self._fenced.value, version=version)
+
+    @property
+    def path(self) -> str:
+        return self._fenced.path
+
+    @property
+    def owner_epoch(self) -> int:
+        return self._fenced.value.owner_epoch
+
+    @property
+    def cursor_ledger_id(self) -> int | None:
+        """The ledger that it names."""
+        return self._fenced.value.cursor_ledger_id
+
+    @property
+    def cursor_properties(self) -> Mapping[str, str]:
+        """Text that it keeps besides."""
+        return self._fenced.value.cursor_properties
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is known to say what we believe."""
+        return self._fenced.is_certain
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its store can be asked."""
+        return self._fenced.is_connected
+
+    @property
+    def bytes_max(self) -> int:
+        """The store's own size guard."""
+        return self._fenced.bytes_max
+
+    def encode(
+        self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
+    ) -> bytes:
+        """The value that `put` would write."""
+        node = replace(self._fenced.value, cursor_ledger_id=cursor_ledger_id, state=state)
+        return encode_cursor_node(node, packing)
+
+    async def put(self, *, cursor_ledger_id: int | None, state: bytes | None) -> int:
+        """Point it at a ledger and give it a state, which is not kept in memory. Returns its bytes."""
+        size = await self._fenced.change(
+            lambda node: replace(node, cursor_ledger_id=cursor_ledger_id, state=state)
+        )
+        self._fenced.value = replace(self._fenced.value, state=None)
+        return size
+
+    async def change_properties(
+        self,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        check: Callable[[CursorNode], None],
+    ) -> None:
+        """Replace the properties; ledger and state stay as they are stored."""
+
+        def changed(found: CursorNode) -> CursorNode:
+            node = replace(
+                found,
+                owner_epoch=self.owner_epoch,
+                cursor_properties=dict(change(self.cursor_properties)),
+            )
+            check(node)
+            return node
+
+        node = await self._fenced.change_stored(changed)
+        self._fenced.value = replace(self._fenced.value, cursor_properties=node.cursor_properties)
+
+    async def make_certain(self) -> None:
+        """Settle what became of a put that failed."""
+        await self._fenced.make_certain()
+
+    async def remove(self) -> None:
+        """Remove it; it may be gone already."""
+        await self._fenced.remove()
+
+
+def _adopted(found: CursorNode, ours: CursorNode) -> CursorNode:
+    """What a put of ours without an answer has done; a stale owner's properties are not ours."""
+    is_ours = found.owner_epoch == ours.owner_epoch
+    return replace(
+        ours,
+        cursor_ledger_id=found.cursor_ledger_id,
+        cursor_properties=found.cursor_properties if is_ours else ours.cursor_properties,
+    )

@@ -1,0 +1,108 @@
+"""What the metadata node of a topic's delivery journal holds: which ledgers it has, in order.
+
+Pure. JSON with a format version and a CRC32C of its canonical text, as the topic's own node is. It
+lies in a tree of its own (`paths.delivery_journal_path`), so that the topic's node stays as small
+as it is, and a build that knows nothing of journals finds nothing new in its trees.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import google_crc32c
+
+from ackgate.errors import CorruptRecordError
+
+JOURNAL_PATH_KEY: Final = "ackgate/delivery-journal"
+"""Custom metadata: the node of the journal that a ledger belongs to."""
+
+JOURNAL_TOPIC_KEY: Final = "ackgate/delivery-journal-topic"
+"""The node of its topic."""
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalLedgerRecord:
+    """One ledger of a delivery journal."""
+
+    ledger_id: int
+    opened_ms: int
+    closed_ms: int | None = None
+    """None: it is being written, or its writer died and nobody has closed it yet."""
+    size_bytes: int = 0
+    """Of a closed ledger."""
+    event_count: int | None = None
+    """Of a closed ledger; None when its writer did not live to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryJournalNode:
+    """The ledgers of one topic's delivery journal, oldest first."""
+
+    ledgers: tuple[JournalLedgerRecord, ...] = ()
+    owner_epoch: int = 0
+    """Of the topic's owner that wrote it last. One of an older epoch writes it never again."""
+
+
+def encode_journal_node(node: DeliveryJournalNode) -> bytes:
+    body = _canonical(
+        {
+            "ledgers": [
+                {
+                    "ledgerId": ledger.ledger_id,
+                    "openedMs": ledger.opened_ms,
+                    "closedMs": ledger.closed_ms,
+                    "size": ledger.size_bytes,
+                    "events": ledger.event_count,
+                }
+                for ledger in node.ledgers
+            ],
+            "ownerEpoch": node.owner_epoch,
+        }
+    )
+    crc = google_crc32c.value(body.encode())
+    return f'{{"format":{FORMAT_VERSION},"crc32c":{crc},"journal":{body}}}'.encode()
+
+
+def decode_journal_node(value: bytes, *, path: str) -> DeliveryJournalNode:
+    """Read a node's value. Raises `CorruptRecordError` naming the path and what is wrong."""
+    try:
+        outer = json.loads(value)
+        if outer["format"] != FORMAT_VERSION:
+            raise CorruptRecordError(  # noqa: TRY301 - one place names the path
+                f"delivery journal {path}: format {outer['format']!r}, "
+                f"this build reads {FORMAT_VERSION}"
+            )
+        journal: dict[str, Any] = outer["journal"]
+        if google_crc32c.value(_canonical(journal).encode()) != outer["crc32c"]:
+            raise CorruptRecordError(  # noqa: TRY301 - as above
+                f"delivery journal {path}: checksum does not match"
+            )
+        return DeliveryJournalNode(
+            ledgers=tuple(
+                JournalLedgerRecord(
+                    ledger_id=int(ledger["ledgerId"]),
+                    opened_ms=int(ledger["openedMs"]),
+                    closed_ms=_optional(ledger["closedMs"]),
+                    size_bytes=int(ledger["size"]),
+                    event_count=_optional(ledger["events"]),
+                )
+                for ledger in journal["ledgers"]
+            ),
+            owner_epoch=int(journal["ownerEpoch"]),
+        )
+    except CorruptRecordError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRecordError(f"delivery journal {path}: cannot be read: {error!r}") from error
+
+
+def _optional(number: Any) -> int | None:  # noqa: ANN401 - from JSON
+    return None if number is None else int(number)
+
+
+def _canonical(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))

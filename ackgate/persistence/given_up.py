@@ -1,0 +1,69 @@
+"""Which of the ledgers that nobody names may be deleted: those that the metadata give up.
+
+Edge: reads metadata, and asks bookies whether a ledger holds anything. That no node names a ledger does
+not mean that nobody needs it: the metadata may be a copy from before it was named. So a ledger that holds
+entries is deleted only if the metadata prove that it was given up:
+
+    whose              given up when
+    anybody's          its own node says that it is to be deleted: written before it is named no more
+    a topic's          only then: it gets entries only once it is named
+    a cursor's         the cursor's node is gone (it is older than its ledgers), names a later ledger, or
+                       has a later owner than the one that made the ledger
+    a journal's        its node is gone (older as well), or names a later ledger
+    a snapshot's       always: an index of delayed messages is made anew from the messages
+
+What was adopted (`adoption`) counts as given up only when its own node says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.persistence.buckets.snapshots import DELAYED_CURSOR_KEY
+from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY, OWNER_EPOCH_KEY
+from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.deliveries.node import JOURNAL_PATH_KEY, decode_journal_node
+from ackgate.persistence.nodes.unnamed_ledgers import ADOPTED_KEY, DELETION_KEY
+
+if TYPE_CHECKING:
+    from ackgate.persistence.ports import LedgerClient, LedgerMetadata, MetadataStore
+
+
+async def is_given_up(client: LedgerClient, metadata: MetadataStore, about: LedgerMetadata) -> bool:
+    """Whether a ledger that its owner's node does not name may be deleted.
+
+    Raises `StorageError`, `CorruptRecordError`.
+    """
+    custom = about.custom_metadata
+    if DELETION_KEY in custom or DELAYED_CURSOR_KEY in custom:
+        return True
+    if await client.is_empty(about.ledger_id):
+        return True
+    if ADOPTED_KEY in custom:
+        return False
+    if CURSOR_PATH_KEY in custom:
+        return await _is_given_up_by_cursor(metadata, about)
+    if JOURNAL_PATH_KEY in custom:
+        return await _is_given_up_by_journal(metadata, about)
+    return False
+
+
+async def _is_given_up_by_cursor(metadata: MetadataStore, about: LedgerMetadata) -> bool:
+    path = about.custom_metadata[CURSOR_PATH_KEY].decode()
+    found = await metadata.get(path)
+    if found is None:
+        return True
+    node = decode_cursor_node(found.value, path=path)
+    maker = about.custom_metadata.get(OWNER_EPOCH_KEY)
+    if maker is not None and node.owner_epoch > int(maker):
+        return True
+    return node.cursor_ledger_id is not None and node.cursor_ledger_id > about.ledger_id
+
+
+async def _is_given_up_by_journal(metadata: MetadataStore, about: LedgerMetadata) -> bool:
+    path = about.custom_metadata[JOURNAL_PATH_KEY].decode()
+    found = await metadata.get(path)
+    if found is None:
+        return True
+    node = decode_journal_node(found.value, path=path)
+    return any(ledger.ledger_id > about.ledger_id for ledger in node.ledgers)

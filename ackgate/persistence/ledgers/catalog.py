@@ -1,0 +1,358 @@
+"""Ledger metadata in the metadata store, and the ids of new ledgers.
+
+Edge: over the `MetadataStore` port. One node per ledger (``/ledgers/<id>``), a small JSON object
+that `zkCli get` shows as it is; changed by compare-and-set only. ``/ledgers/idgen`` holds the next
+free id.
+
+Ids ascend in the order in which ledgers are created, across all clients of one store, since a topic
+orders its messages by ledger id, whichever broker wrote them. They are still taken in blocks: a
+block's remaining ids are used only while nobody else has taken a block since, which costs a read
+instead of a write, and one read serves all who were waiting for an id when it began.
+
+A ledger's password is never stored, only a salted check value of it. The key that protects entries
+(digest type MAC) comes from the password and the same salt; the check value comes from the key, so that
+the one cannot be had from the other. There is no slow key stretching: every MAC'ed entry lets a guess
+be tried at the price of one HMAC anyway. The password has to be a secret worth the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ackgate.errors import (
+    CorruptRecordError,
+    DigestMismatchError,
+    LedgerGivenUpError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+    NoSuchNodeError,
+    OutcomeUnknownError,
+)
+from ackgate.persistence.bookies.entry_codec import CrcDigest, MacDigest
+from ackgate.persistence.nodes.changes import change_node, until_won
+from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
+from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
+from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackgate.persistence.bookies.entry_codec import Digest
+    from ackgate.persistence.ports import MetadataStore
+
+
+SALT_BYTES: Final = 16
+_CHECK_BYTES: Final = 16
+
+
+class PasswordCheck(NamedTuple):
+    """What is stored in a password's place."""
+
+    salt: bytes
+    check: bytes
+
+    @classmethod
+    def of(cls, password: bytes, random_bytes: Callable[[int], bytes]) -> PasswordCheck:
+        """A check value for a new ledger."""
+        salt = random_bytes(SALT_BYTES)
+        return cls(salt, _check(_key(password, salt)))
+
+    def digest(self, ledger_id: int, digest_type: DigestType, password: bytes) -> Digest:
+        """The digest of the ledger's entries. Raises `DigestMismatchError` for a wrong password."""
+        key = _key(password, self.salt)
+        if not hmac.compare_digest(_check(key), self.check):
+            raise DigestMismatchError(
+                f"ledger {ledger_id}: the password is not the one it was created with"
+            )
+        return MacDigest(key) if digest_type is DigestType.MAC else CrcDigest()
+
+
+def _key(password: bytes, salt: bytes) -> bytes:
+    return hmac.digest(password, b"ackgate ledger key" + salt, "sha256")
+
+
+def _check(key: bytes) -> bytes:
+    return hmac.digest(key, b"ackgate ledger check", "sha256")[:_CHECK_BYTES]
+
+
+_FORMAT: Final = 1
+_ID_NODE: Final = f"{LEDGERS}/idgen"
+_ID_BLOCK: Final = 100
+_FIRST_ID: Final = 1
+"""Not 0: to some clients of Pulsar's protocol a 0 means "no ledger"."""
+
+_ATTEMPTS_MAX: Final = 100
+"""Lost races for a block of ids before giving up: as many brokers, each faster than us, in a row."""
+
+
+_WRITES_MAX: Final = 5
+"""Writes of one value, each because the one before was not answered."""
+
+
+GIVEN_UP_KEY: Final = "ackgate/given-up"
+"""Custom metadata of a ledger that was deleted, as long as some of its files may be there."""
+
+
+class CatalogEntry(NamedTuple):
+    """A ledger's metadata with what only this package needs of it."""
+
+    metadata: LedgerMetadata
+    password: PasswordCheck
+    version: int
+    """For compare-and-set."""
+
+
+class LedgerCatalog:
+    """All ledgers of one metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._id_lock = asyncio.Lock()
+        self._next_id = 0
+        self._stop_id = 0
+        self._id_version = -1
+        self._asking = 0
+        self._vouched = 0
+        """Ids that may be given out without looking again: their callers had asked by then."""
+
+    async def read(self, ledger_id: int) -> CatalogEntry:
+        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
+        node = await self._store.get(ledger_path(ledger_id))
+        if node is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        metadata, password = decode_metadata(ledger_id, node.value)
+        if GIVEN_UP_KEY in metadata.custom_metadata:
+            raise LedgerGivenUpError(f"ledger {ledger_id} was deleted; its files still go")
+        return CatalogEntry(metadata, password, node.version)
+
+    async def exists(self, ledger_id: int) -> bool:
+        """Whether the ledger has metadata, and was not given up."""
+        try:
+            await self.read(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        except CorruptRecordError:
+            return True
+        return True
+
+    async def give_up(self, ledger_id: int) -> tuple[str, ...]:
+        """Say that the ledger is deleted: from now on nobody reads it, and its files may go.
+
+        Returns the bookies that it names. Raises `NoSuchLedgerError`. Twice is fine.
+        """
+        bookies: set[str] = set()
+
+        def give_up(value: bytes | None) -> bytes | None:
+            bookies.clear()
+            if value is None:
+                raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+            try:
+                metadata, password = decode_metadata(ledger_id, value)
+            except CorruptRecordError:
+                return None  # nobody reads it as it is
+            bookies.update(each for f in metadata.fragments for each in f.ensemble)
+            if GIVEN_UP_KEY in metadata.custom_metadata:
+                return None
+            custom = {**metadata.custom_metadata, GIVEN_UP_KEY: b"1"}
+            return encode_metadata(replace(metadata, custom_metadata=custom), password)
+
+        try:
+            await change_node(self._store, ledger_path(ledger_id), give_up)
+        except NoSuchNodeError:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+        return tuple(sorted(bookies))
+
+    async def create(self, metadata: LedgerMetadata, password: PasswordCheck) -> CatalogEntry:
+        """Write the metadata of a new ledger, whose id comes from `new_id`.
+
+        Raises `MetadataConflictError` if somebody else has made a ledger of this id.
+        """
+        value = encode_metadata(metadata, password)
+        version = await self._write(metadata.ledger_id, value, replaces=None, version=-1)
+        return CatalogEntry(metadata, password, version)
+
+    async def replace(self, entry: CatalogEntry, metadata: LedgerMetadata) -> CatalogEntry:
+        """Write changed metadata. Raises `MetadataConflictError`, `NoSuchLedgerError`."""
+        value = encode_metadata(metadata, entry.password)
+        replaces = encode_metadata(entry.metadata, entry.password)
+        version = await self._write(
+            metadata.ledger_id, value, replaces=replaces, version=entry.version
+        )
+        return CatalogEntry(metadata, entry.password, version)
+
+    async def _write(
+        self, ledger_id: int, value: bytes, *, replaces: bytes | None, version: int
+    ) -> int:
+        path, is_doubtful = ledger_path(ledger_id), False
+        for _ in range(_WRITES_MAX):
+            try:
+                return await self._store.put(path, value, expected_version=version)
+            except NoSuchNodeError:
+                raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+            except OutcomeUnknownError:
+                is_doubtful = True
+            except MetadataConflictError:
+                if not is_doubtful:
+                    raise
+            found = await self._store.get(path)
+            if found is None:
+                if replaces is not None:
+                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+            elif found.value == value:
+                return found.version
+            elif found.value == replaces:
+                version = found.version
+            else:
+                raise MetadataConflictError(f"{path} was written by somebody else")
+        raise MetadataStoreError(f"{path}: {_WRITES_MAX} writes were not answered")
+
+    async def remove(self, ledger_id: int) -> None:
+        """Raises `NoSuchLedgerError`."""
+        is_asked_again = False
+        for _ in range(_WRITES_MAX):
+            try:
+                await self._store.delete(ledger_path(ledger_id))
+            except NoSuchNodeError:
+                if not is_asked_again:
+                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
+            except OutcomeUnknownError:
+                is_asked_again = True
+                continue
+            return
+        raise MetadataStoreError(f"ledger {ledger_id}: {_WRITES_MAX} deletions were not answered")
+
+    async def ledger_ids(self) -> list[int]:
+        names = await self._store.children(LEDGERS)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    @property
+    def issued_below(self) -> int:
+        """Every id that this client has given out is lower."""
+        return self._stop_id
+
+    async def next_id(self) -> int:
+        """Every id that anybody was given is lower, as the store has it. Raises `CorruptRecordError`."""
+        node = await self._store.get(_ID_NODE)
+        return _decode_id(node.value) if node is not None else _FIRST_ID
+
+    async def new_id(self) -> int:
+        """An id above every id given out before, by anybody."""
+        self._asking += 1
+        try:
+            async with self._id_lock:  # first come, first served
+                if self._vouched == 0:
+                    asking = self._asking
+                    if not await self._owns_block():
+                        await self._take_block()
+                    self._vouched = min(asking, self._stop_id - self._next_id)
+                self._vouched -= 1
+                ledger_id = self._next_id
+                self._next_id += 1
+                return ledger_id
+        except asyncio.CancelledError:
+            self._vouched = 0  # the next in line may have asked after the look
+            raise
+        finally:
+            self._asking -= 1
+
+    async def _owns_block(self) -> bool:
+        if self._next_id >= self._stop_id:
+            return False
+        node = await self._store.get(_ID_NODE)
+        return node is not None and node.version == self._id_version
+
+    async def _take_block(self) -> None:
+        async def attempt() -> None:  # a block that was taken without our knowing is nobody's
+            node = await self._store.get(_ID_NODE)
+            start = _FIRST_ID if node is None else _decode_id(node.value)
+            version = MUST_NOT_EXIST if node is None else node.version
+            stop = start + _ID_BLOCK
+            self._id_version = await self._store.put(
+                _ID_NODE, str(stop).encode(), expected_version=version
+            )
+            self._next_id, self._stop_id = start, stop
+
+        await until_won(attempt, of=_ID_NODE, attempts_max=_ATTEMPTS_MAX)
+
+
+def _decode_id(value: bytes) -> int:
+    if not value.isdigit() or len(value) > 19:
+        raise CorruptRecordError(f"{_ID_NODE}: not a ledger id: {value[:40]!r}")
+    return int(value)
+
+
+def encode_metadata(metadata: LedgerMetadata, password: PasswordCheck) -> bytes:
+    """The value of a ledger's node."""
+    return json.dumps(
+        {
+            "format": _FORMAT,
+            "state": metadata.state.value,
+            "ensemble_size": metadata.ensemble_size,
+            "write_quorum": metadata.write_quorum,
+            "ack_quorum": metadata.ack_quorum,
+            "digest_type": metadata.digest_type.value,
+            "fragments": [[f.first_entry_id, list(f.ensemble)] for f in metadata.fragments],
+            "last_entry_id": metadata.last_entry_id,
+            "length_bytes": metadata.length_bytes,
+            "created_ms": metadata.created_ms,
+            "custom": {
+                key: base64.b64encode(value).decode()
+                for key, value in metadata.custom_metadata.items()
+            },
+            "salt": password.salt.hex(),
+            "check": password.check.hex(),
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_metadata(ledger_id: int, value: bytes) -> tuple[LedgerMetadata, PasswordCheck]:
+    """Raises `CorruptRecordError` naming the ledger."""
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        found = fields["format"]
+        if found != _FORMAT:
+            raise CorruptRecordError(
+                f"ledger {ledger_id}: metadata of format {found!r}; this version reads {_FORMAT}"
+            )
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            state=LedgerState(fields["state"]),
+            ensemble_size=int(fields["ensemble_size"]),
+            write_quorum=int(fields["write_quorum"]),
+            ack_quorum=int(fields["ack_quorum"]),
+            digest_type=DigestType(fields["digest_type"]),
+            fragments=tuple(
+                Fragment(int(first), tuple(str(bookie) for bookie in ensemble))
+                for first, ensemble in fields["fragments"]
+            ),
+            last_entry_id=int(fields["last_entry_id"]),
+            length_bytes=int(fields["length_bytes"]),
+            created_ms=int(fields["created_ms"]),
+            custom_metadata={
+                str(key): base64.b64decode(text, validate=True)
+                for key, text in fields["custom"].items()
+            },
+        )
+        password = PasswordCheck(bytes.fromhex(fields["salt"]), bytes.fromhex(fields["check"]))
+        _check_shape(metadata)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRecordError(f"ledger {ledger_id}: damaged metadata: {error!r}") from None
+    return metadata, password
+
+
+def _check_shape(metadata: LedgerMetadata) -> None:
+    size = metadata.ensemble_size
+    if not size >= metadata.write_quorum >= metadata.ack_quorum >= 1:
+        raise ValueError("impossible quorum")
+    firsts = [fragment.first_entry_id for fragment in metadata.fragments]
+    if not firsts or firsts[0] != 0 or firsts != sorted(set(firsts)):
+        raise ValueError(f"fragments begin at {firsts}")
+    if any(len(fragment.ensemble) != size for fragment in metadata.fragments):
+        raise ValueError("an ensemble is not of the ensemble's size")

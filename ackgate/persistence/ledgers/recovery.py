@@ -1,0 +1,325 @@
+"""Recovery of a ledger that its writer did not close.
+
+Edge. The steps, each of which may be done again by anybody after a crash in between:
+
+    1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer's ensemble is fixed from here on
+    2  fence the ledger on its bookies: the writer's adds are not confirmed any more
+    3  from the last add confirmed on, entry by entry: found on any bookie -> write it again
+       wherever its write set lacks it; surely on none -> that is the end
+    4  metadata IN_RECOVERY -> CLOSED with last entry and length, by compare-and-set
+
+Step 3, some entries at a time. An entry that may have been confirmed has an ack quorum of copies. So it
+is surely not confirmed when so many of its write set say "not here" that the rest makes no ack quorum;
+as long as fewer answer, recovery fails and changes nothing, rather than cut off what may be there.
+
+What is found goes to all of its write set again. A bookie that is gone, or does not take it, is
+replaced by a spare: the entries of this step then are a fragment of their own. With no spare left the
+entries stay below their write quorum, which is said, and is the auditor's to mend: an entry that has
+one copy is better closed in than waited for. But one that was surely never confirmed, and cannot be
+brought to an ack quorum now, ends the ledger before it: nobody shall be told that it is stored.
+
+An entry of which only damaged copies are left stays part of the ledger: reading it says so. Unless
+it was surely never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import AckGateError, MetadataConflictError, StorageError
+from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
+from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.ledgers.rewrite import rewrite
+from ackgate.persistence.ports import Fragment, LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.entry_codec import StoredEntry
+    from ackgate.persistence.ledgers.bookie_pool import BookiePool
+    from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
+    from ackgate.persistence.ledgers.entry_reads import EntryReads
+    from ackgate.persistence.ports import LedgerMetadata
+
+
+logger = logging.getLogger(__name__)
+
+STEP_ENTRIES: Final = 1000
+"""Entries looked at in one go. As a rule there are fewer behind the last add confirmed."""
+
+
+class RecoveryStep:
+    """Up to `STEP_ENTRIES` entries, on the bookies of the last fragment."""
+
+    def __init__(self, metadata: LedgerMetadata, first: int) -> None:
+        self.first = first
+        self._metadata = metadata
+        self._ledger_id = metadata.ledger_id
+        self._ensemble = list(metadata.fragments[-1].ensemble)
+        self._copies: list[dict[int, list[StoredEntry]]] = []
+        """Per place of the ensemble."""
+        self._failures: dict[int, str] = {}
+        """Places that do not answer, or do not take anything, and why."""
+        self._silent: frozenset[int] = frozenset()
+        """Places of which it is not known what they have."""
+        self._replaced: set[int] = set()
+        """Places where a spare stands now, with all that belongs there."""
+        self._chosen: dict[int, StoredEntry] = {}
+        self._lacking: dict[int, set[int]] = {}
+        """Per place the entries that should be there and are not."""
+
+    async def look(self, pool: BookiePool) -> None:
+        """Ask every bookie for what it has."""
+        for place, bookie_id in enumerate(self._ensemble):
+            copies: dict[int, list[StoredEntry]] = {}
+            self._copies.append(copies)
+            bookie = pool.get(bookie_id)
+            if bookie is None:
+                self._failures[place] = f"bookie {bookie_id} is not here"
+                continue
+            last = self.first + STEP_ENTRIES - 1
+            try:
+                stored = await bookie.read(self._ledger_id, self.first, last, STEP_ENTRIES)
+            except StorageError as error:
+                self._failures[place] = str(error)
+                continue
+            for entry in stored:
+                copies.setdefault(entry.entry_id, []).append(entry)
+        self._silent = frozenset(self._failures)
+
+    def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
+        """A good copy of the entry, or a damaged one if there is no other; None if there is none.
+
+        None, too, for damaged copies of what was surely never confirmed.
+        """
+        good: StoredEntry | None = None
+        damaged: StoredEntry | None = None
+        places_with: set[int] = set()
+        places_damaged: set[int] = set()
+        for place, copies in enumerate(self._copies):
+            for entry in copies.get(entry_id, ()):
+                if reads.digest.matches(entry):
+                    good = good or entry
+                    places_with.add(place)
+                else:
+                    damaged = damaged or entry
+                    places_damaged.add(place)
+                    reads.report(entry_id, self._ensemble[place], DIGEST_DOES_NOT_FIT)
+        if good is None and damaged is None:
+            return None
+        if good is None and self._failures:
+            raise StorageError(
+                f"entry {self._ledger_id}:{entry_id}: only damaged copies, and not every bookie "
+                f"answers: {'; '.join(self._failures.values())}"
+            )
+        if (
+            good is None
+            and len(places_damaged) < self._metadata.ack_quorum
+            and not self._is_confirmed_behind(entry_id, reads)
+        ):
+            return None
+        if good is not None:
+            for place in range(len(self._ensemble)):
+                if self._belongs(entry_id, place) and place not in places_with:
+                    self._lacking.setdefault(place, set()).add(entry_id)
+        chosen = good or damaged
+        assert chosen is not None
+        self._chosen[entry_id] = chosen
+        return chosen
+
+    def _is_confirmed_behind(self, entry_id: int, reads: EntryReads) -> bool:
+        """Whether a later entry has an ack quorum: then this one had it, too."""
+        later: Counter[int] = Counter()
+        for copies in self._copies:
+            later.update(
+                each
+                for each, entries in copies.items()
+                if each > entry_id and any(map(reads.digest.matches, entries))
+            )
+        return any(count >= self._metadata.ack_quorum for count in later.values())
+
+    def check_absent(self, entry_id: int) -> None:
+        """Make sure that the entry was never confirmed.
+
+        Raises `StorageError` when that is not sure.
+        """
+        metadata = self._metadata
+        places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        silent = [self._failures[place] for place in places if place in self._failures]
+        if len(silent) >= metadata.ack_quorum:
+            raise StorageError(
+                f"entry {self._ledger_id}:{entry_id} may be on bookies that do not answer: "
+                f"{'; '.join(silent)}"
+            )
+
+    async def write_again(self, pool: BookiePool) -> LedgerMetadata:
+        """Bring the entries to where they are lacking.
+
+        Returns the metadata, with a fragment from this step's first entry on if spares took places.
+        """
+        await asyncio.gather(*(self._write_lacking(pool, place) for place in self._lacking))
+        is_changed = False
+        for place in sorted(self._lacking.keys() & self._failures.keys()):
+            is_changed |= await self._write_to_spare(pool, place)
+        if not is_changed:
+            return self._metadata
+        fragments = self._metadata.fragments
+        if fragments[-1].first_entry_id == self.first:
+            fragments = fragments[:-1]
+        fragment = Fragment(self.first, tuple(self._ensemble))
+        return replace(self._metadata, fragments=(*fragments, fragment))
+
+    def first_to_leave_out(self, unfenced: AbstractSet[int], reads: EntryReads) -> int | None:
+        """The first entry that was surely never confirmed and has no ack quorum, after `write_again`.
+
+        A place that is not fenced may still take the entry, and its writer then confirm it.
+        """
+        ack_quorum, write_quorum = self._metadata.ack_quorum, self._metadata.write_quorum
+        for entry_id in sorted(self._chosen):
+            lacking = {place for place, missing in self._lacking.items() if entry_id in missing}
+            unwritten = (lacking & self._failures.keys()) - self._replaced
+            if write_quorum - len(unwritten) >= ack_quorum:
+                continue
+            doubtful = lacking & (self._silent | unfenced)
+            is_sure = write_quorum - len(lacking) + len(doubtful) < ack_quorum
+            if is_sure and not self._is_confirmed_behind(entry_id, reads):
+                return entry_id
+        return None
+
+    async def _write_lacking(self, pool: BookiePool, place: int) -> None:
+        bookie = pool.get(self._ensemble[place])
+        if bookie is None or place in self._failures:
+            return
+        try:
+            await self._write(bookie, sorted(self._lacking[place]))
+        except AckGateError as error:
+            self._failures[place] = str(error)
+
+    async def _write_to_spare(self, pool: BookiePool, place: int) -> bool:
+        """Put all of the step's entries that belong at this place on another bookie."""
+        entry_ids = [e for e in sorted(self._chosen) if self._belongs(e, place)]
+        for _ in range(len(pool)):
+            spare = await pool.spare(self._ensemble)
+            if spare is None:
+                break
+            try:
+                await self._write(spare, entry_ids)
+            except AckGateError as error:
+                self._failures[place] = str(error)
+                continue
+            self._ensemble[place] = spare.bookie_id
+            self._replaced.add(place)
+            return True
+        logger.warning(
+            "ledger %d: entries %d..%d stay below their write quorum: %s",
+            self._ledger_id,
+            min(self._lacking[place]),
+            max(self._lacking[place]),
+            self._failures[place],
+        )
+        return False
+
+    async def _write(self, bookie: Bookie, entry_ids: list[int]) -> None:
+        entries = [self._chosen[entry_id] for entry_id in entry_ids]
+        await rewrite(bookie, entries, self.first)
+
+    def _belongs(self, entry_id: int, place: int) -> bool:
+        return holds(place, entry_id, len(self._ensemble), self._metadata.write_quorum)
+
+
+logger = logging.getLogger(__name__)
+
+
+class LedgerRecovery:
+    """Recovers one ledger."""
+
+    def __init__(
+        self, entry: CatalogEntry, catalog: LedgerCatalog, pool: BookiePool, reads: EntryReads
+    ) -> None:
+        self._entry = entry
+        self._catalog = catalog
+        self._pool = pool
+        self._reads = reads
+        self._ledger_id = entry.metadata.ledger_id
+
+    async def run(self) -> LedgerMetadata:
+        """Returns the metadata of the closed ledger.
+
+        Raises `StorageError` when too few bookies answer.
+        """
+        while self._entry.metadata.state is not LedgerState.CLOSED:
+            if self._entry.metadata.state is LedgerState.OPEN:
+                await self._change(replace(self._entry.metadata, state=LedgerState.IN_RECOVERY))
+                continue
+            metadata = self._entry.metadata
+            unfenced = await self._fence(metadata)
+            await self._change(await self._mend(metadata, unfenced))
+        return self._entry.metadata
+
+    async def _change(self, metadata: LedgerMetadata) -> None:
+        try:
+            self._entry = await self._catalog.replace(self._entry, metadata)
+        except MetadataConflictError:
+            # The writer, or somebody else who recovers it, was faster. Look what it is now.
+            self._entry = await self._catalog.read(self._ledger_id)
+
+    async def _fence(self, metadata: LedgerMetadata) -> set[int]:
+        """Fence on as many bookies as are needed, at least; returns the places that are not."""
+        ensemble = metadata.fragments[-1].ensemble
+        results = await asyncio.gather(*map(self._fence_one, ensemble))
+        unfenced = {place for place, result in enumerate(results) if result is not None}
+        for stripe in range(metadata.ensemble_size):
+            places = write_set(stripe, metadata.ensemble_size, metadata.write_quorum)
+            if len(unfenced.intersection(places)) >= metadata.ack_quorum:
+                reasons = "; ".join(result for result in results if result is not None)
+                raise StorageError(f"ledger {self._ledger_id} cannot be fenced: {reasons}")
+        return unfenced
+
+    async def _fence_one(self, bookie_id: str) -> str | None:
+        """Why this bookie could not be fenced, or None."""
+        bookie = self._pool.get(bookie_id)
+        if bookie is None:
+            return f"bookie {bookie_id} is not here"
+        try:
+            await bookie.fence(self._ledger_id)
+        except StorageError as error:
+            return str(error)
+        return None
+
+    async def _mend(self, metadata: LedgerMetadata, unfenced: set[int]) -> LedgerMetadata:
+        """Step 3. Returns the metadata as they are to be in step 4."""
+        last, length_bytes = await self._reads.last_confirmed(metadata)
+        while True:
+            step = RecoveryStep(metadata, last + 1)
+            lengths = {last: length_bytes}
+            await step.look(self._pool)
+            for entry_id in range(step.first, step.first + STEP_ENTRIES):
+                entry = step.choose(entry_id, self._reads)
+                if entry is None:
+                    step.check_absent(entry_id)
+                    break
+                length_bytes += len(entry.payload)
+                last = entry_id
+                lengths[last] = length_bytes
+            metadata = await step.write_again(self._pool)
+            left_out = step.first_to_leave_out(unfenced, self._reads)
+            if left_out is not None:
+                logger.warning(
+                    "ledger %d ends before entry %d, which was never confirmed and reaches no ack quorum",
+                    self._ledger_id,
+                    left_out,
+                )
+                last = left_out - 1
+                length_bytes = lengths[last]
+            if last < step.first + STEP_ENTRIES - 1:
+                return replace(
+                    metadata,
+                    state=LedgerState.CLOSED,
+                    last_entry_id=last,
+                    length_bytes=length_bytes,
+                )

@@ -1,0 +1,113 @@
+"""Changing a node that others change, too: read, change, write at the version read, and again.
+
+Edge: over the `MetadataStore` port, and nothing that is remembered. `until_won` is the loop that all of
+persistence shares. A write that was not answered counts as one that lost: the next attempt reads what is
+there now. So an attempt must be one that may be done twice, or must see by what it reads that it was done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ackgate.errors import (
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeExistsError,
+    OutcomeUnknownError,
+)
+from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ackgate.persistence.ports import MetadataStore
+
+ATTEMPTS_MAX: Final = 10
+"""Writes of others, or unanswered ones of ours, that one change may lose against."""
+
+_LOST: Final = (MetadataConflictError, NodeExistsError, OutcomeUnknownError)
+
+T = TypeVar("T")
+
+
+def _go_on() -> None:
+    pass
+
+
+async def until_won(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    of: str,
+    attempts_max: int = ATTEMPTS_MAX,
+    check: Callable[[], None] = _go_on,
+) -> T:
+    """Attempt until no other writer is faster. Each attempt reads anew what it goes by.
+
+    `check` is called before each; what it raises ends the attempts. Raises what `attempt` raises, and
+    `MetadataStoreError` after `attempts_max` attempts, naming `of`.
+    """
+    for _ in range(attempts_max):
+        check()
+        try:
+            return await attempt()
+        except _LOST:
+            continue
+    check()
+    raise MetadataStoreError(
+        f"{of} is being written by somebody else, or does not answer: {attempts_max} writes were in vain"
+    )
+
+
+async def change_node(
+    metadata: MetadataStore,
+    path: str,
+    change: Callable[[bytes | None], bytes | None],
+    *,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> None:
+    """Replace a node's value (None: there is no node) by what `change` makes of it (None: as it is).
+
+    Raises what `change` raises, and `MetadataStoreError` when others are always faster.
+    """
+
+    async def attempt() -> None:
+        stored = await metadata.get(path)
+        value = change(stored.value if stored is not None else None)
+        if value is not None:
+            version = stored.version if stored is not None else MUST_NOT_EXIST
+            await metadata.put(path, value, expected_version=version)
+
+    await until_won(attempt, of=path, attempts_max=attempts_max)
+
+
+async def count_up(
+    metadata: MetadataStore, path: str, *, first: int, attempts_max: int = ATTEMPTS_MAX
+) -> int:
+    """A number that nobody else has been given, above all before. Raises `CorruptRecordError`."""
+    number = first
+
+    def next_number(value: bytes | None) -> bytes:
+        nonlocal number
+        try:
+            number = int(value) + 1 if value is not None else first
+        except ValueError as error:
+            raise CorruptRecordError(f"{path} is not a number") from error
+        return b"%d" % number
+
+    await change_node(metadata, path, next_number, attempts_max=attempts_max)
+    return number
+
+
+async def read_or_create(metadata: MetadataStore, path: str, make: Callable[[], bytes]) -> bytes:
+    """A node's value, which never changes; made now if nobody has made it."""
+
+    async def attempt() -> bytes:
+        stored = await metadata.get(path)
+        if stored is not None:
+            return stored.value
+        value = make()
+        await metadata.create(path, value)
+        return value
+
+    return await until_won(attempt, of=path)

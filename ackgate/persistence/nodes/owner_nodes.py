@@ -1,0 +1,155 @@
+"""What brokers tell of themselves in the metadata store: who is there, and who owns a bundle.
+
+Pure. Both nodes are ephemeral and JSON. ::
+
+    /loadbalance/brokers/<host:httpport>     a broker that lives
+    /namespace/<tenant>/<namespace>/<range>  the owner of a bundle (by its range of hashes)
+
+A broker is called by where its admin interface answers. The *instance* tells two lives of one
+broker apart: what an earlier life left behind is not ours, although it carries our name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ackgate.errors import CorruptRecordError
+from ackgate.persistence.nodes.paths import node_of_name
+
+BROKERS: Final = "/loadbalance/brokers"
+OWNERS: Final = "/namespace"
+
+HASH_MAX: Final = 0xFFFF_FFFF
+_RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker as it announces itself."""
+
+    broker_id: str
+    """``host:port`` of its admin interface."""
+    service_url: str
+    """Where clients connect."""
+    web_url: str
+    instance: str
+    """Unique for one session of one life."""
+    bookies: tuple[str, ...] = ()
+    """Ids of the bookies that it can reach."""
+    started_ms: int = 0
+    run: int = -1
+    """Number of this start among all starts of brokers; marks the ledgers that it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The owner of a bundle."""
+
+    broker_id: str
+    service_url: str
+    web_url: str
+    instance: str
+    epoch: int
+    """Grows with every owner of the bundle."""
+    is_disabled: bool = False
+    """It is giving the bundle away."""
+
+
+def broker_path(broker_id: str) -> str:
+    """The node of a broker."""
+    return f"{BROKERS}/{node_of_name(broker_id)}"
+
+
+def owners_path(tenant: str, namespace: str) -> str:
+    """The node below which lie the owners of a namespace's bundles."""
+    return f"{OWNERS}/{node_of_name(tenant)}/{node_of_name(namespace)}"
+
+
+def topic_hash(topic: str) -> int:
+    """Where a topic (or partition), by its full name, lies among the hashes."""
+    return zlib.crc32(topic.encode())
+
+
+def is_in_range(range_name: str, topic: str) -> bool:
+    """Whether a topic, by its full name, falls into the bundle of this range."""
+    found = _RANGE.fullmatch(range_name)
+    if found is None:
+        return False
+    low, high = (int(digits, 16) for digits in found.groups())
+    place = topic_hash(topic)
+    return low <= place < high or place == high == HASH_MAX
+
+
+def encode_broker(record: BrokerRecord) -> bytes:
+    return _encode(
+        {
+            "brokerId": record.broker_id,
+            "pulsarServiceUrl": record.service_url,
+            "webServiceUrl": record.web_url,
+            "instance": record.instance,
+            "bookies": list(record.bookies),
+            "startTimestamp": record.started_ms,
+            "run": record.run,
+        }
+    )
+
+
+def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
+    """Raises `CorruptRecordError`."""
+    try:
+        told = json.loads(value)
+        return BrokerRecord(
+            broker_id=_text(told, "brokerId"),
+            service_url=_text(told, "pulsarServiceUrl"),
+            web_url=_text(told, "webServiceUrl"),
+            instance=_text(told, "instance"),
+            bookies=tuple(str(bookie) for bookie in told.get("bookies", ())),
+            started_ms=int(told.get("startTimestamp", 0)),
+            run=int(told.get("run", -1)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
+
+
+def encode_owner(record: OwnerRecord) -> bytes:
+    return _encode(
+        {
+            "nativeUrl": record.service_url,
+            "httpUrl": record.web_url,
+            "disabled": record.is_disabled,
+            "brokerId": record.broker_id,
+            "instance": record.instance,
+            "epoch": record.epoch,
+        }
+    )
+
+
+def decode_owner(value: bytes, *, path: str) -> OwnerRecord:
+    """Raises `CorruptRecordError`."""
+    try:
+        told = json.loads(value)
+        return OwnerRecord(
+            broker_id=_text(told, "brokerId"),
+            service_url=_text(told, "nativeUrl"),
+            web_url=_text(told, "httpUrl"),
+            instance=_text(told, "instance"),
+            epoch=int(told["epoch"]),
+            is_disabled=told.get("disabled") is True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
+
+
+def _encode(told: dict[str, Any]) -> bytes:
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def _text(told: dict[str, Any], key: str) -> str:
+    value = told[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is {value!r}")
+    return value

@@ -1,0 +1,60 @@
+"""Bytes of Avro records, by the schemas that lie beside this file.
+
+Edge only in that schemas are read from the package at import. Bytes that do not fit a schema are a
+`CorruptRecordError`, whatever the Avro library makes of them.
+
+A field that came later says so (``"since_format": 2``) and has a default: the schema of an older
+format is the same without it, and a reader elsewhere resolves one to the other as Avro does.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import parse_schema
+
+from ackgate.errors import CorruptRecordError
+
+
+class AvroSchema:
+    """One schema, parsed once."""
+
+    __slots__ = ("_parsed", "name")
+
+    def __init__(self, name: str, *, format_version: int = 1) -> None:
+        """Load ``schemas/<name>.avsc``, as it is in this format."""
+        self.name = name
+        text = (
+            files("ackgate.persistence.records")
+            .joinpath("schemas", f"{name}.avsc")
+            .read_text("utf-8")
+        )
+        schema = json.loads(text)
+        schema["fields"] = [
+            field for field in schema["fields"] if field.get("since_format", 1) <= format_version
+        ]
+        self._parsed: Final = parse_schema(schema)
+
+    def encode(self, record: dict[str, Any]) -> bytes:
+        """The record's Avro bytes, without any header."""
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, self._parsed, record)
+        return stream.getvalue()
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        """The record again. Raises `CorruptRecordError` for bytes too few, too many or wrong."""
+        stream = BytesIO(body)
+        try:
+            record = fastavro.schemaless_reader(stream, self._parsed, None)
+        except Exception as error:  # fastavro raises whatever it stumbles over
+            raise CorruptRecordError(f"not a {self.name}: {error!r}") from error
+        if stream.tell() != len(body):
+            raise CorruptRecordError(
+                f"not a {self.name}: {len(body) - stream.tell()} bytes are left over"
+            )
+        assert isinstance(record, dict)
+        return record

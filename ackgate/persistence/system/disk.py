@@ -1,0 +1,217 @@
+"""The one place where bookies touch a disk.
+
+Edge: blocking calls, made in a bookie's I/O threads, never on the event loop. `OsDisk` is the real
+one; a simulated or a faulty disk takes its place by having the same methods. Nothing here knows
+what a bookie is, and nothing is retried: an `OSError` goes up to whoever knows what it means.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ackgate.persistence.system import platform_files
+from ackgate.persistence.system.data_directory import FILE_MODE, make_private_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_SYNC_THREADS: Final = 4
+"""Syncs under way at a time, of one disk: the file system commits them together. Measured on ext4,
+1,000 new files: one thread 1.4 s, four 0.4 to 0.7 s, eight and sixteen no better."""
+
+_RACY_NS: Final = 50_000_000
+"""A directory that changed so short a time ago may change again without its time stamp moving."""
+
+
+class DiskFile(Protocol):
+    """One open file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at the end, or raise `OSError` (some of it may be there then)."""
+
+    def sync(self) -> None:
+        """Return when everything appended is on stable storage.
+
+        After an error nothing is known of what was appended since the last success: do not sync
+        this file again.
+        """
+
+    def size(self) -> int: ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` on; fewer at the end of the file."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None:
+        """Give the descriptor back. Twice is fine."""
+
+
+class DiskLock(Protocol):
+    """A lock that ends with its holder, however the holder ends."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """The file system below a bookie."""
+
+    def create(self, path: Path) -> DiskFile:
+        """A new file to append to. Raises `FileExistsError`."""
+
+    def open_append(self, path: Path) -> DiskFile:
+        """An existing or new file to append to and to read."""
+
+    def open_read(self, path: Path) -> DiskFile: ...
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        """Sync several files, in any order. Raises `OSError` when one fails."""
+
+    def list(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def names_stamp(self, directory: Path) -> int | None:
+        """A number that stays the same only while the names in a directory do; None: cannot tell."""
+
+    def free_bytes(self, directory: Path) -> int | None:
+        """Room left on its file system; None: cannot tell."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Make it and its parents; existing is fine."""
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_directory(self, directory: Path) -> None: ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces `target`."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Make creations, renames and removals in it durable."""
+
+    def lock(self, path: Path, *, wait: bool) -> DiskLock | None:
+        """Take the exclusive lock on a file (made if absent); None when taken and not waiting."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+    def append(self, data: bytes) -> None:
+        written = os.write(self._descriptor, data)
+        while written < len(data):
+            written += os.write(self._descriptor, memoryview(data)[written:])
+
+    def sync(self) -> None:
+        platform_files.sync_file(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OsLock:
+    """An flock: gone when the process is."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class OsDisk:
+    """The real disk."""
+
+    def __init__(self) -> None:
+        self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "bookie-sync")
+
+    def create(self, path: Path) -> OsFile:
+        return OsFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+
+    def open_append(self, path: Path) -> OsFile:
+        return OsFile(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+    def open_read(self, path: Path) -> OsFile:
+        return OsFile(path, os.O_RDONLY)
+
+    def sync_files(self, files: Sequence[DiskFile]) -> None:
+        if len(files) == 1:
+            files[0].sync()
+            return
+        # Every one is waited for before the first error goes up: the caller closes the files then.
+        done = [self._syncing.submit(file.sync) for file in files]
+        wait(done)
+        for one in done:
+            one.result()
+
+    def list(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))  # noqa: PTH208  Path.iterdir makes a Path per name
+
+    def names_stamp(self, directory: Path) -> int | None:
+        changed_ns = directory.stat().st_mtime_ns
+        return changed_ns if time.time_ns() - changed_ns > _RACY_NS else None
+
+    def free_bytes(self, directory: Path) -> int | None:
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
+
+    def make_directory(self, directory: Path) -> None:
+        make_private_directory(directory)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_directory(self, directory: Path) -> None:
+        directory.rmdir()
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def sync_directory(self, directory: Path) -> None:
+        platform_files.sync_directory(directory)
+
+    def lock(self, path: Path, *, wait: bool) -> OsLock | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            is_ours = platform_files.lock(descriptor, wait=wait)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not is_ours:
+            os.close(descriptor)
+            return None
+        return OsLock(descriptor)

@@ -1,0 +1,320 @@
+"""What the metadata store says is there: topics, their ledgers, their cursors. Read-only.
+
+Edge: `catalogue_nodes`. Nodes are read in bulk, a directory of them at a time, and the ledgers' own
+at most once::
+
+    with open_catalogue(options) as catalogue:
+        for topic in catalogue.topics(options.topics):
+            catalogue.message_ledgers(topic), catalogue.cursors(topic)
+
+A topic that owns no node of its own (a host that embeds cursors has none) has no message ledgers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from ackgate.config.load import load_settings
+from ackgate.errors import CallerError, ConfigurationError, NoSuchLedgerError
+from ackgate.persistence.buckets.registry import registered_buckets
+from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
+from ackgate.persistence.cursors.node import decode_cursor_node
+from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
+from ackgate.persistence.ledgers.catalog import CatalogEntry, decode_metadata
+from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
+from ackgate.persistence.nodes.paths import (
+    LEDGERS,
+    MANAGED_LEDGERS,
+    delivery_journal_path,
+    name_of_node,
+)
+from ackgate.persistence.nodes.topic_node import TopicNode, decode_topic_node
+from ackgate.persistence.system.data_directory import metadata_path
+from ackgate.pipeline.catalogue.nodes import FetchedSqliteNodes, SqliteNodes, ZooKeeperNodes
+from ackgate.pipeline.schema.addresses import (
+    bookies_below,
+    check_directory,
+    is_remote,
+    joined,
+    plain_address,
+)
+from ackgate.pipeline.schema.options import near_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.cursor import BucketRecord
+    from ackgate.persistence.cursors.node import CursorNode
+    from ackgate.persistence.ports import LedgerMetadata
+    from ackgate.pipeline.catalogue.nodes import Nodes
+    from ackgate.pipeline.schema.options import SourceOptions
+
+_PARTITION: Final = "-partition-"
+
+
+class CatalogueTopic(NamedTuple):
+    """A topic, or a partition of one."""
+
+    name: str
+    """In full: ``persistent://tenant/namespace/topic``."""
+    path: str
+    """Its node."""
+
+
+class Cursor(NamedTuple):
+    """A cursor and what its node says."""
+
+    topic: CatalogueTopic
+    name: str
+    path: str
+    node: CursorNode
+    value: bytes
+    """The node as stored."""
+
+    @property
+    def buckets(self) -> list[BucketRecord]:
+        """Its sealed buckets of delayed entries. Raises `CorruptRecordError`."""
+        return registered_buckets(self.node.cursor_properties)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAddress:
+    """Where the metadata and the bookies lie, and how their digests are made."""
+
+    metadata_url: str = field(repr=False)
+    """May hold a user's password, when it is an fsspec address."""
+    bookies: tuple[str, ...] = field(repr=False)
+    settings: PersistenceSettings = field(repr=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any of it takes fsspec to open."""
+        scheme, where = parse_metadata_url(self.metadata_url)
+        is_remote_store = scheme is MetadataScheme.SQLITE and is_remote(where)
+        return is_remote_store or any(map(is_remote, self.bookies))
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+        return self.settings.managed_ledger_password.get_secret_value().encode()
+
+
+def full_topic_name(text: str) -> str:
+    """A name as the broker has it. Raises `CallerError`."""
+    domain, found, rest = text.partition("://")
+    if not found:
+        domain, rest = "persistent", text if "/" in text else f"public/default/{text}"
+    if domain != "persistent" or len(parts := rest.split("/", 2)) != 3 or not all(parts):
+        raise CallerError(
+            f"topic {text!r}: a name is TOPIC, TENANT/NAMESPACE/TOPIC or "
+            "persistent://TENANT/NAMESPACE/TOPIC"
+        )
+    return f"persistent://{rest}"
+
+
+class Catalogue:
+    """A metadata store, opened for looking. Close it, or use it in a `with`."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._nodes.close()
+
+    def value(self, path: str) -> bytes | None:
+        """Any node's value; None when there is no such node."""
+        return self._nodes.get(path)
+
+    # ------------------------------------------------------------------- topics
+
+    def topics(self, names: Sequence[str] = ()) -> list[CatalogueTopic]:
+        """Those of these names (a partitioned one: its partitions), or all.
+
+        Raises `CallerError` with near matches for one that is not there.
+        """
+        if not names:
+            return list(self._topics.values())
+        chosen: dict[str, CatalogueTopic] = {}
+        for name in names:
+            full = full_topic_name(name)
+            found = [self._topics[full]] if full in self._topics else self._partitions(full)
+            if not found:
+                raise CallerError(self._unknown_topic(full))
+            chosen.update((topic.name, topic) for topic in found)
+        return list(chosen.values())
+
+    def topic(self, name: str) -> CatalogueTopic:
+        """The one of this name. Raises as `topics`."""
+        full = full_topic_name(name)
+        if full not in self._topics:
+            raise CallerError(self._unknown_topic(full))
+        return self._topics[full]
+
+    @cached_property
+    def _topics(self) -> dict[str, CatalogueTopic]:
+        found = {}
+        for tenant in self._nodes.children(MANAGED_LEDGERS):
+            for namespace in self._nodes.children(f"{MANAGED_LEDGERS}/{tenant}"):
+                above = f"{MANAGED_LEDGERS}/{tenant}/{namespace}/persistent"
+                for node in self._nodes.children(above):
+                    parts = "/".join(map(name_of_node, (tenant, namespace, node)))
+                    topic = CatalogueTopic(f"persistent://{parts}", f"{above}/{node}")
+                    found[topic.name] = topic
+        return found
+
+    def _partitions(self, name: str) -> list[CatalogueTopic]:
+        prefix = name + _PARTITION
+        found = [
+            (int(number), topic)
+            for full, topic in self._topics.items()
+            if full.startswith(prefix)
+            and (number := full.removeprefix(prefix)).isascii()
+            and number.isdigit()
+        ]
+        return [topic for _, topic in sorted(found)]
+
+    def _unknown_topic(self, name: str) -> str:
+        known = list(self._topics)
+        end = near_matches(name, known) or f"; there are {len(known)} topics"
+        return f"there is no topic {name} in {self._nodes.where}{end}"
+
+    def message_ledgers(self, topic: CatalogueTopic) -> TopicNode:
+        """The topic's node. Raises `CorruptRecordError` naming it."""
+        value = self._nodes.get(topic.path)
+        return decode_topic_node(value, path=topic.path) if value else TopicNode()
+
+    def journal(self, topic: CatalogueTopic) -> DeliveryJournalNode:
+        """The node of the topic's delivery journal. Raises `CorruptRecordError` naming it."""
+        path = delivery_journal_path(*topic.name.removeprefix("persistent://").split("/", 2))
+        value = self._nodes.get(path)
+        return decode_journal_node(value, path=path) if value else DeliveryJournalNode()
+
+    # ------------------------------------------------------------------ cursors
+
+    def cursors(self, topic: CatalogueTopic, subscription: str | None = None) -> list[Cursor]:
+        """The topic's cursors, or the one of this name; none when it has no such one.
+
+        Raises `CorruptRecordError` naming the node.
+        """
+        found = []
+        for node, value in self._nodes.children(topic.path).items():
+            name, path = name_of_node(node), f"{topic.path}/{node}"
+            if subscription is None or name == subscription:
+                decoded = decode_cursor_node(value, path=path)
+                found.append(Cursor(topic, name, path, decoded, value))
+        return found
+
+    def all_cursors(
+        self, topics: Sequence[CatalogueTopic], subscription: str | None
+    ) -> list[Cursor]:
+        """Those of all these topics. Raises `CallerError` when none has the subscription."""
+        found = [cursor for topic in topics for cursor in self.cursors(topic, subscription)]
+        if found or subscription is None:
+            return found
+        known = {name_of_node(n) for topic in topics for n in self._nodes.children(topic.path)}
+        end = near_matches(subscription, sorted(known))
+        raise CallerError(f"there is no subscription {subscription!r} in {self._nodes.where}{end}")
+
+    # ------------------------------------------------------------------ ledgers
+
+    @cached_property
+    def ledger_nodes(self) -> dict[int, bytes]:
+        """Every ledger's node as stored, ascending."""
+        nodes = self._nodes.children(LEDGERS)
+        found = {int(n): v for n, v in nodes.items() if n.isascii() and n.isdigit()}
+        return dict(sorted(found.items()))
+
+    def ledger(self, ledger_id: int) -> LedgerMetadata:
+        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
+        return self.entry(ledger_id).metadata
+
+    def entry(self, ledger_id: int) -> CatalogEntry:
+        """As `ledger`, with what verifies its password. Raises as it."""
+        value = self.ledger_nodes.get(ledger_id)
+        if value is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return CatalogEntry(*decode_metadata(ledger_id, value), version=-1)
+
+    @cached_property
+    def cursor_ledgers(self) -> dict[str, list[int]]:
+        """The ledgers that say of themselves that they hold a cursor's records, by its node."""
+        found: dict[str, list[int]] = {}
+        for ledger_id in self.ledger_nodes:
+            custom = self.ledger(ledger_id).custom_metadata
+            if custom.get("component") == b"cursor" and CURSOR_PATH_KEY in custom:
+                path = custom[CURSOR_PATH_KEY].decode(errors="replace")
+                found.setdefault(path, []).append(ledger_id)
+        return found
+
+
+# -------------------------------------------------------------------- opening it
+
+
+def storage_address(options: SourceOptions) -> StorageAddress:
+    """Where things lie. Raises `ConfigurationError`, `CallerError`, `StorageError`."""
+    config = Path(options.config) if options.config else None
+    if config is not None and not config.is_file():
+        raise CallerError(f"option config: there is no file {config}")
+    settings = load_settings(config, is_serving=False).settings
+    persistence = settings.persistence
+    roots = options.paths or tuple(filter(None, (settings.broker.data_directory,)))
+    roots = tuple(map(plain_address, roots))
+    url = options.metadata_url or persistence.metadata_store_url
+    if not url and not roots:
+        raise CallerError("option path is missing: it names the data directory")
+    url = url or f"sqlite:{joined(roots[0], metadata_path(Path()).name)}"
+    bookies = tuple(map(plain_address, _bookies(options, persistence, roots)))
+    return StorageAddress(_plain_url(url), bookies, persistence)
+
+
+def _plain_url(url: str) -> str:
+    scheme, where = parse_metadata_url(url)
+    return f"sqlite:{plain_address(where)}" if scheme is MetadataScheme.SQLITE else url
+
+
+def open_catalogue(options: SourceOptions) -> Catalogue:
+    """Raises `ConfigurationError`, `CallerError`, `StorageError`."""
+    address = storage_address(options)
+    scheme, where = parse_metadata_url(address.metadata_url)
+    match scheme:
+        case MetadataScheme.MEMORY:
+            raise ConfigurationError("memory: keeps nothing that could be looked at")
+        case MetadataScheme.ZOOKEEPER:
+            return Catalogue(ZooKeeperNodes(address.metadata_url, address.settings))
+        case MetadataScheme.SQLITE:
+            if is_remote(where):
+                return Catalogue(FetchedSqliteNodes(where))
+            if not Path(where).is_file():
+                raise ConfigurationError(f"no broker has kept anything here: there is no {where}")
+            return Catalogue(SqliteNodes(Path(where)))
+
+
+def _bookies(
+    options: SourceOptions, settings: PersistenceSettings, roots: Sequence[str]
+) -> tuple[str, ...]:
+    if options.bookies:
+        return options.bookies
+    if settings.bookie_directories:
+        return tuple(map(str, settings.bookie_paths(Path(roots[0] if roots else "."))))
+    if not roots:
+        raise CallerError("option bookies is missing: it names their directories")
+    for root in roots:
+        check_directory(root)
+    return tuple(bookie for root in roots for bookie in bookies_below(root))

@@ -1,0 +1,86 @@
+"""What a row of table `cursor_records` says, and the record that it stands for.
+
+Pure. A history folds these records as recovery does (`persistence.recovery.RecordFold`). Where one is
+missing (its ledger is gone, or it is damaged) the state is unknown until the next snapshot; the figures
+that a record carries are known anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ackgate.cursor import CursorGrowth, CursorSnapshot
+from ackgate.persistence.records.values import CursorRecord, DeltaRecord, SnapshotRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyroaring import BitMap
+
+    from ackgate.cursor import Position
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecordRow:
+    """What a row of table `cursor_records` says, as far as a history needs it."""
+
+    owner_epoch: int
+    version: int
+    base_version: int | None
+    """None: a snapshot."""
+    written_ms: int
+    mark_delete: Position
+    range_count: int
+    ranges_in_memory: int
+    entries_dropped: int
+    record_bytes: int
+    cursor_ledger_id: int | None = None
+    """None: it lies in the metadata node."""
+    entry_id: int | None = None
+    partly_acked_count: int = 0
+    base_snapshot_version: int | None = None
+    """Where its descent began; null: with it, or it is not known."""
+    acked: Mapping[int, BitMap] = field(default_factory=dict)
+    is_from_journal: bool = False
+    """The record is gone; the delivery journal has its write: everything but the acked entries."""
+
+    @property
+    def is_in_node(self) -> bool:
+        """Whether the metadata node holds it."""
+        return self.cursor_ledger_id is None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a limit left something out of it."""
+        return self.range_count < self.ranges_in_memory or self.entries_dropped > 0
+
+    @property
+    def order(self) -> tuple[int, int, bool, int, int]:
+        """Sorts records as written; the node comes last, since it may hold less than the ledger."""
+        ledger_id, entry_id = self.cursor_ledger_id or 0, self.entry_id or 0
+        return (self.owner_epoch, self.version, self.is_in_node, ledger_id, entry_id)
+
+    @property
+    def record(self) -> CursorRecord:
+        """Without what no history looks at: batches, properties, nacks. Bitmaps are copies."""
+        acked = {ledger_id: bitmap.copy() for ledger_id, bitmap in self.acked.items()}
+        if self.base_version is not None:
+            growth = CursorGrowth(
+                self.base_version, self.version, self.mark_delete, acked, self.range_count
+            )
+            return DeltaRecord(
+                self.owner_epoch,
+                self.written_ms,
+                growth,
+                base_snapshot_version=self.base_snapshot_version,
+            )
+        return SnapshotRecord(
+            self.owner_epoch,
+            self.written_ms,
+            CursorSnapshot(self.version, self.mark_delete, acked, self.range_count),
+            self.ranges_in_memory,
+            self.entries_dropped,
+            batch_indexes_in_memory=0,
+            base_snapshot_version=self.base_snapshot_version,
+        )

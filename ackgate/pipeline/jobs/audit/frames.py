@@ -1,0 +1,302 @@
+"""The audit of a journal as a whole, and its results by topic, subscription, consumer and hour.
+
+    journal --> timelines --> deliveries (how manieth, why again) --+--> results
+                         `--> fates (acked, outstanding, lost) -----+
+    journal -----------------> acks (when durable) -----------------+
+
+Edge: what is used more than once is worked out once, and kept by the executors; what does not fit
+into memory goes to the disk. All results come out of one aggregation: counts by the finest groups, and
+sums of them; percentiles, which cannot be added up, by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from pyspark.sql import functions as f
+
+from ackgate.pipeline.jobs.audit.acks import DURABILITIES, LATE_US, acks, receipts
+from ackgate.pipeline.jobs.audit.curves import to_ack_us, to_dispatch_us, to_durable_us
+from ackgate.pipeline.jobs.audit.deliveries import CAUSES, FINDINGS, deliveries
+from ackgate.pipeline.jobs.audit.fates import (
+    FATES,
+    GRACE_US,
+    LOST,
+    OUTSTANDING,
+    settled,
+    unsettled_fates,
+)
+from ackgate.pipeline.jobs.audit.published import expected, published
+from ackgate.pipeline.jobs.audit.states import state_marks
+from ackgate.pipeline.jobs.audit.subscriptions import lives, persists, topics
+from ackgate.pipeline.jobs.audit.timelines import timelines
+from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression, once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ackgate.pipeline.jobs.job import DataFrame
+
+PERCENTILES: Final = (0.5, 0.99, 1.0)
+LATENCIES: Final = ("to_dispatch_us", "to_ack_us", "to_durable_us")
+"""From publish to first dispatch, from there to the ack, from any ack to its durability; by the
+broker's clock."""
+
+VERDICTS: Final = ("fine", "incomplete", "broken")
+"""From good to bad; `verdict_rank` counts them from 1."""
+
+HOUR_US: Final = 3_600_000_000
+
+_KEYS: Final = ("topic", "subscription", "consumer", "hour")
+_LEVELS: Final = (
+    ("topic",),
+    SUBSCRIPTION,
+    (*SUBSCRIPTION, "consumer"),
+    (*SUBSCRIPTION, "hour"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLimits:
+    """From when on something is late."""
+
+    grace_us: int = GRACE_US
+    late_us: int = LATE_US
+
+
+DEFAULT_LIMITS: Final = AuditLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What came out. Leave it (``with``) to free the journal, which is cached."""
+
+    journal: DataFrame
+    topics: DataFrame
+    deliveries: DataFrame
+    fates: DataFrame
+    acks: DataFrame
+    receipts: DataFrame
+    results: DataFrame
+    """All levels in one frame; see `by_subscription` and so on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.journal.unpersist()
+
+    def losses(self) -> DataFrame:
+        """FATES_COLUMNS of the entries that nobody has seen. There must be none."""
+        return self.fates.where(f.col("fate").isin(*LOST))
+
+    def duplicates(self) -> DataFrame:
+        """DELIVERIES_COLUMNS of all but first deliveries."""
+        return self.deliveries.where("nth > 1")
+
+    def findings(self) -> DataFrame:
+        """DELIVERIES_COLUMNS of those with something wrong. There must be none."""
+        return self.deliveries.where(
+            f.col("finding").isNotNull() | f.col("cause").isin("ack_lost", "unexplained")
+        )
+
+    def out_of_order(self) -> DataFrame:
+        """FATES_COLUMNS of the entries that another one of their key has overtaken."""
+        return self.fates.where("is_out_of_order")
+
+    def late_acks(self) -> DataFrame:
+        """ACKS_COLUMNS of those that became durable late, or are not yet."""
+        return self.acks.where("is_late")
+
+    def early_receipts(self) -> DataFrame:
+        """RECEIPTS_COLUMNS of those that were given before the ack was durable. There must be none."""
+        return self.receipts.where("is_early")
+
+    def by_topic(self) -> DataFrame:
+        """A row for each topic."""
+        return self._level(0)
+
+    def by_subscription(self) -> DataFrame:
+        """A row for each subscription."""
+        return self._level(1)
+
+    def by_consumer(self) -> DataFrame:
+        """A row for each consumer: entries that it was sent first, its deliveries, its acks."""
+        return self._level(2).where("consumer is not null")
+
+    def by_hour(self) -> DataFrame:
+        """A row for each subscription and hour: entries by publish, the rest by when it happened."""
+        return self._level(3)
+
+    def _level(self, level: int) -> DataFrame:
+        others = [key for key in _KEYS if key not in _LEVELS[level]]
+        return self.results.where(f.col("level") == level).drop("level", *others)
+
+
+def audit(
+    journal: DataFrame,
+    limits: AuditLimits = DEFAULT_LIMITS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Of the table ``delivery_journal`` (JOURNAL_COLUMNS)."""
+    read = journal.select(*JOURNAL_COLUMNS).cache()
+    events = once(read)
+    of_topics = _kept(topics(events))
+    of_lives = _kept(lives(events, of_topics))
+    of_states = _kept(state_marks(events))
+    progress("what happened to each entry")
+    per_entry = _kept(timelines(events, expected(published(events), of_lives)))
+    progress("deliveries and their causes")
+    of_persists = _kept(persists(events))
+    sent = _kept(deliveries(events, per_entry, of_lives, of_persists, of_states, of_topics))
+    progress("what became of each entry")
+    unsettled = _kept(
+        unsettled_fates(events, per_entry, of_lives, of_states, of_topics, grace_us=limits.grace_us)
+    )
+    progress("results by topic, subscription, consumer and hour")
+    ended = settled(unsettled)
+    of_acks = _kept(acks(events, of_topics, late_us=limits.late_us))
+    of_receipts = _kept(receipts(events, of_topics))
+    results = _kept(_results(ended, sent, of_acks, of_receipts, of_topics))
+    return Audit(read, of_topics, sent, ended, of_acks, of_receipts, results)
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """Worked out now, with what it was made of forgotten: else Spark plans all of it each time."""
+    return frame.localCheckpoint(eager=True)
+
+
+def _column(latency: str, share: float) -> str:
+    return f"{latency}_{'max' if share == 1 else f'p{share * 100:g}'}"
+
+
+def _results(
+    of_fates: DataFrame,
+    of_deliveries: DataFrame,
+    of_acks: DataFrame,
+    of_receipts: DataFrame,
+    of_topics: DataFrame,
+) -> DataFrame:
+    facts = (
+        _of_fates(of_fates)
+        .unionByName(_of_deliveries(of_deliveries), allowMissingColumns=True)
+        .unionByName(_of_acks(of_acks), allowMissingColumns=True)
+        .unionByName(_of_receipts(of_receipts), allowMissingColumns=True)
+    )
+    told = _with_percentiles(_counted(facts), facts)
+    with_drops = told.join(f.broadcast(of_topics.select("topic", "events_dropped")), "topic")
+    ranks = f.array(*map(f.lit, VERDICTS))
+    return with_drops.withColumn("verdict", _verdict()).withColumn(
+        "verdict_rank", f.array_position(ranks, f.col("verdict"))
+    )
+
+
+def _counted(facts: DataFrame) -> DataFrame:
+    """A row for each group of each level, with `level`; each fact is counted once."""
+    counts = _counts()
+    finest = facts.groupBy(*_KEYS).agg(*(count.alias(name) for name, count in counts.items()))
+    return _by_level(finest, [f.sum(name).alias(name) for name in counts])
+
+
+def _with_percentiles(counted: DataFrame, facts: DataFrame) -> DataFrame:
+    waits = facts.where(f.coalesce(*LATENCIES).isNotNull()).select(*_KEYS, *LATENCIES)
+    shares = f.array(*map(f.lit, PERCENTILES))
+    found = _by_level(waits, [f.percentile_approx(each, shares).alias(each) for each in LATENCIES])
+    by = ("level", *_KEYS)
+    named = found.select(
+        *(f.col(key).alias(f"of_{key}") for key in by),
+        *(
+            f.get(latency, f.lit(at)).alias(_column(latency, share))
+            for latency in LATENCIES
+            for at, share in enumerate(PERCENTILES)
+        ),
+    )
+    is_same = [f.col(key).eqNullSafe(f.col(f"of_{key}")) for key in by]
+    return counted.join(named, is_same, "left").drop(*(f"of_{key}" for key in by))
+
+
+def _by_level(frame: DataFrame, sums: Sequence[Expression]) -> DataFrame:
+    """What the sums come to for each group of each level, with `level`."""
+    level = f.lit(len(_LEVELS) - 1)
+    for number, keys in reversed(list(enumerate(_LEVELS))):
+        bits = sum(1 << (len(_KEYS) - 1 - at) for at, key in enumerate(_KEYS) if key not in keys)
+        level = f.when(f.col("grouping") == bits, number).otherwise(level)
+    summed = frame.groupingSets(list(map(list, _LEVELS)), *_KEYS).agg(
+        f.grouping_id().alias("grouping"), *sums
+    )
+    return summed.withColumn("level", level).drop("grouping")
+
+
+def _verdict() -> Expression:
+    """Of what may seem wrong since an event is missing, nothing is sure where some are."""
+    is_broken = (f.col("lost") > 0) | (f.col("ack_lost") > 0)
+    is_unsure = f.col("events_dropped") > 0
+    is_incomplete = is_unsure | (f.col("unknown") > 0) | (f.col("unrecorded") > 0)
+    doubtful = ("unexplained", "out_of_order", "findings", "receipts_early")
+    seems_broken = sum(map(f.col, doubtful), f.lit(0)) > 0
+    return (
+        f.when(is_broken | (~is_unsure & seems_broken), "broken")
+        .when(is_incomplete, "incomplete")
+        .otherwise("fine")
+    )
+
+
+def _hour(at: str) -> Expression:
+    start = f.col(f"{at}.time_us") - f.col(f"{at}.time_us") % HOUR_US
+    return f.timestamp_micros(start).alias("hour")
+
+
+def _of_fates(of_fates: DataFrame) -> DataFrame:
+    return of_fates.select(
+        *SUBSCRIPTION,
+        f.col("first_consumer").alias("consumer"),
+        _hour("published_at"),
+        "fate",
+        "is_out_of_order",
+        to_dispatch_us().alias("to_dispatch_us"),
+        to_ack_us().alias("to_ack_us"),
+    )
+
+
+def _of_deliveries(of_deliveries: DataFrame) -> DataFrame:
+    return of_deliveries.select(*SUBSCRIPTION, "consumer", _hour("at"), "nth", "cause", "finding")
+
+
+def _of_acks(of_acks: DataFrame) -> DataFrame:
+    return of_acks.select(
+        *SUBSCRIPTION,
+        "consumer",
+        _hour("at"),
+        "durability",
+        "is_late",
+        to_durable_us().alias("to_durable_us"),
+    )
+
+
+def _of_receipts(of_receipts: DataFrame) -> DataFrame:
+    return of_receipts.select(*SUBSCRIPTION, "consumer", _hour("at"), "is_early")
+
+
+def _counts() -> dict[str, Expression]:
+    """By name."""
+
+    def each(column: str, values: Sequence[str], prefix: str = "") -> dict[str, Expression]:
+        return {f"{prefix}{value}": f.count_if(f.col(column) == value) for value in values}
+
+    return {
+        "expected": f.count("fate"),
+        **each("fate", FATES),
+        "lost": f.count_if(f.col("fate").isin(*LOST)),
+        "outstanding": f.count_if(f.col("fate").isin(*OUTSTANDING)),
+        "out_of_order": f.count_if("is_out_of_order"),
+        "deliveries": f.count("nth"),
+        "duplicates": f.count_if(f.col("nth") > 1),
+        **each("cause", CAUSES),
+        "findings": f.count("finding"),
+        **each("finding", FINDINGS),
+        **each("durability", DURABILITIES, "acks_"),
+        "acks_late": f.count_if("is_late"),
+        "receipts": f.count("is_early"),
+        "receipts_early": f.count_if("is_early"),
+    }

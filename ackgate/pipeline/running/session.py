@@ -1,0 +1,203 @@
+"""A Spark session for a job: on this machine, or on a cluster; quiet, and with the right interpreter.
+
+Edge: starts Spark's Java process. ::
+
+    local[N]             loopback only; tasks run in this interpreter
+    spark://HOST:PORT    tasks run in the workers' interpreter, which finds what `py_files` holds
+
+Spark plans a read with the program that it will use on the workers, so that one has to be there on
+this machine as well; a name instead of a path is looked up on each machine's own PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+EXECUTORS_TOLD_SECONDS: Final = 15.0
+"""A cluster that has given no executor for so long is worth a word."""
+
+PYTHON_KEY: Final = "spark.pyspark.python"
+"""Spark's name for the Python of the workers; PySpark itself heeds it only when Spark starts PySpark."""
+
+_POLL_SECONDS: Final = 0.2
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOCAL: Final = re.compile(r"local(\[(?P<cores>\d+|\*)(,\d+)?\])?")
+_LOOPBACK: Final = re.compile(r"spark://(127\.[\d.]+|localhost|\[::1\]):\d+")
+_PARTITIONS_MIN: Final = 4
+_LOGGING: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss.SSS}} %-5p %c{{1}} - %m%n%ex
+"""
+
+
+def local_session(
+    master: str,
+    *,
+    app_name: str,
+    scratch: Path,
+    driver_memory: str,
+    settings: Mapping[str, str] | None = None,
+    executor_python: str | None = None,
+    py_files: Sequence[Path] = (),
+    log_level: str = "error",
+) -> Any:  # noqa: ANN401 - Spark has no types here
+    """A session in this process; `scratch` takes what Spark spills and its warehouse.
+
+    `settings` are Spark's, and go before those that are chosen here. `py_files` are what workers are
+    to import: wheels, zips, eggs or single modules. Raises `ConfigurationError`.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    shipped = shippable(py_files, scratch)
+    settings = settings or {}
+    python = _interpreter(executor_python or settings.get(PYTHON_KEY))
+    chosen = {
+        "spark.driver.memory": driver_memory,
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    local = _LOCAL.fullmatch(master)
+    if local is not None:
+        chosen["spark.sql.shuffle.partitions"] = str(_partitions(local["cores"]))
+    if local is not None or _LOOPBACK.fullmatch(master):
+        chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    chosen |= {**settings, PYTHON_KEY: python}
+    logging = _written_logging(scratch, log_level)
+    chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    context = session.sparkContext
+    context.setLogLevel(log_level.upper())
+    context.pythonExec = python
+    for file in shipped:
+        context.addPyFile(str(file))
+    return session
+
+
+def register_source(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
+    """Make the data source known to this session; see `ackgate.pipeline.register`."""
+    from ackgate.pipeline.source.batch import AckgateDataSource  # noqa: PLC0415 - imports Spark
+
+    choose_python(session)
+    session.dataSource.register(AckgateDataSource)
+
+
+def choose_python(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
+    """Have the tasks of a session run in this interpreter, unless somebody has said which one.
+
+    PySpark takes whatever ``python3`` is on the PATH. Without an activated environment that has neither
+    ackgate nor Arrow. On a cluster that name is left for each machine to look up, if it is this one here.
+    """
+    context = getattr(session, "sparkContext", None)
+    if context is None or "PYSPARK_PYTHON" in os.environ:  # noqa: TID251 - PySpark goes by it
+        return
+    asked = context.getConf().get(PYTHON_KEY)
+    if asked is None and is_cluster(context.master) and _is_this(context.pythonExec):
+        return
+    context.pythonExec = asked or sys.executable
+
+
+def _is_this(program: str) -> bool:
+    """Whether it is this interpreter in this environment: one's `python` and `python3` lie side by side."""
+    found = shutil.which(program)
+    return found is not None and Path(found).parent == Path(sys.executable).parent
+
+
+def is_cluster(master: str) -> bool:
+    """Whether tasks run in processes of their own, on workers."""
+    return _LOCAL.fullmatch(master) is None
+
+
+def wait_for_executors(session: Any, tell: Callable[[str], None]) -> None:  # noqa: ANN401
+    """Until the cluster has given at least one; says so when that takes long."""
+    context = session.sparkContext._jsc.sc()
+    begun = time.monotonic()
+    is_told = False
+    while context.getExecutorMemoryStatus().size() < 2:  # one is the driver's own
+        if not is_told and time.monotonic() > begun + EXECUTORS_TOLD_SECONDS:
+            tell("waiting for the cluster: no worker has cores and memory for this job yet")
+            is_told = True
+        time.sleep(_POLL_SECONDS)
+
+
+def shippable(files: Sequence[Path], scratch: Path) -> list[Path]:
+    """The same as files that Spark puts on the workers' path: a wheel is a zip by another name.
+
+    Raises `ConfigurationError` for one that is not there.
+    """
+    found = []
+    for file in files:
+        if not file.is_file():
+            raise ConfigurationError(f"--py-files {file}: there is no such file")
+        if file.suffix == ".whl":
+            (scratch / "wheels").mkdir(parents=True, exist_ok=True)
+            found.append(Path(shutil.copy(file, scratch / "wheels" / f"{file.stem}.zip")))
+        else:
+            found.append(file)
+    return found
+
+
+@contextlib.contextmanager
+def java_output(log: Path | None) -> Iterator[None]:
+    """What Java processes started in the block write to standard error goes to this file; None: on.
+
+    For as long as they live. Of the whole process, so that nothing else should be told meanwhile.
+    """
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _interpreter(executor_python: str | None) -> str:
+    if executor_python is None:
+        return sys.executable
+    if shutil.which(executor_python) is None:
+        raise ConfigurationError(
+            f"--executor-python {executor_python}: there is no such program on this machine, where "
+            "Spark plans with it"
+        )
+    return executor_python
+
+
+def _partitions(cores: str | None) -> int:
+    """Of a shuffle: two for each core."""
+    count = (os.cpu_count() or 1) if cores == "*" else int(cores or 1)
+    return max(_PARTITIONS_MIN, 2 * count)
+
+
+def _written_logging(scratch: Path, level: str) -> str:
+    """Java's option for Spark's log, from the first line on."""
+    file = scratch / "log4j2.properties"
+    file.write_text(_LOGGING.format(level=level), encoding="utf-8")
+    return f"-Dlog4j2.configurationFile={file.as_uri()}"

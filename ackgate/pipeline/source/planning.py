@@ -1,0 +1,314 @@
+"""Cuts a read into tasks: on the driver, from the metadata store alone.
+
+Edge: the catalogue, and the sizes of files. A task is what one topic's or one cursor's entries of one
+or more ledgers take; small ones travel together, so that a hundred thousand small ledgers do not
+make as many Spark tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from ackgate.cursor import ENTRY_ID_MAX
+from ackgate.persistence.ledger_owner import owner_of
+from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, HIDDEN_CURSORS
+from ackgate.persistence.ports import LedgerState
+from ackgate.pipeline.catalogue.borders import last_entries
+from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.schema.options import SPLIT_BYTES, IdRange
+from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.storage.file_check import check_files, unreadable_files
+from ackgate.pipeline.storage.places import find_bookies
+from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.storage.splits import split_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ackgate.persistence.cursors.node import CursorNode
+    from ackgate.persistence.ports import LedgerMetadata
+    from ackgate.pipeline.catalogue.catalogue import (
+        Catalogue,
+        CatalogueTopic,
+        Cursor,
+        StorageAddress,
+    )
+    from ackgate.pipeline.schema.options import SourceOptions
+    from ackgate.pipeline.storage.damage import Damage
+    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.ranges import EntryRange
+
+ENTRY_BYTES: Final = 1024
+"""What an entry of a ledger is taken for whose size is not known."""
+
+ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
+
+TASKS_TOGETHER_MAX: Final = 1000
+"""Parts of several ledgers that make one task of Spark, at most; or as much as `SPLIT_BYTES`. PySpark
+spends some 0.2 s on each task beside what it does (the search paths of modules are read anew, garbage is
+collected), and a ledger takes a millisecond however small it is."""
+
+JOURNAL_WEIGHT: Final = 64
+"""A byte of a delivery journal is as much work as so many of messages: an event takes one or two."""
+
+LEDGERS_TOGETHER_MAX: Final = 5_000
+"""Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
+
+LEDGER_NODE_BYTES: Final = 4096
+"""What one of them is taken for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Entries that belong together, and whose they are. Picklable."""
+
+    topic: str
+    subscription: str | None
+    ranges: tuple[EntryRange, ...]
+    node: CursorNode | None = None
+    """Of a cursor: its node, which holds a state too."""
+    table: str = ""
+    """The table that it would be read for, of those that the table `corrupt` looks through."""
+    ledgers: tuple[LedgerMetadata, ...] = ()
+    """Of the table `ledgers`: those that it is about; nothing of them is read."""
+    weight: int = 1
+    """Of its bytes, against those of messages."""
+    damages: tuple[Damage, ...] = ()
+    """Of the table `corrupt`: what was found already; nothing is read."""
+
+    @property
+    def bytes(self) -> int:
+        """About as many bytes of messages are as much work: of an open ledger nobody knows."""
+        read = self.weight * sum(map(_bytes, self.ranges))
+        return read + LEDGER_NODE_BYTES * len(self.ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Where to read, and what: each group is one task of Spark."""
+
+    bookies: BookiePlaces
+    groups: list[tuple[ReadTask, ...]]
+
+
+def plan_read(options: SourceOptions) -> ReadPlan:
+    """Plan the read that the options ask for. Reads no entries.
+
+    Raises `CallerError`, `ConfigurationError`, `StorageError`, `CorruptRecordError`.
+    """
+    address = storage_address(options)
+    bookies = find_bookies(address.bookies, password=address.password)
+    with open_catalogue(options) as catalogue, OpenBookies(bookies) as opened:
+        planning = _Planning(catalogue, options, address, bookies, opened)
+        return ReadPlan(bookies, list(together(planning.tasks())))
+
+
+class _Planning:
+    """One plan in the making."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        options: SourceOptions,
+        address: StorageAddress,
+        bookies: BookiePlaces,
+        opened: OpenBookies,
+    ) -> None:
+        self._catalogue = catalogue
+        self._options = options
+        self._address = address
+        self._bookies = bookies
+        self._opened = opened
+        self._damages: list[Damage] = []
+        """Of the table `corrupt`: files that no task will come to."""
+
+    def tasks(self) -> Iterator[ReadTask]:
+        """Those of the table."""
+        match self._options.table.name:
+            case "messages":
+                return self._of_messages()
+            case "cursor_records" | "ack_state":
+                return self._of_cursors()
+            case "delayed_index":
+                return self._of_buckets()
+            case "delivery_journal":
+                return self._of_journals()
+            case "ledgers":
+                return self._of_all_ledgers()
+            case _:
+                return self._of_everything()
+
+    def _of_everything(self) -> Iterator[ReadTask]:
+        for table, tasks in (
+            ("messages", self._of_messages()),
+            ("cursor_records", self._of_cursors()),
+            ("delayed_index", self._of_buckets()),
+            ("delivery_journal", self._of_journals()),
+        ):
+            for task in tasks:
+                yield replace(task, table=table)
+        if self._damages:
+            yield ReadTask("", None, (), damages=tuple(self._damages))
+
+    def _of_messages(self) -> Iterator[ReadTask]:
+        owners = {
+            ledger.ledger_id: topic.name
+            for topic in self._topics()
+            for ledger in self._catalogue.message_ledgers(topic).ledgers
+        }
+        for part in self._split(self._ranges(owners, entry_ids=merged(self._options.entry_ids))):
+            yield ReadTask(owners[part.ledger_id], None, (part,))
+
+    def _of_cursors(self) -> Iterator[ReadTask]:
+        cursors = list(self._subscriptions())
+        ids = {cursor.node.cursor_ledger_id for cursor in cursors} - {None}
+        ranges = defaultdict(list)
+        for part in self._ranges(sorted(filter(None, ids)), is_cursors=True):
+            ranges[part.ledger_id].append(part)
+        for cursor in cursors:
+            ledger_id = cursor.node.cursor_ledger_id
+            parts = () if ledger_id is None else tuple(ranges[ledger_id])
+            yield ReadTask(cursor.topic.name, cursor.name, parts, cursor.node)
+
+    def _of_buckets(self) -> Iterator[ReadTask]:
+        owners: dict[int, tuple[str, str | None]] = {}
+        for cursor in self._catalogue.all_cursors(self._topics(), self._options.subscription):
+            is_shared = cursor.name == DELAYED_INDEX_CURSOR
+            if is_shared or cursor.name not in HIDDEN_CURSORS:
+                owner = (cursor.topic.name, None if is_shared else cursor.name)
+                owners.update((bucket.snapshot_id, owner) for bucket in cursor.buckets)
+        for snapshot_id, (topic, subscription) in owners.items():
+            parts = tuple(self._ranges([snapshot_id]))
+            if parts:
+                yield ReadTask(topic, subscription, parts)
+
+    def _of_journals(self) -> Iterator[ReadTask]:
+        owners: dict[int, str] = {}
+        for topic in self._topics():
+            for ledger in self._catalogue.journal(topic).ledgers:
+                owners[ledger.ledger_id] = topic.name
+        for part in self._split(self._ranges(owners), weight=JOURNAL_WEIGHT):
+            yield ReadTask(owners[part.ledger_id], None, (part,), weight=JOURNAL_WEIGHT)
+
+    def _of_all_ledgers(self) -> Iterator[ReadTask]:
+        """Whatever they hold; of chosen topics and subscriptions only theirs."""
+        options = self._options
+        topics = {topic.name for topic in self._topics()}
+        if options.subscription is not None:
+            self._catalogue.all_cursors(self._topics(), options.subscription)
+        ledgers = (
+            about
+            for about in map(self._catalogue.ledger, self._catalogue.ledger_nodes)
+            if options.wants_ledger(about.ledger_id)
+            and (not options.topics or owner_of(about).topic in topics)
+            and options.subscription in (None, owner_of(about).cursor)
+        )
+        while some := tuple(islice(ledgers, LEDGERS_TOGETHER_MAX)):
+            yield ReadTask("", None, (), ledgers=some)
+
+    # ---------------------------------------------------------------------- pieces
+
+    def _topics(self) -> list[CatalogueTopic]:
+        return self._catalogue.topics(self._options.topics)
+
+    def _subscriptions(self) -> Iterator[Cursor]:
+        wanted = self._options.subscription
+        for cursor in self._catalogue.all_cursors(self._topics(), wanted):
+            if wanted is not None or cursor.name not in HIDDEN_CURSORS:
+                yield cursor
+
+    def _split(self, ranges: Iterable[EntryRange], *, weight: int = 1) -> Iterator[EntryRange]:
+        """Large ones in parts. Files that cannot be large are not opened for it."""
+        split_bytes = max(1, self._options.split_bytes // weight)
+        for part in ranges:
+            about = part.metadata
+            if about.state is LedgerState.CLOSED and about.length_bytes < split_bytes:
+                yield part
+            else:
+                yield from split_ranges(self._opened, [part], split_bytes=split_bytes)
+
+    def _ranges(
+        self,
+        ledger_ids: Iterable[int],
+        *,
+        is_cursors: bool = False,
+        entry_ids: Sequence[IdRange] = ALL_ENTRIES,
+    ) -> Iterator[EntryRange]:
+        """The ranges of those ledgers that are there and wanted, in this order."""
+        known = self._catalogue.ledger_nodes
+        found = [
+            self._catalogue.entry(i)
+            for i in ledger_ids
+            if i in known and self._options.wants_ledger(i)
+        ]
+        lasts = last_entries(
+            self._address,
+            [entry.metadata for entry in found],
+            is_found=True if is_cursors else self._options.reads_found,
+        )
+        self._check_empty([entry.metadata for entry in found], lasts)
+        for metadata, password_check, _ in found:
+            for first, last in entry_ids:
+                parts = plan_ranges(
+                    metadata,
+                    min(last, lasts[metadata.ledger_id]),
+                    first_entry_id=first,
+                    password_check=password_check,
+                )
+                yield from map(self._opened.located, parts)
+
+    def _check_empty(self, ledgers: Iterable[LedgerMetadata], lasts: Mapping[int, int]) -> None:
+        """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
+        open_ones = (about for about in ledgers if about.state is not LedgerState.CLOSED)
+        for about in open_ones:
+            if lasts[about.ledger_id] >= 0:
+                continue
+            if self._options.table.name == "corrupt":
+                found = unreadable_files(self._opened, self._bookies, about.ledger_id)
+                self._damages += found
+            else:
+                check_files(
+                    self._opened,
+                    self._bookies,
+                    about.ledger_id,
+                    skips_corrupt=self._options.skips_corrupt,
+                )
+
+
+def merged(wanted: Sequence[IdRange] | None) -> Sequence[IdRange]:
+    """The same ids, ascending, each once; None: all."""
+    if wanted is None:
+        return ALL_ENTRIES
+    apart: list[IdRange] = []
+    for first, last in sorted(wanted):
+        if apart and first <= apart[-1].last + 1:
+            apart[-1] = IdRange(apart[-1].first, max(apart[-1].last, last))
+        else:
+            apart.append(IdRange(first, last))
+    return apart
+
+
+def _bytes(part: EntryRange) -> int:
+    """The share that its entries have in their ledger's bytes."""
+    about = part.metadata
+    if about.state is not LedgerState.CLOSED:
+        return part.entry_count * ENTRY_BYTES
+    return about.length_bytes * part.entry_count // max(1, about.last_entry_id + 1)
+
+
+def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
+    """Put small neighbours into one task of Spark."""
+    group: list[ReadTask] = []
+    size = 0
+    for task in tasks:
+        is_full = size + task.bytes > SPLIT_BYTES or len(group) >= TASKS_TOGETHER_MAX
+        if group and is_full:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(task)
+        size += task.bytes
+    if group:
+        yield tuple(group)

@@ -1,0 +1,49 @@
+"""What a subscription must know of an entry, and of a consumer. Pure values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ackgate.cursor import Position
+    from ackgate.dispatcher import MessageChunk
+
+
+class EntryFacts(Protocol):
+    """An entry that was read, as far as dispatch must know it. Any object of the host's will do."""
+
+    @property
+    def position(self) -> Position:
+        """Where it lies."""
+
+    @property
+    def message_count(self) -> int:
+        """Messages in it: 1, or the size of the batch."""
+
+    @property
+    def deliver_at_ms(self) -> int:
+        """Not to be delivered before; 0: at once."""
+
+    @property
+    def key(self) -> bytes:
+        """What Key_Shared hashes. Not asked for by other kinds."""
+
+    @property
+    def chunk(self) -> MessageChunk | None:
+        """Which piece of a chunked message it is. Asked for by Shared only."""
+
+
+class EntryRead(NamedTuple):
+    """The plainest `EntryFacts`, for hosts without an entry class of their own."""
+
+    position: Position
+    message_count: int = 1
+    deliver_at_ms: int = 0
+    key: bytes = b""
+    chunk: MessageChunk | None = None
+
+
+ConsumerT = TypeVar("ConsumerT", bound="Hashable")
+EntryT = TypeVar("EntryT", bound=EntryFacts)

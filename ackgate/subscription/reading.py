@@ -1,0 +1,209 @@
+"""From a dispatcher's `Read` to the entries that must be read, and from what came to its columns.
+
+Pure. A normal read moves the cursor's read position when it is issued, before its I/O; so a rewind
+that comes while it is under way wins. After a failure reads begin again with one entry and grow, so
+that everything before an entry that cannot be read is delivered all the same::
+
+    read of 100 fails  ->  1  2  4  8 ... fails at 8: the bad entry is among these
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap
+
+from ackgate.cursor import Position, Span
+from ackgate.dispatcher import EntriesRead, ReadKind
+from ackgate.subscription.ready import ReadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ackgate.cursor import LeftOut, ManagedCursor, MessageLedgers
+    from ackgate.dispatcher import Read
+    from ackgate.subscription.entries import EntryT
+
+GAP_ENTRIES_MAX: Final = 16
+"""Held entries between two wanted ones that are read through: cheaper than another read."""
+
+SCAN_ENTRIES: Final = 100
+"""A read among delayed entries is no shorter, however few may be delivered: else a consumer with
+room for one message would have them read one by one."""
+
+LOST_READ_ENTRIES_MAX: Final = 500
+"""Lost delayed entries that are read again at a time."""
+
+STEP_ENTRIES_MAX: Final = 1_000
+"""A read of so many entries that succeeds ends the caution after a failure."""
+
+
+class CursorReads:
+    """The reads of one cursor."""
+
+    def __init__(self, ledgers: MessageLedgers, cursor: ManagedCursor) -> None:
+        self._ledgers = ledgers
+        self._cursor = cursor
+        self._entries_max: int | None = None
+        """Set after a failure, doubled by each success."""
+
+    def failed(self) -> None:
+        """The next read is of one entry, and those after it of more and more."""
+        self._entries_max = 1
+
+    def succeeded(self) -> None:
+        """What was asked for could be read."""
+        if self._entries_max is not None:
+            self._entries_max *= 2
+            if self._entries_max > STEP_ENTRIES_MAX:
+                self._entries_max = None
+
+    def begin(
+        self,
+        read: Read,
+        left_out: LeftOut | None,
+        *,
+        scans: bool,
+        entries_max: int | None,
+    ) -> ReadRequest:
+        """Fix what will be read; a normal read moves the read position past it.
+
+        `left_out`: what a normal read is to pass over, by ledger. Some of it may come all the same;
+        acked entries do not. `scans`: most will not be delivered; see `keep_first`. `entries_max`: a
+        normal read is no longer. No span is left when everything asked for is acked by now.
+        """
+        cursor = self._cursor
+        if read.kind is ReadKind.REPLAY:
+            is_acked = cursor.is_acked
+            return ReadRequest(joined([p for p in read.positions if not is_acked(p)]), read)
+        wanted = max(read.entries_max, SCAN_ENTRIES) if scans else read.entries_max
+        for bound in (entries_max, self._entries_max):
+            if bound is not None:
+                wanted = min(wanted, max(1, bound))
+        spans = cursor.unacked_spans(
+            cursor.read_position,
+            wanted,
+            left_out=left_out,
+            gap_entries_max=0 if left_out is None else GAP_ENTRIES_MAX,
+        )
+        if read.up_to is not None:
+            spans = cut(spans, read.up_to)
+        if spans:
+            cursor.seek(Position(spans[-1].ledger_id, spans[-1].stop))
+        else:
+            ledgers = self._ledgers
+            cursor.seek(ledgers.next_valid(read.up_to or ledgers.last_confirmed))
+        return ReadRequest(spans, read, left_out is not None, cursor.read_position)
+
+    def keep_first(self, request: ReadRequest, entries: Sequence[EntryT]) -> Sequence[EntryT]:
+        """As many of the entries as the dispatcher asked for; the cursor reads the rest again.
+
+        Unless the cursor was moved meanwhile: then the read is stale.
+        """
+        assert request.dispatched is not None
+        entries_max = request.dispatched.entries_max
+        if len(entries) <= entries_max or self._cursor.read_position != request.stop:
+            return entries
+        self._cursor.seek(entries[entries_max].position)
+        return entries[:entries_max]
+
+    def unacked(self, entries: Sequence[EntryT]) -> Sequence[EntryT]:
+        """Those that are not acked by now."""
+        is_acked = self._cursor.is_acked
+        return [entry for entry in entries if not is_acked(entry.position)]
+
+    def columns(
+        self,
+        entries: Sequence[EntryT],
+        *,
+        key_hash: Callable[[bytes], int] | None,
+        with_chunks: bool,
+    ) -> EntriesRead:
+        """The entries as the dispatcher wants to see them."""
+        counts: list[int] | None = [entry.message_count for entry in entries]
+        if self._cursor.partly_acked_count:
+            unacked_mask = self._cursor.unacked_mask
+            counts = [
+                count if (mask := unacked_mask(entry.position)) is None else mask.bit_count()
+                for entry, count in zip(entries, counts or (), strict=True)
+            ]
+        if counts and max(counts) == 1:
+            counts = None
+        chunks = [entry.chunk for entry in entries] if with_chunks else None
+        return EntriesRead(
+            [entry.position for entry in entries],
+            counts,
+            [key_hash(entry.key) for entry in entries] if key_hash is not None else None,
+            chunks if chunks and any(chunks) else None,
+        )
+
+
+class LostEntries:
+    """Delayed entries whose time was lost with a stored bucket. They are read again, a group at a time."""
+
+    __slots__ = ("_entries", "_group")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, BitMap] = {}
+        self._group: tuple[int, BitMap] | None = None
+        """What is being read: ledger and entries."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def add(self, entries: Mapping[int, BitMap]) -> None:
+        """These, by ledger."""
+        for ledger_id, lost in entries.items():
+            known = self._entries.get(ledger_id)
+            self._entries[ledger_id] = lost if known is None else known | lost
+
+    def clear(self) -> None:
+        """The cursor will read them."""
+        self._entries.clear()
+        self._group = None
+
+    def next_spans(self, is_lost: Callable[[Position], bool]) -> list[Span]:
+        """The lowest of those that still are lost; the others are forgotten."""
+        while self._entries:
+            ledger_id = min(self._entries)
+            group = self._entries[ledger_id][:LOST_READ_ENTRIES_MAX]
+            self._group = ledger_id, group
+            wanted = [
+                position for entry_id in group if is_lost(position := Position(ledger_id, entry_id))
+            ]
+            if wanted:
+                return joined(wanted)
+            self.found()
+        return []
+
+    def found(self) -> None:
+        """What `next_spans` asked for was read."""
+        if self._group is None:
+            return
+        ledger_id, group = self._group
+        self._group = None
+        left = self._entries.pop(ledger_id, BitMap()) - group
+        if left:
+            self._entries[ledger_id] = left
+
+
+def joined(positions: Sequence[Position]) -> list[Span]:
+    """Neighbouring positions as spans, in the given order."""
+    spans: list[Span] = []
+    for ledger_id, entry_id in positions:
+        if spans and spans[-1].ledger_id == ledger_id and spans[-1].stop == entry_id:
+            spans[-1] = Span(ledger_id, spans[-1].start, entry_id + 1)
+        else:
+            spans.append(Span(ledger_id, entry_id, entry_id + 1))
+    return spans
+
+
+def cut(spans: Sequence[Span], up_to: Position) -> list[Span]:
+    """The part of the spans at or below a position."""
+    kept = []
+    for span in spans:
+        if Position(span.ledger_id, span.stop - 1) <= up_to:
+            kept.append(span)
+        elif Position(span.ledger_id, span.start) <= up_to:
+            kept.append(Span(span.ledger_id, span.start, up_to.entry_id + 1))
+    return kept

@@ -1,0 +1,242 @@
+"""Older metadata, or none at all: `ackgate ledgers adopt` puts back what they have forgotten."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pulsar
+import pytest
+
+import ackgate
+from ackgate import Position
+from ackgate.errors import ConfigurationError
+from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
+from ackgate.testing.zookeeper import ZooKeeperProcess
+
+A, B, NEW, PARTITIONED = (
+    f"persistent://public/default/{name}" for name in ("a", "b", "new", "p-partition-1")
+)
+RECEIVE_MS = 5_000
+
+
+class Life:
+    """What is sent to and acked on a broker's topics, and what must be there afterwards."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self.sent: dict[str, list[bytes]] = {}
+        self.acked: set[bytes] = set()
+
+    def client(self) -> pulsar.Client:
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        return pulsar.Client(self.broker.service_url, logger=logger)
+
+    def send(self, topic: str, count: int) -> None:
+        client = self.client()
+        if topic not in self.sent:  # what nobody subscribes to is deleted
+            client.subscribe(topic, "keeper")
+        producer = client.create_producer(topic)
+        sent = self.sent.setdefault(topic, [])
+        for _ in range(count):
+            sent.append(f"{topic[-5:]} {len(sent)}".encode())
+            producer.send(sent[-1])
+        client.close()
+
+    def ack_every_second(self, topic: str, subscription: str) -> None:
+        """Out of order: so the state goes to a ledger of its own."""
+        client = self.client()
+        consumer = client.subscribe(
+            topic,
+            subscription,
+            consumer_type=pulsar.ConsumerType.Shared,
+            initial_position=pulsar.InitialPosition.Earliest,
+            batch_index_ack_enabled=True,
+        )
+        for place in range(len(self.sent[topic])):
+            message = consumer.receive(RECEIVE_MS)
+            if place % 2:
+                consumer.acknowledge(message)
+                self.acked.add(message.data())
+        client.close()
+
+    def read(self, topic: str) -> list[bytes]:
+        """Everything, from the earliest."""
+        client = self.client()
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(RECEIVE_MS).data())
+        client.close()
+        return found
+
+    def receive(self, topic: str, subscription: str, count: int) -> list[bytes]:
+        client = self.client()
+        consumer = client.subscribe(topic, subscription, consumer_type=pulsar.ConsumerType.Shared)
+        found = [consumer.receive(RECEIVE_MS).data() for _ in range(count)]
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(300)
+        client.close()
+        return sorted(found)
+
+    def check(self) -> None:
+        for topic, sent in self.sent.items():
+            assert self.read(topic) == sent, topic
+
+
+def adopt(*where: str | Path, applies: bool = False) -> str:
+    command = [sys.executable, "-m", "ackgate", "ledgers", "adopt", *map(str, where)]
+    done = subprocess.run(
+        [*command, *(["--apply"] if applies else [])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def lived(broker: BrokerProcess, copy: Callable[[], None]) -> Life:
+    """A life with a copy of the metadata in the middle."""
+    broker.settings["acknowledgmentAtBatchIndexLevelEnabled"] = "true"
+    broker.settings["managedLedgerMaxUnackedRangesToPersistInMetadataStore"] = "10"
+    life = Life(broker)
+    broker.start()
+    life.send(A, 10)
+    life.ack_every_second(A, "s")
+    broker.stop()
+    copy()
+    broker.start()
+    life.send(A, 200)
+    life.send(NEW, 60)
+    life.send(PARTITIONED, 5)
+    broker.kill()
+    broker.start()
+    life.send(B, 10)
+    life.ack_every_second(NEW, "s")
+    life.ack_every_second(A, "late")
+    broker.stop()
+    return life
+
+
+def refused(broker: BrokerProcess, match: str) -> None:
+    with pytest.raises(BrokerFailedError, match=match):
+        broker.start()
+
+
+def check(life: Life) -> None:
+    """As if the metadata had never been older; and all of it once more after a crash."""
+    for _ in range(2):
+        life.broker.start()
+        life.check()
+        for topic in (A, B):
+            life.send(topic, 3)
+        life.check()
+        life.broker.kill()
+    life.broker.start()
+    unacked = sorted({*life.sent[NEW]} - life.acked)
+    assert life.receive(NEW, "s", len(unacked)) == unacked
+    life.broker.stop()
+
+
+def remove_metadata(data: Path) -> None:
+    for path in data.glob("metadata.sqlite*"):
+        path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [False, True], ids=["older", "lost"])
+def test_one_machine(tmp_path: Path, *, is_lost: bool) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    aside.mkdir()
+    broker = BrokerProcess(data)
+
+    def copy() -> None:
+        for path in data.glob("metadata.sqlite*"):
+            shutil.copy2(path, aside)
+
+    life = lived(broker, copy)
+    assert "the metadata have forgotten nothing" in adopt("--data-dir", data)
+    remove_metadata(data)
+    if not is_lost:
+        for path in aside.iterdir():
+            shutil.copy2(path, data)
+        refused(broker, "is older than bookie")
+    planned = adopt("--data-dir", data)
+    assert "nothing was changed; --apply does it" in planned
+    assert f"{NEW} cursor s" in planned
+    assert "persistent://public/default/p has 2 partitions" in planned
+    refused(broker, "`ackgate ledgers adopt`" if not is_lost else "metadata store is empty")
+    assert adopt("--data-dir", data, applies=True).endswith("done\n")
+    assert "the metadata have forgotten nothing" in adopt("--data-dir", data)
+    check(life)
+
+
+@pytest.mark.slow
+def test_a_cluster(tmp_path: Path) -> None:
+    servers = ZooKeeperProcess(tmp_path / "zookeeper", force_sync=False)
+    url = f"zk:{servers.connection_string}/ackgate"
+    bookies = ",".join(str(tmp_path / f"bookie-{n}") for n in range(3))
+    broker = BrokerProcess(
+        tmp_path / "data",
+        settings={
+            "metadataStoreUrl": url,
+            "bookieDirectories": bookies,
+            "managedLedgerDefaultEnsembleSize": 3,
+            "managedLedgerDefaultWriteQuorum": 2,
+            "managedLedgerDefaultAckQuorum": 2,
+        },
+    )
+    aside = tmp_path / "aside"
+    where = ("--metadata-url", url, "--bookies", bookies)
+
+    def copy() -> None:
+        servers.stop()
+        shutil.copytree(servers.directory, aside)
+        servers.start()
+
+    with servers:
+        life = lived(broker, copy)
+        servers.stop()
+        shutil.rmtree(servers.directory)
+        shutil.copytree(aside, servers.directory)
+        servers.start()
+        refused(broker, "is older than bookie")
+        assert "nothing was changed" in adopt(*where)
+        adopt(*where, applies=True)
+        check(life)
+
+
+async def test_an_embedding_host(tmp_path: Path) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    aside.mkdir()
+    known: list[Position] = []
+    for life in range(3):
+        async with ackgate.open_embedded(data) as storage:
+            topic = await storage.topic("orders")
+            billing = await topic.subscribe("billing")
+            known += await topic.publish([b"order"] * 20)
+            assert topic.message_count == len(known)
+            assert billing.backlog == len(known)
+        if life == 0:
+            for path in data.glob("metadata.sqlite*"):
+                shutil.copy2(path, aside)
+    remove_metadata(data)
+    for path in aside.iterdir():
+        shutil.copy2(path, data)
+    with pytest.raises(ConfigurationError, match="`ackgate ledgers adopt`"):
+        async with ackgate.open_embedded(data):
+            pytest.fail("older metadata were believed")
+    assert "runs go on after 3, not 1" in adopt("--data-dir", data, applies=True)
+    for _ in range(2):
+        async with ackgate.open_embedded(data) as storage:
+            topic = await storage.topic("orders")
+            billing = await topic.subscribe("billing")
+            assert "ackgate-adopted" in topic.subscriptions
+            known += await topic.publish([b"order"])
+            assert [p for p in known if not topic.message_ledgers.exists(p)] == []
+            assert billing.backlog == len(known)

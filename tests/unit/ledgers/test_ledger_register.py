@@ -1,0 +1,268 @@
+"""What a bookie remembers of ledgers, and which metadata it will not go with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ackgate.errors import ConfigurationError, CorruptRecordError
+from ackgate.persistence.bookies.register import LedgerOrigin, LedgerRegister, Mark
+from ackgate.persistence.ledgers.metadata_age import forgotten_ledgers, refuse_older_metadata
+from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
+from ackgate.persistence.nodes.changes import count_up
+from ackgate.persistence.ports import LedgerOptions
+from ackgate.persistence.system.disk import OsDisk
+from tests.support.faulty_disk import FaultyDisk
+from tests.unit.ledgers.conftest import World
+
+RUNS = "/runs"
+
+
+def register(directory: Path, *, is_alone: bool = True) -> LedgerRegister:
+    directory.mkdir(exist_ok=True)
+    made = LedgerRegister(OsDisk(), directory)
+    made.join(is_alone=is_alone)
+    return made
+
+
+def origin(ledger_id: int) -> LedgerOrigin:
+    return LedgerOrigin(ledger_id, b'{"of":%d}' % ledger_id)
+
+
+def test_the_highest_mark_of_any_process_counts(tmp_path: Path) -> None:
+    one, other = register(tmp_path), register(tmp_path, is_alone=False)
+    one.raise_mark(Mark(101, 3))
+    other.raise_mark(Mark(201, 1))
+    one.raise_mark(Mark(101, 2))
+    assert one.mark == Mark(101, 3)
+    assert register(tmp_path).mark == Mark(201, 3)
+    assert register(tmp_path).damages == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_mark_is_reported_and_its_second_copy_counts(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    made = register(tmp_path)
+    for run in range(rng.randrange(1, 4)):
+        made.raise_mark(Mark(100 * run + 101, run))
+    path = tmp_path / "marks"
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    looking = LedgerRegister(OsDisk(), tmp_path)
+    looking.look()
+    assert looking.mark == made.mark
+    assert len(looking.damages) == 1
+    assert register(tmp_path).mark == made.mark  # reported, and written anew
+    assert register(tmp_path).damages == []
+
+
+def test_a_lost_mark_is_known_from_the_ledgers(tmp_path: Path) -> None:
+    made = register(tmp_path)
+    assert made.begin([origin(7), origin(9)], Mark(101, 4)) == set()
+    (tmp_path / "marks").unlink()
+    again = register(tmp_path)
+    assert again.mark == Mark(10, -1)
+    assert "marks is missing or empty although there are ledgers" in again.damages[0]
+    assert register(tmp_path).damages == []
+
+
+def test_an_id_is_begun_once(tmp_path: Path) -> None:
+    made = register(tmp_path)
+    assert made.begin([origin(7)], Mark(8, 0)) == set()
+    assert made.begin([origin(7)], Mark(8, 0)) == set()  # the same one, asked for again
+    other = LedgerOrigin(7, b"{}")
+    assert made.begin([origin(8), other], Mark(9, 0)) == {7}
+    assert made.origin(7) == origin(7)
+    assert made.origin(8) == origin(8)
+    made.keep(other)
+    assert made.origin(7) == other
+    assert made.origin_ids() == {7, 8}
+    made.forget([7, 7, 100])
+    assert made.origin(7) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_origins_survive_the_plug(tmp_path: Path, seed: int) -> None:
+    """They share one sync, of the log; their own files come later, or from the log."""
+    rng = random.Random(seed)
+    disk = FaultyDisk()
+    made = LedgerRegister(disk, tmp_path)
+    made.join(is_alone=True)
+    ids = range(1, 30)
+    for ledger_id in ids:
+        assert made.begin([origin(ledger_id)], Mark(101, 1)) == set()
+        if rng.random() < 0.1:
+            made.flush()
+    disk.power_loss(rng)
+    again = register(tmp_path)
+    assert again.damages == []
+    assert [again.origin(i) for i in ids] == [origin(i) for i in ids]
+    assert not list(tmp_path.glob("origins/begun-*"))
+
+
+def test_the_log_of_origins_is_emptied(tmp_path: Path) -> None:
+    made = register(tmp_path)
+    made.begin([origin(1), origin(2)], Mark(101, 1))
+    (log,) = tmp_path.glob("origins/begun-*")
+    assert log.stat().st_size
+    made.forget([2])
+    made.flush()
+    assert not log.stat().st_size
+    assert made.origin_ids() == {1}
+    made.begin([origin(3)], Mark(101, 1))
+    made.close()
+    assert not log.exists()
+    assert register(tmp_path).origin_ids() == {1, 3}
+
+
+def test_a_damaged_origin_is_not_believed(tmp_path: Path) -> None:
+    made = register(tmp_path)
+    made.begin([origin(7)], Mark(8, 0))
+    (path,) = (tmp_path / "origins").glob("*.json")
+    good = path.read_bytes()
+    for at in range(len(good)):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with contextlib.suppress(CorruptRecordError):
+            assert made.origin(7) == origin(7)
+
+
+def test_deleted_ledgers_are_remembered_until_nobody_can_bring_them_back(tmp_path: Path) -> None:
+    made = register(tmp_path)
+    assert made.deleted() == frozenset()
+    made.delete([3, 5])
+    with (tmp_path / "deleted").open("ab") as file:
+        file.write(b"stump")
+    made.delete([8])
+    assert register(tmp_path).deleted() == {3, 5, 8}
+    made.all_deleted()
+    assert made.deleted() == frozenset()
+
+
+# ---------------------------------------------------------------------- bookies and their metadata
+
+
+async def test_a_bookie_refuses_an_id_that_it_has(world: World) -> None:
+    client = await world.start()
+    for _ in range(3):
+        await (await client.create(LedgerOptions())).add_entry(b"first")
+    world.tree = MemoryTree()
+    client = await world.restart()
+    with pytest.raises(
+        ConfigurationError, match=r"has a ledger 1 already.*`ackgate ledgers adopt`"
+    ):
+        await client.create(LedgerOptions())
+    assert await client.ledger_ids() == []  # nothing was made
+    assert len(await client.bookies[0].last_entries(1)) == 1  # nothing is gone
+
+
+async def test_ids_of_ledgers_from_before_there_were_origins_are_refused_too(world: World) -> None:
+    client = await world.start()
+    await (await client.create(LedgerOptions())).add_entry(b"first")
+    await client.close()
+    for path in (world.directories[0] / "origins").glob("*.json"):
+        path.unlink()
+    (world.directories[0] / "marks").unlink()
+    world.tree = MemoryTree()
+    client = await world.restart()
+    with pytest.raises(ConfigurationError, match="has a ledger 1 already"):
+        await client.create(LedgerOptions())
+
+
+def older(tree: MemoryTree) -> MemoryTree:
+    """A copy, as it is now."""
+    made = MemoryTree()
+    made._nodes = copy.deepcopy(tree._nodes)  # nobody else copies a tree
+    return made
+
+
+async def start(world: World) -> MemoryMetadataStore:
+    """As a broker starts: compare, count, go on."""
+    client = await world.start()
+    metadata = world.metadata()
+    await refuse_older_metadata(metadata, client.bookies, counter_path=RUNS)
+    client.run = await count_up(metadata, RUNS, first=0)
+    return metadata
+
+
+async def test_metadata_of_an_earlier_run_are_refused(world: World) -> None:
+    await start(world)
+    await (await world.clients[-1].create(LedgerOptions())).add_entry(b"x")
+    old = older(world.tree)
+    world.crash()
+    await start(world)
+    await world.clients[-1].delete((await world.clients[-1].create(LedgerOptions())).ledger_id)
+    new, world.tree = world.tree, old
+    await world.metadata().put("/ledgers/idgen", b"100000", expected_version=None)
+    world.crash()
+    with pytest.raises(ConfigurationError, match="counted runs up to 0, the bookie has seen run 1"):
+        await start(world)
+    world.tree = new
+    world.crash()
+    await start(world)
+
+
+async def test_metadata_that_gave_out_fewer_ids_are_refused(world: World) -> None:
+    await start(world)
+    old = older(world.tree)
+    await (await world.clients[-1].create(LedgerOptions())).add_entry(b"x")
+    world.tree = old
+    world.crash()
+    with pytest.raises(ConfigurationError, match="ids below 1, the bookie has seen ids up to 100"):
+        await start(world)
+
+
+async def test_a_hot_copy_that_lacks_a_ledger_with_entries_is_refused(world: World) -> None:
+    await start(world)
+    client = world.clients[-1]
+    await (await client.create(LedgerOptions())).add_entry(b"x")
+    deleted = await client.create(LedgerOptions())
+    await deleted.add_entry(b"x")
+    old = older(world.tree)
+    await client.delete(deleted.ledger_id)
+    world.crash()
+    kept, world.tree = world.tree, old
+    await start(world)  # what was deleted since is no reason
+    world.tree = kept
+    world.crash()
+    await start(world)
+    await world.clients[-1].create(LedgerOptions())
+    old = older(world.tree)
+    await world.clients[-1].create(LedgerOptions())  # nor is a ledger that holds nothing
+    forgotten = await world.clients[-1].create(LedgerOptions())
+    await forgotten.add_entry(b"x")
+    world.tree = old
+    world.crash()
+    client = await world.start()
+    assert await forgotten_ledgers(world.metadata(), client.bookies[0]) == {forgotten.ledger_id}
+    world.crash()
+    match = f"does not know 1 ledgers that hold entries there .{forgotten.ledger_id}.: "
+    with pytest.raises(ConfigurationError, match=match):
+        await start(world)
+
+
+async def test_origins_that_a_full_disk_did_not_take_are_written_later(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    client = await world.start()
+    origins = world.directories[0] / "origins"
+
+    def fail(what: str, path: Path) -> None:
+        if what in {"create", "append"} and path.parent == origins:
+            raise OSError(28, "No space left on device", str(path))
+
+    world.disk.before = fail
+    writer = await client.create(LedgerOptions())
+    assert list(origins.glob("*.json")) == []
+    world.disk.before = None
+    await writer.add_entry(b"x")
+    await client.bookies[0].checkpoint()
+    await writer.add_entry(b"y")
+    await client.close()
+    assert [int(path.stem) for path in origins.iterdir()] == [writer.ledger_id]
