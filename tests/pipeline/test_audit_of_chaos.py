@@ -1,9 +1,10 @@
 """The journals of the chaos runs of this session, audited: one more witness of what has happened."""
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tests.chaos.facts import MessageKey
@@ -37,10 +38,27 @@ class Stranger:
         self.contents = {**topic.contents, MessageKey(10**6, 0, 0): b"1"}
 
 
+def sent_in_last_lives(run):
+    """Of each topic what its last owner sent: topic, subscription, ledger, entry."""
+    columns = ["topic", "subscription", "owner_epoch", "event", "ledger_id", "entry_id"]
+    journal = pq.read_table(run.file, columns=columns)
+    last = journal.group_by("topic").aggregate([("owner_epoch", "max")])
+    sent = journal.filter(pc.field("event") == "dispatched").join(last, "topic")
+    of_last = sent.filter(pc.field("owner_epoch") == pc.field("owner_epoch_max")).to_pylist()
+    return [(*(row[n] for n in columns[:2]), row["ledger_id"], row["entry_id"]) for row in of_last]
+
+
 def test_the_journals_tell_what_the_clients_know(told, kept_runs):
     assert told.contradictions(kept_runs) == []
-    fates = Counter(fate for entries in told.fates.values() for fate in entries.values())
-    assert fates["acked"] > 0.9 * fates.total()  # what it cannot know is little
+    assert any(fate == "acked" for fates in told.fates.values() for fate in fates.values())
+
+
+def test_a_life_that_ended_in_good_order_leaves_nothing_unknown(told, kept_runs):
+    """A run's last brokers ack everything and stop cleanly: their journals are whole."""
+    for number, run in enumerate(kept_runs):
+        for topic, subscription, *place in sent_in_last_lives(run):
+            fates = told.fates[f"{number}/{topic}", subscription]
+            assert fates[tuple(place)] == "acked", f"{run.name}: {topic}, {subscription}: {place}"
 
 
 def test_a_message_that_no_journal_has_would_be_noticed(told, kept_runs):
