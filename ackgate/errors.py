@@ -3,8 +3,8 @@
 ====================  ==============================  =====================================
 class                 whose fault                     does retrying help?
 ====================  ==============================  =====================================
-ConfigurationError    the deployer, while starting    no: mend the setting
-CallerError           the calling code, the client    no: mend the call
+ConfigurationError    the deployer, while starting    no: fix the setting
+CallerError           the calling code, the client    no: fix the call
 StorageError          the world outside (disk, net)   perhaps, later
 OwnershipError        nobody's: somebody else owns it  never: stop and look up the new owner
 CorruptRecordError    the stored bytes                no: another copy may help
@@ -35,7 +35,7 @@ class CallerError(AckGateError):
 
 
 class PositionError(CallerError, ValueError):
-    """A position is malformed, unknown, or lies where it must not."""
+    """A position is malformed, unknown, or out of range."""
 
 
 class CursorClosedError(CallerError):
@@ -79,7 +79,7 @@ class NotEnoughBookiesError(StorageError):
 
 
 class DiskFullError(StorageError):
-    """No room for messages. They are taken again when there is; acks and reads go on meanwhile."""
+    """No room for messages. Sends succeed again once there is room; acks and reads still work."""
 
 
 class MetadataStoreError(StorageError):
@@ -143,8 +143,8 @@ class DigestMismatchError(CorruptRecordError):
 
 
 class InternalError(AckGateError):
-    """A bug of ours."""
+    """A bug in ackgate."""
 
 
 class IllegalTransitionError(InternalError):
-    """A state machine was told of an event that its state does not allow. Nothing was changed."""
+    """A state machine got an event that its state does not allow. Nothing was changed."""

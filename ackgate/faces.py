@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def lazy_face(face: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of the package `face`: each name from its home, kept once it was asked for.
+    """The `__getattr__` of the package `face`: it imports each name at its first use.
 
-    `homes`: modules, each with the names that the face takes from it.
+    `homes`: modules, each with the names that the face exports from it.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -90,7 +90,7 @@ class AckRanges:
         return Position(ledger_id, self._ledgers[ledger_id].bitmap.max())
 
     def count_from(self, position: Position) -> int:
-        """Acked entries at or behind the position. O(ledgers behind it)."""
+        """Acked entries at or after the position. O(ledgers after it)."""
         ledger_id, entry_id = position
         first = bisect_left(self._ids, ledger_id)
         count = 0
@@ -123,7 +123,7 @@ class AckRanges:
         return True
 
     def add_bitmap(self, ledger_id: int, added: BitMap) -> BitMap:
-        """Add many entries. Takes `added` over and returns those of it that are new (read only)."""
+        """Add many entries. Owns `added` from then on; returns those that are new (read only)."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             if added:

@@ -1,17 +1,17 @@
 """The ack state of one cursor: all that is persisted of it, and how it changes.
 
-Pure. Takes positions that are known to exist (`known_positions` has checked them) and keeps the
-parts in step: mark-delete, ranges, batch sets, properties, version, growth.
+Pure. Takes positions that exist (`known_positions` has checked them) and keeps its fields
+consistent: mark-delete, ranges, batch sets, properties, version, growth.
 
 How the mark-delete moves (`M` the mark-delete, `#` acked, `.` not):
 
-    ack the entry behind it      M . # # .   ->   # # # M .       it absorbs the run it now touches,
+    ack the entry after it       M . # # .   ->   # # # M .       it absorbs the run it now touches,
     cumulative                   M . # . # .  ->  # # # # M .     across ledger borders, and over
                                        ^                          ledgers that are empty or gone
 
 Invariants (`check`): ranges and batch sets lie above the mark-delete, on existing entries; the
-entry behind the mark-delete is not acked; an entry is in a range or has a batch set, never both.
-`version` grows with every change; since `grown_since` nothing was done but acknowledge.
+entry after the mark-delete is not acked; an entry is in a range or has a batch set, never both.
+`version` grows with every change; since `grown_since` there were only acks.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class CursorAcks:
             self.version += 1
 
     def _settle(self) -> None:
-        """Absorb the runs directly behind the mark-delete, and drop what it covers."""
+        """Absorb the runs directly after the mark-delete, and drop what it covers."""
         while self.ranges.range_count:
             ledger_id, entry_id = self.mark_delete
             entry_id += 1
@@ -215,7 +215,7 @@ class CursorAcks:
             self.version += 1
 
     def spoil_growth(self) -> None:
-        """The next record shall be a snapshot."""
+        """Make the next record a snapshot."""
         self._growth.spoil()
 
     # -- for persistence
@@ -333,11 +333,11 @@ class BatchAcks:
 
 
 class GrowthLog:
-    """What was acked since the last record was taken: the raw material of a `CursorGrowth`.
+    """What was acked since the last record: the input of a `CursorGrowth`.
 
-    While the state only grows, a record needs to hold no more than what is new. As soon as it does
-    anything else (reset, clear, a ledger lost), growth is *spoilt*: nothing is tracked until the
-    next snapshot begins it anew. A log that is off stays off.
+    While the state only grows, a record holds only what is new. After anything else (reset, clear, a
+    lost ledger) growth is *spoilt*: nothing is tracked until the next snapshot. A log that is off
+    stays off.
 
         snapshot taken       reset           snapshot taken
               |                |                   |
@@ -354,7 +354,7 @@ class GrowthLog:
     )
 
     is_tracking: bool
-    """Whether changes need to be told at all. Asked on the hot path, so it is a plain attribute."""
+    """Whether changes have to be recorded. A plain attribute, since the hot path reads it."""
 
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on

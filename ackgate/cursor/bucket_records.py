@@ -30,7 +30,7 @@ class SnapshotSegment(NamedTuple):
     """A slice of a bucket: columns of one length, sorted by (key, ledger, entry)."""
 
     keys_ms: NDArray[np.int64]
-    """When to deliver, rounded by the tracker. In a stored segment each position stands once."""
+    """When to deliver, rounded by the tracker. A stored segment has each position once."""
     ledger_ids: NDArray[np.int64]
     entry_ids: NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class SegmentMetadata(NamedTuple):
 
 
 class BucketRecord(NamedTuple):
-    """One registered bucket."""
+    """A bucket as the registry stores it."""
 
     first: Position
     """The lowest position that its entries may have."""

@@ -1,22 +1,21 @@
 """The managed cursor: what one subscription has acknowledged on a topic, and where it reads.
 
-Pure. It is told of acks and moves by method calls, and of ledgers through the topic's
-`MessageLedgers`. It never persists, waits or reads a clock: the cursor store takes snapshots from
-it, the gate asks it for counts, the dispatcher for unacked entries.
+Pure. Acks and moves are method calls; ledgers come from the topic's `MessageLedgers`. It never
+persists, waits or reads a clock: the cursor store takes its snapshots, the gate reads its counts,
+the dispatcher its unacked entries.
 
     ledger 7      0 1 2 3 4 5 6 7 8 9        ledger 8   0 1 2 ...
                   # # # . . # # . # .                   # # .
                       ^     `-range-'                   `-range-'
                 mark-delete 7:2                              ^ read position 8:2
 
-Every entry at or before the **mark-delete** is acked; behind it acked entries form **ranges** (per
-ledger) with holes between. The state itself is `CursorAcks`; here is what may be asked of it and done
-to it from outside.
+Every entry at or before the **mark-delete** is acked; after it acked entries form **ranges** (per
+ledger) with holes between. The state itself is `CursorAcks`; this class has its public operations.
 
-Refused, and then nothing is changed: positions that no entry has, a cumulative ack that goes back.
-Already acked is no error and counts nothing. Moving the read position is not a change of the ack
-state and does not raise the version. A cursor whose store is closed is *sealed*: it can be read, and
-every change is refused.
+Rejected without a change: positions without an entry, a cumulative ack that goes back. An ack of
+an acked entry is no error and counts as zero. Moving the read position does not change the ack
+state or raise the version. A cursor whose store is closed is *sealed*: it can be read, and every
+change is rejected.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class ManagedCursor:
         """
         if clamp(mark_delete, ledgers) != mark_delete:
             raise PositionError(
-                f"mark-delete {mark_delete} lies behind the last entry {ledgers.last_confirmed}"
+                f"mark-delete {mark_delete} is after the last entry {ledgers.last_confirmed}"
             )
         self._ledgers = ledgers
         self._entry_counts = ledgers.entry_counts
@@ -119,7 +118,7 @@ class ManagedCursor:
         *,
         batch_index_acks: bool = True,
     ) -> tuple[ManagedCursor, RecoveredStateReport]:
-        """The cursor that left the snapshot, and what of it did not fit the ledgers any more.
+        """Restore a cursor. Also returns what was dropped, since the ledgers no longer have it.
 
         Has the snapshot's version, or the next one when something was dropped (then it is dirty).
         """
@@ -134,7 +133,7 @@ class ManagedCursor:
         cursor._state.restore(fitted)
         return cursor, fitted.report
 
-    # -- what is acked, O(1) unless said otherwise
+    # -- what is acked, O(1) by default
 
     @property
     def version(self) -> int:
@@ -228,7 +227,7 @@ class ManagedCursor:
         return max(self._state.batches.unacked, default=None)
 
     def has_acked_above(self, position: Position) -> bool:
-        """Whether anything behind the position is acked: whether acking there may close a hole."""
+        """Whether anything after the position is acked, so that acking it may close a hole."""
         last = self._state.ranges.last()
         return last is not None and position < last
 
@@ -371,7 +370,7 @@ class ManagedCursor:
         """Changes that were recorded one by one were applied at once: they count as they did then."""
         self._check_unsealed()
         if version < self._state.version:
-            raise CallerError(f"version {version} lies before the present {self._state.version}")
+            raise CallerError(f"version {version} is lower than the present {self._state.version}")
         self._state.version = version
 
     # -- reading
@@ -385,7 +384,7 @@ class ManagedCursor:
         return self._read_position
 
     def rewind(self) -> None:
-        """Read again from behind the mark-delete."""
+        """Read again from the first entry after the mark-delete."""
         self._read_position = self._ledgers.next_valid(self._state.mark_delete)
 
     def seek(self, position: Position, *, force: bool = False) -> None:
@@ -397,7 +396,7 @@ class ManagedCursor:
     def reset(self, read_position: Position) -> None:
         """Forget all acks from the position on, ack all before it, and read from there.
 
-        A position without an entry stands for the next one; `EARLIEST` and `LATEST` are understood.
+        A position without an entry means the next one; `EARLIEST` and `LATEST` are allowed.
         """
         self._check_unsealed()
         target = self._ledgers.at_or_after(read_position)
@@ -567,7 +566,7 @@ class CursorStatistics:
 
 
 def is_known(position: Position, ledgers: MessageLedgers, mark_delete: Position) -> bool:
-    """Whether an entry lies there now. False: it is acked and gone. Raises for anything else."""
+    """Whether the entry exists now. False: it is acked and trimmed. Raises for anything else."""
     ledger_id, entry_id = position
     entry_count = ledgers.entry_counts.get(ledger_id)
     if entry_count is not None and 0 <= entry_id < entry_count:

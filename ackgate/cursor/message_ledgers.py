@@ -1,8 +1,8 @@
 """Which message ledgers a topic has, and how many entries each of them holds.
 
-Pure. One instance per topic. The managed ledger tells it facts (opened, grown, closed, trimmed);
-every cursor of the topic reads it. It answers all questions about the order of positions: what
-comes next, what lies between, where the n-th entry is.
+Pure. One instance per topic. The managed ledger reports changes to it (opened, grown, closed,
+trimmed); every cursor of the topic reads it. It knows the order of positions: the next one, the
+count between two, the n-th entry.
 
 Positions are sparse, so counting goes through *ordinals*: the ordinal of a position is the number
 of entries at or before it since the topic began.
@@ -68,7 +68,7 @@ class MessageLedgers:
         self.entry_counts = MappingProxyType(self._counts)
 
     def copy(self) -> MessageLedgers:
-        """The same facts, to be told of others from here on."""
+        """An independent copy."""
         copy = MessageLedgers()
         for name in self.__slots__:
             if name != "entry_counts":
@@ -77,7 +77,7 @@ class MessageLedgers:
         copy.entry_counts = MappingProxyType(copy._counts)
         return copy
 
-    # -- facts, told by the managed ledger
+    # -- changes, reported by the managed ledger
 
     def open_ledger(self, ledger_id: int) -> None:
         """A new ledger takes entries from now on; the one before it takes no more."""
@@ -109,7 +109,7 @@ class MessageLedgers:
         self._last_confirmed = Position(ledger_id, entries - 1)
 
     def close_ledger(self, ledger_id: int, entry_count: int) -> None:
-        """The ledger has `entry_count` entries for ever. Entries not told of before are added."""
+        """The ledger keeps `entry_count` entries from now on. Entries not reported before are added."""
         known = self._counts.get(ledger_id)
         if known is None:
             raise PositionError(f"ledger {ledger_id} cannot be closed: it is not known")
@@ -124,7 +124,7 @@ class MessageLedgers:
             self._is_last_open = False
 
     def trim_ledger(self, ledger_id: int) -> None:
-        """The ledger's entries are gone. Cursors are told separately (`ledger_trimmed`)."""
+        """The ledger's entries are gone. Cursors need their own call (`ledger_trimmed`)."""
         count = self._counts.pop(ledger_id, None)
         if count is None:
             return
@@ -179,7 +179,7 @@ class MessageLedgers:
         return self._trimmed_through
 
     def exists(self, position: Position) -> bool:
-        """Whether a confirmed entry lies at the position."""
+        """Whether the position has a confirmed entry."""
         ledger_id, entry_id = position
         return 0 <= entry_id < self._counts.get(ledger_id, 0)
 
@@ -226,7 +226,7 @@ class MessageLedgers:
     def previous(self, position: Position) -> Position:
         """The existing entry before `position`; ``(its ledger, -1)`` when there is none.
 
-        While there is no ledger at all, what lies behind the last entry follows that one.
+        While there is no ledger at all, a position after the last entry follows that entry.
         """
         ledger_id, entry_id = position
         if not self._ids and position > self._last_confirmed:
@@ -242,11 +242,11 @@ class MessageLedgers:
         return Position(ledger_id, -1)
 
     def count_between(self, after: Position, up_to: Position) -> int:
-        """Existing entries in ``(after, up_to]``; 0 when `up_to` does not lie behind `after`."""
+        """Existing entries in ``(after, up_to]``; 0 when `up_to` is not after `after`."""
         return max(0, self._ordinal(up_to) - self._ordinal(after))
 
     def count_after(self, position: Position) -> int:
-        """Existing entries behind the position."""
+        """Existing entries after the position."""
         return self._end - self._ordinal(position)
 
     def position_after(self, start: Position, n: int) -> Position:

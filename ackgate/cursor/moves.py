@@ -36,7 +36,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """`ManagedCursor.skip`."""
+    """What `ManagedCursor.skip` did."""
 
     mark_delete: Position
     entries: int
@@ -48,7 +48,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """`ManagedCursor.clear_backlog`."""
+    """What `ManagedCursor.clear_backlog` did."""
 
     mark_delete: Position
     entries: int

@@ -1,15 +1,15 @@
-"""Negatively acknowledged entries that wait for their time, as values to be stored.
+"""Negatively acked entries that wait for redelivery, as values to be stored.
 
-Pure. They are state of a subscription beside its acks: whoever holds them back keeps them live, and
-hands over frozen images. An entry is under the key of its time bucket, in ms since 1970::
+Pure. They are state of a subscription beside its acks. The tracker of nacks holds the live state and
+returns frozen images. The key of an entry is its time bucket, in ms since 1970::
 
     key     768 000  ->  ledger 3: {5, 6, 7}      due first
             768 256  ->  ledger 3: {9}, ledger 8: {0..4}
-            ...                                     due last: what is left out first
+            ...                                     due last: left out first
 
-What is acked needs no new image: it is dropped when the image is laid over the acks (`unacked_nacks`).
-So is what falls due: after a crash its time has come, and it comes at once. To lose an image, or a
-part of one, is safe for the same reason.
+An ack needs no new image: `unacked_nacks` drops what the acks cover. Nor does an entry that falls
+due: after a crash it is redelivered at once. To lose an image, or a part of one, is safe for the
+same reason.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class NackImage:
 def earliest_nacks(
     parts: Iterable[NackedLedger], bytes_max: int, *, precision_bits: int
 ) -> PendingNacks:
-    """Copies of what is due earliest, as much as fits into so many bytes when stored."""
+    """Copies of the entries due earliest, as many as fit into so many stored bytes."""
     buckets: dict[int, dict[int, BitMap]] = {}
     room = bytes_max
     for key_ms, ledger_id, entry_ids in parts:

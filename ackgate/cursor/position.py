@@ -1,10 +1,10 @@
-"""Where an entry lies: (ledger id, entry id); one by one, and as arrays.
+"""Positions of entries, (ledger id, entry id): single ones, and as arrays.
 
 Pure. Positions order lexicographically. Entry -1 means "before the first entry of this ledger".
 
-Arrays are checked as a whole before anything is done with them: rejected are arrays that are not
-one-dimensional, numbers that are not whole (floats hide NaN and rounding, booleans hide masks), and
-ids out of bounds. The error names the first bad value.
+Arrays are checked as a whole before use. Rejected: arrays that are not one-dimensional, numbers that
+are not whole (floats hide NaN and rounding, booleans hide masks), and ids out of bounds. The error
+names the first bad value.
 """
 
 from __future__ import annotations

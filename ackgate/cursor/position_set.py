@@ -1,11 +1,11 @@
-"""Which positions are tracked: a bitmap of entry ids for each ledger. The truth for a tracker.
+"""Which positions are tracked: a bitmap of entry ids for each ledger. A tracker's only index.
 
-Pure. Buckets say *when* an entry is due; whether it is tracked at all is said here alone. So a
-discard is one cleared bit, and a bucket that still names the entry names nothing.
+Pure. Buckets say *when* an entry is due; only this set says whether it is tracked. So a discard
+clears one bit, and a bucket's copy of the entry no longer counts.
 
 A Roaring bitmap does not look for runs by itself: after every few hundred changes of a ledger its
-bitmap is run-optimised, and weighed. Memory is therefore known to within a few hundred entries of
-each ledger at any time, and asked for in O(1).
+bitmap is run-optimised and its size measured. So the memory is known in O(1), to within a few
+hundred entries of each ledger.
 
 Invariants: no empty bitmap is kept; `entry_count` is the sum over the ledgers; ledger ids are kept
 ascending.
@@ -41,8 +41,6 @@ CHANGES_PER_CONTAINER: Final = 128
 
 
 class _Ledger:
-    """One ledger's tracked entries."""
-
     __slots__ = ("bitmap", "bytes", "changes_left")
 
     def __init__(self, bitmap: BitMap) -> None:

@@ -136,7 +136,7 @@ class RecoveredStateReport:
     """Acked entries at or below the mark-delete, dropped."""
 
     entries_beyond_end: int = 0
-    """Acked entries behind the last entry of their ledger, dropped."""
+    """Acked entries after the last entry of their ledger; they were dropped."""
 
     entries_of_unknown_ledgers: int = 0
     """Acked entries of ledgers that do not exist (any more), dropped."""

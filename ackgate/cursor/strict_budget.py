@@ -20,8 +20,8 @@ is absorbed. Ledger borders (``|``) have no neighbour, nor has the place where s
 
 The worst case of the first k unacked entries, W(k), is the ranges there are plus what every hole
 (the last one perhaps only in part) can add. It never falls as k grows, and an ack never raises it:
-acking is one step on the way to some subset that W has counted already. Hence a budget that was
-granted stays within the limit for ever.
+acking is one step on the way to some subset that W has counted already. Hence a budget
+once granted never exceeds the limit.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def gain_below(holes: LedgerHoles, boundary: int) -> tuple[int, int]:
 
 
 def part_gain(entries: int, *, has_left: bool) -> int:
-    """Most ranges that the first entries of a hole can add, the rest of it not being sent."""
+    """Most ranges that the first entries of a hole can add if the rest of it is not sent."""
     return (entries + 1 - has_left) // 2
 
 

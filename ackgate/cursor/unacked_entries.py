@@ -130,7 +130,7 @@ def _absent_runs(
 def nth_unacked(
     ledgers: MessageLedgers, ranges: AckRanges, mark_delete: Position, n: int
 ) -> Position | None:
-    """The n-th unacked entry behind the mark-delete; None when there are fewer."""
+    """The n-th unacked entry after the mark-delete; None when there are fewer."""
     ids = ledgers.ledger_ids
     for index in range(bisect_left(ids, mark_delete.ledger_id), len(ids)):
         ledger_id = ids[index]

@@ -91,7 +91,7 @@ class PlanningTracker(Protocol):
     """A tracker that keeps buckets in storage."""
 
     def take_plans(self) -> Iterable[Plan]:
-        """What is to be done now, in order; each is given out once."""
+        """The plans to carry out now, in order; each is returned once."""
 
     def answer(self, plan: int, outcome: Outcome, now_ms: int) -> None:
         """Report the outcome of a plan."""
@@ -145,7 +145,7 @@ class BucketStorage:
         return not self._tasks
 
     def pump(self) -> None:
-        """Begin whatever the tracker wants done by now. Cheap; call it after telling it anything."""
+        """Start the plans that the tracker has now. Cheap; call it after every call to the tracker."""
         if self._is_over:
             return
         for plan in self._tracker.take_plans():
@@ -271,7 +271,7 @@ class BucketStorage:
             await self._change((), (snapshot_id,))
         try:
             await self._snapshots.delete(snapshot_id)
-        except CorruptRecordError as error:  # something else lies there; it is left alone
+        except CorruptRecordError as error:  # something else is stored there; keep it
             log.warning("delayed buckets of %s: %s", self._snapshots.path, error)
         self._unregistered.discard(snapshot_id)
         self._doubtful.discard(snapshot_id)

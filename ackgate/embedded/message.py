@@ -1,7 +1,7 @@
-"""A message of an embedded topic: how it lies in its ledger, and how a host gets it.
+"""A message of an embedded topic: its bytes in the ledger, and the object that a host receives.
 
-Pure. It is stored as Pulsar stores one, so that `ackgate ledgers read` and the tables of the pipeline show
-it. Of the metadata (protobuf) only five fields are written and read here, so this needs no protobuf library::
+Pure. It is stored in Pulsar's format, so `ackgate ledgers read` and the pipeline's tables can read it.
+Only five fields of its protobuf metadata are written and read here, without a protobuf library::
 
     1 producer_name  2 sequence_id  3 publish_time  [6 partition_key]  [19 deliver_at_time]
 """

@@ -227,7 +227,7 @@ class EmbeddedStorage:
             raise CallerError("the storage belongs to another event loop, or to another thread")
 
     def check(self) -> None:
-        """Raise what stands against any use."""
+        """Raise if the storage is closed, or used from another event loop or thread."""
         self.check_loop()
         if self._is_closed:
             raise ClosedHandleError("the storage is closed")
@@ -345,11 +345,11 @@ def _check_ports(metadata: Any, ledger_client: Any, settings: object) -> None:  
 
 
 async def until_durable(store: CursorStore) -> PersistOutcome:
-    """Return when a write is durable that covers everything that is acked now, and what it kept.
+    """Wait for a durable write of everything that is acked now. Returns its outcome.
 
-    Of the outcome, `is_complete` says whether all of it survives a crash; what a limit left out
-    (`entries_dropped`, `batch_indexes_dropped`) lives in memory only. Without a write since the opening
-    it is about what was recovered.
+    Its `is_complete` says whether all of it survives a crash. What a limit left out
+    (`entries_dropped`, `batch_indexes_dropped`) is only in memory. Without a write since the opening,
+    the outcome describes what was recovered.
 
     Raises `PersistTimeoutError` when that takes longer than `ackReceiptTimeoutSeconds` (the store
     goes on trying), `CursorClosedError`, `OwnershipError`.

@@ -79,7 +79,7 @@ class TopicPort(Protocol):
         """The entries if they can be had at once."""
 
     async def read(self, spans: Sequence[Span]) -> Sequence[Any]:
-        """The entries, in order."""
+        """The entries of the spans, in order of position."""
 
     def trim_soon(self) -> None:
         """More may be acked by all."""
@@ -91,10 +91,10 @@ class TopicPort(Protocol):
         """Raise `CallerError` on another event loop."""
 
     def check(self) -> None:
-        """Raise what stands against any use."""
+        """Raise if the topic is closed or has failed, or on another event loop."""
 
     def fail(self, error: AckGateError) -> None:
-        """Somebody else has the topic."""
+        """Close the topic with this error, since another owner has opened it."""
 
 
 class EmbeddedSubscription:
@@ -164,7 +164,7 @@ class EmbeddedSubscription:
 
     @property
     def consumers(self) -> tuple[EmbeddedConsumer, ...]:
-        """Those that are attached."""
+        """Attached consumers, in the order of `attach`."""
         return tuple(self._consumers)
 
     @property
@@ -313,7 +313,7 @@ class EmbeddedSubscription:
             return
         try:
             self._take_turn()
-        except Exception as error:  # a bug of ours: nobody may wait for ever
+        except Exception as error:  # our bug: nothing may wait forever
             log.exception("subscription %s of %s failed", self.name, self.topic.name)
             self.fail(InternalError(f"subscription {self.name!r} failed: {error!r}"))
 
@@ -416,7 +416,7 @@ class EmbeddedSubscription:
         self.ask_turn()
 
     def _answer_receipts(self) -> None:
-        """There are no turns any more; whoever waits for an ack gets an answer all the same."""
+        """Answer the acks that still wait, since there are no more turns."""
         self._core.suspend()
         self._carry_out(self._core.ready(now_ms=self.topic.now_ms()))
 

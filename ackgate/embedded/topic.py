@@ -209,7 +209,7 @@ class EmbeddedTopic:
 
     @property
     def message_count(self) -> int:
-        """Messages that are kept."""
+        """Messages in the ledgers, acked or not."""
         return self.message_ledgers.total_entries
 
     @property
@@ -349,7 +349,6 @@ class EmbeddedTopic:
     # ---------------------------------------------------------------- what subscriptions call
 
     def now_ms(self) -> int:
-        """The storage's clock."""
         return self._storage.now_ms()
 
     @property
@@ -419,7 +418,6 @@ class EmbeddedTopic:
     # ---------------------------------------------------------------- what the ledger calls
 
     def on_confirmed(self, entries: list[TopicEntry], contexts: list[Any]) -> None:
-        """These are durable."""
         for entry, publish in zip(entries, contexts, strict=True):
             publish.added(entry.position)
         self._ask_turns()
@@ -435,7 +433,6 @@ class EmbeddedTopic:
         self._ask_turns()
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
-        """These ledgers are gone."""
         for ledger_id in ledger_ids:
             for subscription in self._subscriptions.values():
                 subscription.ledger_trimmed(ledger_id)
@@ -455,7 +452,7 @@ class EmbeddedTopic:
         self._storage.check_loop()
 
     def check(self) -> None:
-        """Raise what stands against any use."""
+        """Raise if the topic is closed or has failed, or on another event loop."""
         self._storage.check_loop()
         if self._error is not None:
             raise self._error

@@ -16,7 +16,7 @@ class EntryFacts(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where it lies."""
+        """Ledger id and entry id."""
 
     @property
     def message_count(self) -> int:
@@ -28,11 +28,11 @@ class EntryFacts(Protocol):
 
     @property
     def key(self) -> bytes:
-        """What Key_Shared hashes. Not asked for by other kinds."""
+        """What Key_Shared hashes. Other kinds do not read it."""
 
     @property
     def chunk(self) -> MessageChunk | None:
-        """Which piece of a chunked message it is. Asked for by Shared only."""
+        """Which chunk of a message it is, if it is one. Only Shared reads it."""
 
 
 class EntryRead(NamedTuple):

@@ -1,7 +1,7 @@
-"""What one subscription holds back: delayed entries, and entries that consumers gave back.
+"""What one subscription holds: delayed entries, and entries that consumers negatively acked.
 
 Pure. Held entries stay unacked in the cursor and out of the dispatcher; normal reads leave them out.
-When their time has come they go to the dispatcher's replay queue, and so pass the shut gate, as
+When they fall due they go to the dispatcher's replay queue, and so pass the shut gate, as
 replays do::
 
     normal read --> sift --------------> deliver now
@@ -11,12 +11,12 @@ replays do::
                                    +-- take_due(now) --> dispatcher.queue_due
     nack --------> held nacks -----+                          |
                                                               v
-                               ahead: given before the read position has come to it
+                               ahead: delivered before the read position reaches it
 
 A position belongs to exactly one of: the cursor (not read yet), what is held, the dispatcher (queued or
-in flight), the acked. An entry that falls due before the read position has come to it (after a rewind,
+in flight), the acked. An entry that falls due before the read position reaches it (after a rewind,
 or a restart) is the dispatcher's while the cursor would read it, too: until the next rewind it is kept
-as ``ahead``, and left out of normal reads like the held ones, whatever becomes of it.
+as ``ahead``, and left out of normal reads like the held ones, even after its delivery.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def delayed_by_ledger(entries: Sequence[EntryT], now_ms: int) -> list[DelayedOfL
 
 
 class HeldNacks:
-    """Entries that consumers gave back and that wait for their backoff, or for a delay of their own.
+    """Entries that consumers negatively acked, until their backoff or their own delay has passed.
 
-    The n-th time an entry is given back it waits for the backoff's n-th delay, at most a sixteenth of
-    the least delay less, and never more. A changed backoff applies to what is given back from then on;
-    what waits keeps its time. Counts live as long as the dispatcher's.
+    The n-th nack of an entry waits for the backoff's n-th delay, at most a sixteenth of the least delay
+    less, and never more. A changed backoff applies to later nacks; held entries keep their time.
+    Counts live as long as the dispatcher's.
 
-    Persistence takes images (`image`) and returns the newest at recovery. What falls due or is acked
-    makes no new image: recovery finds that its time has come, or that it is acked.
+    Persistence takes images (`image`) and returns the newest at recovery. An entry that falls due or is
+    acked makes no new image: recovery finds that it is due, or acked.
     """
 
     __slots__ = ("_backoff", "_settings", "_tracker", "version")
@@ -118,7 +118,7 @@ class HeldNacks:
         self._tracker = _restored(recovered, self._settings)
 
     def configure(self, backoff: MultiplierRedeliveryBackoff | None) -> None:
-        """The backoff for what is given back from now on. None: nothing is held back by itself."""
+        """Set the backoff for later nacks. None: only nacks with a delay of their own are held."""
         self._backoff = backoff
         if backoff is not None:
             widest_ms = max(1, backoff.min_delay_ms // EARLY_SHARE)
@@ -199,34 +199,27 @@ class HeldNacks:
         return position in self._tracker
 
     def tracked(self, ledger_id: int) -> BitMap | None:
-        """See `HeldSource`."""
         return self._tracker.tracked(ledger_id)
 
     @property
     def entry_count(self) -> int:
-        """See `HeldSource`."""
         return self._tracker.whole_count
 
     @property
     def byte_estimate(self) -> int:
-        """See `HeldSource`."""
         return self._tracker.byte_estimate
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """See `HeldSource`."""
         return self._tracker.next_deadline_ms
 
     def pop_due(self, now_ms: int, entries_max: int) -> list[Position]:
-        """See `HeldSource`."""
         return self._tracker.pop_due(now_ms, entries_max).positions
 
     def discard(self, position: Position) -> bool:
-        """See `HeldSource`."""
         return self._tracker.discard(position)
 
     def forget_through(self, mark_delete: Position) -> int:
-        """See `HeldSource`."""
         return self._tracker.forget_through(mark_delete)
 
     def clear(self) -> None:
@@ -235,7 +228,6 @@ class HeldNacks:
         self.version += 1
 
     def check(self) -> None:
-        """See `HeldSource`."""
         self._tracker.check()
 
     # -- for persistence
@@ -275,10 +267,10 @@ class HeldStatistics:
     held_nack_bytes: int = 0
     """Memory of theirs."""
     next_deadline_ms: int | None = None
-    """When something falls due next, ms since 1970; in the past if something is due and waits for
+    """When the next held entry falls due, ms since 1970; in the past if a due entry waits for
     consumers. None: nothing is held."""
     delayed_deadline_ms: int | None = None
-    """When the delayed tracker is to be asked next, for what is due or for its own work."""
+    """When the delayed tracker needs its next call, for due entries or for its own work."""
     nack_deadline_ms: int | None = None
     """When the next held nack is due."""
     entries_offered: int = 0
@@ -318,7 +310,7 @@ class HeldEntries:
         return self.tracker
 
     def hold_nacks(self, nacks: HeldNacks) -> HeldNacks:
-        """Take over what consumers gave back."""
+        """Hold entries that consumers negatively acked."""
         assert self.nacks is None, "nacks are held already"
         self.nacks = nacks
         self._sources.append(nacks)
@@ -428,9 +420,9 @@ class HeldEntries:
     def take_due(
         self, now_ms: int, entries_max: int, read_position: Position, *, in_order: bool = False
     ) -> list[Position]:
-        """What is due: the dispatcher owns it from here on.
+        """The due entries, which the dispatcher owns from here on.
 
-        With ``in_order`` only what lies before the read position: the cursor reads the rest.
+        With ``in_order`` only those before the read position: the cursor reads the rest.
         """
         due: list[Position] = []
         for source in self._sources:
@@ -449,7 +441,7 @@ class HeldEntries:
         if self.left_out is None:
             return
         of_ledger, bitmap = None, None
-        for position in positions:  # nearly none of them is held: whoever has it acks it
+        for position in positions:  # nearly none of them is held: a consumer acks what it has
             if position[0] != of_ledger:
                 of_ledger = position[0]
                 bitmap = self._left_out(of_ledger)
@@ -478,14 +470,14 @@ class HeldEntries:
     # -- the rest -------------------------------------------------------------------------------
 
     def configure(self, settings: DelaySettings) -> None:
-        """New settings."""
+        """Replace the settings; see `HeldNacks.configure`."""
         if settings != self._settings:
             self._settings = settings
             if self.tracker is not None:
                 self.tracker.configure(settings)
 
     def statistics(self) -> HeldStatistics:
-        """Everything, frozen. O(1)."""
+        """Current counts, frozen. O(1)."""
         tracker, nacks = self.tracker, self.nacks
         return HeldStatistics(
             tracker="" if tracker is None else type(tracker).__name__,

@@ -103,7 +103,7 @@ DUE_TAKEN_MAX: Final = 1_000
 """Due entries that are taken out at once: enough that taking them costs nothing."""
 
 DUE_RETRY_MS: Final = 10
-"""Pause before what seems due, and cannot be had, is asked for again."""
+"""Pause before a due entry that could not be read is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,6 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     @property
     def consumer_count(self) -> int:
-        """Attached consumers."""
         return len(self._consumers)
 
     @property
@@ -628,7 +627,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
         `EARLIEST` and `LATEST` are understood; a position without an entry is the next that has one.
         `unacked_mask`: of a batch sought into, the indexes that are unacked. Consumers keep their
-        permits, and nothing is in flight. Raises `PositionError` behind the end.
+        permits, and nothing is in flight. Raises `PositionError` after the end.
         """
         cursor, ledgers = self._cursor, self._ledgers
         end = ledgers.next_valid(ledgers.last_confirmed)
@@ -694,11 +693,11 @@ class Subscription(Generic[ConsumerT, EntryT]):
     # ---------------------------------------------------------------- delayed entries
 
     def hold(self, positions: Sequence[Position], *, until_ms: int, now_ms: int) -> int:
-        """Do not deliver these before then. Returns how many are held now.
+        """Deliver these no earlier than then. Returns how many are held now.
 
-        For delivery times that the entries themselves do not carry. What is held already keeps its
-        time; what is due already is not held; a kind that delivers in order holds nothing. Raises
-        `PositionError`, and has changed nothing, for an entry that does not exist or was read.
+        For delivery times that the entries themselves do not carry. An entry that is already held keeps
+        its time, one that is due is not held, and a kind that delivers in order holds nothing. Raises
+        `PositionError`, and changes nothing, for an entry that does not exist or was read.
         """
         held, read_position = self._held, self._cursor.read_position
         for position in positions:
@@ -724,7 +723,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return self._held.start()
 
     def lost(self, entries: Mapping[int, BitMap]) -> None:
-        """The delayed tracker has lost these, by ledger: they are read again and offered anew."""
+        """The delayed tracker lost these, by ledger: they are read again and offered to it again."""
         self._lost.add(entries)
 
     def drop_delayed(self, *, now_ms: int) -> None:
@@ -780,7 +779,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._is_suspended = True
 
     def resume(self) -> None:
-        """Read and deliver again."""
+        """Undo `pause`."""
         self._is_suspended = False
 
     def _gate_settings(self) -> GateSettings:
@@ -866,7 +865,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         )
 
     def take_notes(self) -> Sequence[Note]:
-        """The notes since they were taken last, for whoever records them between turns."""
+        """The notes since the last call. The driver records them between turns."""
         if not self._notes:
             return ()
         taken, self._notes = self._notes, []
@@ -886,7 +885,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return taken
 
     def _less_acked(self, delivery: Delivery[ConsumerT, EntryT]) -> Delivery[ConsumerT, EntryT]:
-        """Without what was acked since it was assigned; permits for that are given back."""
+        """Drop what was acked since it was assigned, and return the permits for it."""
         is_acked, unacked_mask = self._cursor.is_acked, self._cursor.unacked_mask
         places = [at for at, each in enumerate(delivery.entries) if not is_acked(each.position)]
         counts = delivery.redelivery_counts
@@ -1119,7 +1118,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._abandon(request)
 
     def read_cancelled(self, request: ReadRequest) -> None:
-        """The host may not deliver what a `Ready.read` brought: it is asked for again."""
+        """The host may not deliver what it read for a `Ready.read`: the read is offered again."""
         self._end_request(request)
         self._abandon(request)
 
@@ -1129,7 +1128,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._request = None
 
     def _abandon(self, request: ReadRequest) -> None:
-        """Nothing of it is assigned; a normal read goes back, unless the cursor was moved."""
+        """Assign none of it; a normal read moves the read position back, unless the cursor was moved."""
         if request.dispatched is None or self._dispatcher is None:
             return
         passed: Sequence[Position] = ()
@@ -1147,7 +1146,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return ReadRequest(spans, None) if spans else None
 
     def _is_lost(self, position: Position) -> bool:
-        """Whether still nobody has it. What lies ahead the cursor reads."""
+        """Whether nothing owns the position. The cursor reads what is after its read position."""
         return (
             position < self._cursor.read_position
             and self._ledgers.exists(position)
@@ -1172,9 +1171,9 @@ class Subscription(Generic[ConsumerT, EntryT]):
     def _note_given_back(
         self, known: AttachedConsumer[ConsumerT], reason: str, positions: Sequence[Position] | None
     ) -> None:
-        """Before the dispatcher knows: what the consumer has in flight, or some of it.
+        """Note what the consumer has in flight, or some of it. To be called before the dispatcher's call.
 
-        Exclusive and Failover: all that was read and is not acked, if it is the active one.
+        Exclusive and Failover: all that was read and is not acked, if this consumer is active.
         """
         dispatcher = self._dispatcher
         assert dispatcher is not None
@@ -1206,7 +1205,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
     # ---------------------------------------------------------------- statistics
 
     def statistics(self) -> SubscriptionStatistics:
-        """Everything, frozen. O(consumers)."""
+        """Current counts and states, frozen. O(consumers)."""
         dispatcher = self._dispatcher
         return SubscriptionStatistics(
             kind=self._kind,

@@ -1,7 +1,7 @@
-"""What a subscription notes for a delivery journal: one value for each thing that happened. Pure.
+"""Notes of a subscription for a delivery journal: one value for each event. Pure.
 
-The subscription makes notes only when it was told to. A note holds references, no copies and no text:
-whoever records them turns them into rows, later and many at a time.
+The subscription makes notes only if it was made so. A note holds references, no copies and no text:
+the journal turns notes into rows, later and many at a time.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AckedThrough(NamedTuple):
 
 
 class GivenBack(NamedTuple):
-    """A consumer gave entries back ("asked"), or left them behind ("consumer_closed")."""
+    """A consumer asked for redelivery ("asked"), or closed with entries in flight ("consumer_closed")."""
 
     consumer: Any
     reason: str

@@ -1,4 +1,4 @@
-"""From a dispatcher's `Read` to the entries that must be read, and from what came to its columns.
+"""From a dispatcher's `Read` to the entries to be read, and from these to the columns it assigns.
 
 Pure. A normal read moves the cursor's read position when it is issued, before its I/O; so a rewind
 that comes while it is under way wins. After a failure reads begin again with one entry and grow, so
@@ -52,7 +52,7 @@ class CursorReads:
         self._entries_max = 1
 
     def succeeded(self) -> None:
-        """What was asked for could be read."""
+        """The last read had no error."""
         if self._entries_max is not None:
             self._entries_max *= 2
             if self._entries_max > STEP_ENTRIES_MAX:
@@ -66,11 +66,11 @@ class CursorReads:
         scans: bool,
         entries_max: int | None,
     ) -> ReadRequest:
-        """Fix what will be read; a normal read moves the read position past it.
+        """Choose what will be read; a normal read moves the read position past it.
 
-        `left_out`: what a normal read is to pass over, by ledger. Some of it may come all the same;
-        acked entries do not. `scans`: most will not be delivered; see `keep_first`. `entries_max`: a
-        normal read is no longer. No span is left when everything asked for is acked by now.
+        `left_out`: what a normal read skips, by ledger. Some of it may still be read; acked entries are
+        not. `scans`: most will not be delivered; see `keep_first`. `entries_max`: bound of a normal
+        read. No span is left when everything is acked by now.
         """
         cursor = self._cursor
         if read.kind is ReadKind.REPLAY:
@@ -98,7 +98,7 @@ class CursorReads:
     def keep_first(self, request: ReadRequest, entries: Sequence[EntryT]) -> Sequence[EntryT]:
         """As many of the entries as the dispatcher asked for; the cursor reads the rest again.
 
-        Unless the cursor was moved meanwhile: then the read is stale.
+        If the cursor was moved since, the read is stale, and nothing is kept.
         """
         assert request.dispatched is not None
         entries_max = request.dispatched.entries_max
@@ -152,7 +152,7 @@ class LostEntries:
         return sum(map(len, self._entries.values()))
 
     def add(self, entries: Mapping[int, BitMap]) -> None:
-        """These, by ledger."""
+        """Positions to look for, by ledger."""
         for ledger_id, lost in entries.items():
             known = self._entries.get(ledger_id)
             self._entries[ledger_id] = lost if known is None else known | lost
@@ -177,7 +177,7 @@ class LostEntries:
         return []
 
     def found(self) -> None:
-        """What `next_spans` asked for was read."""
+        """The entries of `next_spans` were read: stop asking for them."""
         if self._group is None:
             return
         ledger_id, group = self._group

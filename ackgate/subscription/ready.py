@@ -5,8 +5,8 @@
     ready.read         read these entries, then call `read_done` or `read_failed`
     ready.deliveries   send these entries to these consumers
     ready.write        make this version of the ack state durable, then call `persisted`
-    ready.receipts     these acks are durable (or will not be): answer whoever made them
-    ready.wake_at_ms   call `ready` again by then, also when nothing happens
+    ready.receipts     these acks are durable (or failed): answer the consumers
+    ready.wake_at_ms   call `ready` again by then, even if nothing happens
 
 Model: `Ready` of etcd-io/raft.
 """
@@ -72,7 +72,7 @@ class Delivery(NamedTuple, Generic[ConsumerT, EntryT]):
 
 
 class Write:
-    """A version of the ack state to be made durable. The state is taken when it is asked for.
+    """A version of the ack state to be made durable. The state is that at the time of the call.
 
     A store that writes deltas takes them from the cursor itself; others take `snapshot`. What is
     acked after `Write` was offered may be in the snapshot: its own version counts.
@@ -95,7 +95,7 @@ class Write:
 
 
 class Receipt(NamedTuple, Generic[ConsumerT]):
-    """Acks that asked for a receipt are durable; with an `error` they are not known to be."""
+    """Acks that asked for a receipt are durable; with an `error` that is unknown."""
 
     consumer: ConsumerT
     token: object
@@ -106,7 +106,7 @@ class Receipt(NamedTuple, Generic[ConsumerT]):
 
 
 class ActiveChange(NamedTuple, Generic[ConsumerT]):
-    """Failover: tell this consumer whether it is the active one."""
+    """Failover: notify this consumer whether it is the active one."""
 
     consumer: ConsumerT
     is_active: bool
@@ -129,7 +129,7 @@ class Ready(Generic[ConsumerT, EntryT]):
     receipts: Sequence[Receipt[ConsumerT]]
     active_changes: Sequence[ActiveChange[ConsumerT]]
     notes: Sequence[Note]
-    """What a delivery journal records, in order; empty unless asked for."""
+    """Notes for a delivery journal, in order; empty unless the subscription makes notes."""
     wake_at_ms: int | None
     """The next deadline; None: time alone changes nothing."""
     awaited: Awaited | None

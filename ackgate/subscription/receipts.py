@@ -3,7 +3,7 @@
 Versions only grow and every receipt waits equally long, so one queue is in order of both::
 
     ask    v7  v7  v9  v12  v12          durable(9) takes the first three,
-    until  +30 s ------------->          expire(now) whatever stands too long at the front
+    until  +30 s ------------->          expire(now) those that waited too long
 
 Invariant: each receipt is answered once, with success only when its version is durable.
 """
@@ -84,7 +84,6 @@ class ReceiptQueue(Generic[ConsumerT]):
         return taken
 
     def check(self) -> None:
-        """Assert every invariant."""
         versions = [receipt.version for _, receipt in self._waiting]
         assert versions == sorted(versions)
         assert not versions or versions[0] > self.durable_version

@@ -512,7 +512,7 @@ def test_a_lost_ledger_with_nothing_but_a_batch_set_spoils_growth():
 
 def test_a_cursor_cannot_begin_behind_the_last_entry():
     for beyond in (Position(1, 5), Position(2, -1), LATEST):
-        with pytest.raises(PositionError, match="lies behind the last entry 1:4"):
+        with pytest.raises(PositionError, match="is after the last entry 1:4"):
             ManagedCursor(ledgers_of(5), beyond)
     assert ManagedCursor(ledgers_of(5), EARLIEST).backlog_entries == 5
 
