@@ -1,7 +1,7 @@
-"""Who was given what: the bookkeeping that Shared and Key_Shared have in common.
+"""Who has which entries: the bookkeeping that Shared and Key_Shared have in common.
 
 Pure. Consumers with their permits and entries in flight, the unacked messages of them all, and the
-two kinds of blocking. Where entries go and wait is the dispatchers' own.
+two kinds of blocking. The dispatchers decide where entries go and wait.
 
 Blocking, as Pulsar: a consumer at its limit of unacked messages gets nothing (`permits`); a
 subscription at its own gets no *normal* reads until it owes less than half; replays go on.
@@ -153,7 +153,7 @@ class DeliveryBook:
         return () if recipient is None else recipient.in_flight.positions
 
     def lower(self, consumer: int | None, position: Position, remaining: int) -> None:
-        """No more than so many messages of the entry are unacked, whoever has it."""
+        """Lower the unacked messages of the entry to at most this many, for the consumer that has it."""
         recipient = None if consumer is None else self.recipients.get(consumer)
         if recipient is None or position not in recipient.in_flight:
             for recipient in self.recipients.values():
@@ -239,15 +239,15 @@ class DeliveryBook:
 
 # ------------------------------------------------------------------------------ one consumer
 #
-# What it may be given: permits, what it owes, and whether its connection takes more. As Pulsar:
+# What it may get: permits, what it owes, and whether its connection takes more. As Pulsar:
 #
-# - A permit is one message. An entry is given while a permit is left and takes as many as it has
+# - A permit is one message. An entry is assigned while a permit is left and takes as many as it has
 #   unacked messages: a batch may overshoot, and permits then go below zero.
 # - A consumer that owes ``unacked_max`` messages is blocked: it gets nothing until it owes no more
-#   than half, or gives something back (`unblock`). What it is given never passes the limit by more
+#   than half, or gives something back (`unblock`). What it owes never passes the limit by more
 #   than one batch. 0 = no limit.
 #
-# `ReadyConsumers` is the round robin: the consumers that may be given something now, by priority.
+# `ReadyConsumers` is the round robin: the consumers that may get something now, by priority.
 
 
 _AVERAGE_MEMORY: Final = 0.9
@@ -255,7 +255,7 @@ _AVERAGE_MEMORY: Final = 0.9
 
 
 class MessageAverage:
-    """Messages per entry of what a consumer was given, recent deliveries weighing most."""
+    """Messages per entry in a consumer's deliveries; recent ones weigh most."""
 
     __slots__ = ("value",)
 
@@ -422,7 +422,7 @@ class ReadyConsumers:
 
 
 class InFlight:
-    """The entries that one consumer was given and has not acked: position -> unacked messages in it.
+    """The entries that one consumer has and has not acked: position -> unacked messages in it.
 
     A plain dict underneath, filled and emptied by the hundred without a Python loop. Order of
     delivery is kept.
@@ -449,7 +449,7 @@ class InFlight:
         return self._counts.keys()
 
     def add(self, positions: Sequence[Position], message_counts: Sequence[int] | None) -> int:
-        """The entries were given (None: one message each). Returns their messages."""
+        """Add delivered entries (None: one message each). Returns their messages."""
         if message_counts is None:
             self._counts.update(zip(positions, repeat(1)))
             messages = len(positions)

@@ -1,11 +1,11 @@
-"""The dispatch gate: may normal reads go on, or would they make ack state that cannot be kept?
+"""The dispatch gate: pauses normal reads before they make ack state that cannot be stored.
 
-Pure. The gate is told facts (counts, persist outcomes, the time) and answers whether it has just
-opened or closed; it owns no clock, lock or cursor. It is open exactly when no reason stands.
+Pure. Its methods take counts, persist outcomes and the time, and return whether the gate has just
+opened or closed; it owns no clock, lock or cursor. It is open exactly when no reason holds.
 
 ::
 
-    reason            stands while
+    reason            holds while
     ----------------  --------------------------------------------------------------------------
     RANGES_LIVE       the cursor has more ack ranges than the limit            } until at or below
     RANGES_PERSISTED  it had when last persisted, or entries were dropped then } the resume mark
@@ -14,15 +14,15 @@ opened or closed; it owns no clock, lock or cursor. It is open exactly when no r
     PERSIST_FAILING   nothing could be persisted for ``persist_failure_pause_ms``
     BUDGET            strict: no entry may be sent without the ranges being able to pass the limit
 
-                 a first reason stands
+                 the first reason arises
         OPEN -----------------------------> SHUT     Each edge is reported once, by the call
              <-----------------------------          that crossed it.
-                 the last reason fell
+                 the last reason ends
 
 Pulsar's mode has RANGES_LIVE only, with the resume mark at the limit itself. The gate never pauses
-replays; that is the dispatcher's order of things.
+replays; the dispatcher sees to that.
 
-While the setting is off nothing stands, but facts are kept: switching it on judges by them at once.
+While the setting is off no reason holds, but the counts are kept: they apply as soon as it is on.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GateStatistics:
     batch_indexes_max: int
     batch_indexes_live: int
     budget_entries: int | None
-    """Strict: entries that may still be sent. None: not told, or not strict."""
+    """Strict: entries that may still be sent. None: not reported yet, or not strict."""
     entries_dropped: int
     batch_indexes_dropped: int
     is_size_guard_hit: bool
@@ -123,7 +123,7 @@ class GateStatistics:
 
 
 class Gate:
-    """Tracks the standing reasons. Every telling method answers: did the gate open or close?"""
+    """Tracks the reasons that hold. Each method that reports a change returns whether the gate moved."""
 
     def __init__(self, settings: GateSettings, now_ms: int) -> None:
         self._settings = settings
@@ -154,7 +154,7 @@ class Gate:
 
     @property
     def reasons(self) -> Mapping[PauseReason, int]:
-        """The standing reasons and since when each stands, in ms. A copy."""
+        """The reasons that hold, and since when, in ms. A copy."""
         return MappingProxyType(dict(self._reasons))
 
     @property

@@ -1,8 +1,8 @@
-"""Key_Shared's promise: a key's messages are never given out of order, nor to two at a time.
+"""Key_Shared's promise: a key's messages are never delivered out of order, nor to two consumers at a time.
 
-Pure. For every key hash with entries that are given or wait, this knows how many are in flight and
+Pure. For every key hash with entries in flight or waiting, this knows how many are in flight and
 with whom, and which wait, in order. One hash is in flight with one consumer at most: after a hash
-has moved to another owner (somebody joined or left), its entries wait until the old owner has
+has moved to another owner (a consumer joined or left), its entries wait until the old owner has
 acked or given back what it has (Pulsar's "draining hashes", PIP-379).
 
 ::
@@ -14,12 +14,12 @@ acked or given back what it has (Pulsar's "draining hashes", PIP-379).
     in flight with A                             no: draining; it waits
     entries of h wait                            only the first of them
 
-Waiting entries of hashes that may go on are filed by owner, so that finding replays costs what is
-found and not what waits. With ``is_ordered`` False (out-of-order delivery allowed) nothing waits
+Waiting entries of hashes that may go on are grouped by owner, so the cost of a replay grows with what
+it finds and not with what waits. With ``is_ordered`` False (out-of-order delivery allowed) nothing waits
 for anything but its owner's room.
 
-Entries that fell due after somebody else had held them come without their hash: ``due`` has them
-until a replay read brings their keys. Only then do they wait like the others, in their place.
+Entries that were held and fell due arrive without their hash: ``due`` has them until a replay read
+brings their keys. Only then do they wait like the others, in order.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class KeyOrder:
         # The lowest of a merge are a prefix of each list merged: no key is overtaken.
         return islice(merge(*(waiting[key_hash] for key_hash in hashes)), entries_max)
 
-    # -- telling --------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------
 
     def given(self, position: Position, key_hash: int, consumer: int) -> None:
         """The entry, waiting or new, is in flight with the consumer."""

@@ -1,12 +1,12 @@
 """Key_Shared: all messages of a key go to one consumer, in order.
 
-Pure. The key's hash decides who (`key_ranges`); `key_order` sees to it that no key is overtaken or
-given to two. What cannot be given to its owner now waits, and so does everything behind it of the
-same key, while other keys go on: reads look ahead past blocked keys until too much waits
+Pure. The key's hash chooses the consumer (`keys`); `key_order` keeps the order and the single owner of
+each key. An entry whose owner cannot take it waits, and so do later entries of the same key, while
+other keys go on: reads look ahead past blocked keys until too much waits
 (``key_shared_look_ahead_*``).
 
-Invariants: those of Shared; and of one key hash, entries are in flight with one consumer only and
-are given in order of position, but for what a consumer itself gives back (`redeliver`).
+Invariants: those of Shared; entries of one key hash are in flight with one consumer only, and are
+delivered in order of position, except what a consumer itself gives back (`redeliver`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a message's key to the consumer that owns it: its hash, and two ways to divide the hashes.
 
-Pure. Positions on the ring are computed as Pulsar 4 does, so that consumers of the same names get
-the same keys here and there.
+Pure. Positions on the ring are computed as Pulsar 4 does, so consumers of the same names get
+the same keys in both.
 
 `HashRing` (AUTO_SPLIT): each consumer claims N points of 1..65535, by the hash of its name. A hash
 belongs to the claimant of the next point at or above it, past the last point to that of the first::
@@ -10,7 +10,7 @@ belongs to the claimant of the next point at or above it, past the last point to
     ----|--------|----|---------|------
       A     B      A       C       A           owners
 
-A point claimed twice stays with whoever came first; the next in line takes over when it leaves.
+A point claimed twice belongs to the first claimant; the next takes over when it leaves.
 
 `StickyRanges` (STICKY): consumers name their own ranges, which may not overlap; a hash in none of
 them has no owner and waits.
@@ -65,7 +65,7 @@ class HashRing:
         self._points: list[int] = []
         self._claims: dict[int, list[int]] = {}
         self._claimed: dict[int, list[int]] = {}
-        # Consumers of one name are told apart by the lowest index that is free.
+        # Consumers of one name differ by an index, the lowest that is free.
         self._names: dict[int, tuple[str, int]] = {}
         self._owners: dict[int, int | None] = {}
 

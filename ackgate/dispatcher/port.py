@@ -61,7 +61,7 @@ class ReadKind(enum.Enum):
 
 
 class Read(NamedTuple):
-    """What the broker shall read now. Hand it back to `assign` or `read_failed`."""
+    """What the driver has to read now, and then pass to `assign` or `read_failed`."""
 
     kind: ReadKind
     positions: tuple[Position, ...]
@@ -75,7 +75,7 @@ class Read(NamedTuple):
     up_to: Position | None
     """NORMAL with the gate shut: read no entry above this one (it closes holes). Else None."""
     number: int
-    """Counts the reads of one dispatcher; how a stale one is told."""
+    """Counts the reads of one dispatcher, so that a stale one is recognised."""
 
 
 class MessageChunk(NamedTuple):
@@ -127,7 +127,7 @@ class ReadFrom(NamedTuple):
 
 
 class ActiveConsumerChanged(NamedTuple):
-    """Failover: tell this consumer whether it is the active one."""
+    """Failover: notify this consumer whether it is the active one."""
 
     consumer: int
     is_active: bool
@@ -150,8 +150,8 @@ class KeySharedMode(enum.Enum):
 class KeySharedPolicy(NamedTuple):
     """What the first consumer of a Key_Shared subscription decides for all.
 
-    As in Pulsar: if a consumer comes with another policy while the dispatcher has none, make a new
-    dispatcher; while it has consumers, the policy that stands goes on.
+    As in Pulsar: a consumer with another policy needs a new dispatcher if this one has no consumers;
+    otherwise the present policy stays in force.
     """
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
@@ -241,7 +241,7 @@ class Dispatcher(Protocol):
     def set_writable(self, consumer: int, *, is_writable: bool) -> None:
         """The connection's write buffer passed its high (False) or low (True) mark.
 
-        While False the consumer is given nothing. After True ask `next_read`.
+        While False the consumer gets nothing. After True call `next_read`.
         """
         ...
 
@@ -293,11 +293,11 @@ class Dispatcher(Protocol):
         ...
 
     def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
-        """The read failed and nothing of it was given to `assign`.
+        """The read failed, and `assign` got none of it.
 
-        ``positions``: what a NORMAL read has passed over, since the read position has moved; it
-        goes back (`ReadFrom`), unless the read is stale. A REPLAY read's positions are still
-        queued. When to ask again is for the broker to say (back off).
+        ``positions``: what a NORMAL read would have brought. The read position goes back to them
+        (`ReadFrom`), unless the read is stale. A REPLAY read's positions are still queued. The driver
+        backs off before its next read.
         """
         ...
 
@@ -332,9 +332,9 @@ class Dispatcher(Protocol):
     def redeliver(
         self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
     ) -> tuple[Effect, ...]:
-        """The consumer wants unacked messages again; None = all that it has. Ask `next_read` then.
+        """Deliver unacked messages of the consumer again; None: all of them. Then call `next_read`.
 
-        Positions that are not in flight with this consumer are passed over. A batch comes back
+        Positions that are not in flight with this consumer are ignored. A batch comes back
         as a whole, less the indexes acked by then. Exclusive and Failover: `Rewind` if it is the
         active one, whatever the positions; a newer ``epoch`` becomes the consumer's.
         """
@@ -421,7 +421,7 @@ class Dispatcher(Protocol):
         ...
 
     def statistics(self) -> DispatcherStatistics:
-        """Everything, frozen. O(consumers)."""
+        """Current counts and states, frozen. O(consumers)."""
         ...
 
     def check(self) -> None:

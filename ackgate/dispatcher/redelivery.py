@@ -60,7 +60,7 @@ class ReplayQueue:
             self._size += len(bitmap) - before
 
     def discard(self, position: Position) -> bool:
-        """Take one out, wherever it stands. Was it there?"""
+        """Remove one. Returns whether it was there."""
         ledger_id, entry_id = position
         bitmap = self._bitmaps.get(ledger_id)
         if bitmap is None or entry_id not in bitmap:

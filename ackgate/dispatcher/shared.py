@@ -1,12 +1,12 @@
-"""Shared: every entry goes to one consumer, in turn, whoever has room.
+"""Shared: every entry goes to one consumer that has room, in turn.
 
 Pure. Consumers of the lowest priority number are served first, in a round robin of
-``round_robin_entries_max`` entries a turn; alone, one takes all it has room for. What nobody has
-room for waits in the replay queue. Order across consumers is nobody's concern, except that the
-pieces of a chunked message all go to one.
+``round_robin_entries_max`` entries a turn; a single consumer takes all it has room for. The rest
+waits in the replay queue. There is no order across consumers, except that all chunks of a message go
+to one of them.
 
 Invariants: a position is in flight with at most one consumer, or waits for replay, never both;
-only normal reads are held back (by the gate, by too many unacked messages).
+only normal reads are paused (by the gate, by too many unacked messages).
 """
 
 from __future__ import annotations

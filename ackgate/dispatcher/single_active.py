@@ -1,11 +1,11 @@
 """Exclusive and Failover: one consumer gets everything, in order.
 
-Pure. Order comes first, so nothing is ever held back for replay: what must be given again is read
-again, from the first unacked entry on (`Rewind`). Acks are not followed, messages in flight and
-redeliveries not counted, the gate not obeyed; all as Pulsar.
+Pure. Order comes first, so there is no replay queue: for a redelivery everything is read again from
+the first unacked entry on (`Rewind`). As in Pulsar, the dispatcher tracks no acks, messages in flight
+or redelivery counts, and does not obey the gate.
 
 When another Failover consumer becomes active, reading pauses for ``failover_delay_ms`` first, so
-that acks of the old one can arrive; then the cursor is rewound and everyone is told who is active:
+that acks of the old one can arrive; then the cursor is rewound, and every consumer is notified who is active:
 
 ::
 
@@ -120,7 +120,7 @@ class SingleActiveDispatcher:
 
     @property
     def key_hash(self) -> Callable[[bytes], int] | None:
-        """Needed only by an Exclusive consumer that wants some hash ranges."""
+        """Only for an Exclusive consumer with hash ranges, otherwise None."""
         return None if self._ranges is None else sticky_hash
 
     def next_read(

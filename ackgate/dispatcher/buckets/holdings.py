@@ -2,15 +2,15 @@
 
 Pure. Every tracked position has one copy, in memory or in one bucket's snapshot::
 
-    index      . # # # # # # . # #        tracked: the only truth
+    index      . # # # # # # . # #        decides what is tracked
     memory     . # . . # x # . . .        in the mutable bucket or a run
     bucket 1   . . # # . . . . . .        `SealedBucket.unloaded`: in its snapshot only
     bucket 2   . . . . . # . . # #
-    dead       . . . . . . . x . .        a copy in memory of what is tracked no more
+    dead       . . . . . . . x . .        a copy in memory, no longer tracked
 
-A discarded entry's copy in memory is not looked for: it is noted as *dead* and passed over when it
-comes up, or swept out when half of what is in memory is dead (or all of it), or when the same
-position is offered anew. Copies in snapshots are dead as soon as `unloaded` does not name them.
+A discard does not search for the copy in memory. It notes it as *dead*: `pop_due` skips it, and a
+sweep removes it when half of the memory is dead (or all of it), or when the same position is added
+again. Copies in snapshots are dead as soon as `unloaded` does not name them.
 
 Invariant (`check`): index = memory without the dead + unloaded of all buckets, all of them disjoint;
 no position is in memory twice.
@@ -119,7 +119,6 @@ class Holdings:
 
     @property
     def byte_estimate(self) -> int:
-        """Bytes of memory. O(1)."""
         return (
             self.index.byte_estimate
             + self.dead.byte_estimate

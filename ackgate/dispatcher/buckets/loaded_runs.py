@@ -1,13 +1,13 @@
-"""Entries in memory, in runs that are sorted by key and position; the next ones are taken off.
+"""Entries in memory, in runs sorted by key and position; the earliest are taken first.
 
-Pure. A run is a piece of the mutable bucket, a whole bucket that is not stored yet, or segments that
-were loaded. Every run stands in one heap with the key of its first entry::
+Pure. A run is a piece of the mutable bucket, a whole bucket that is not stored yet, or loaded
+segments. One heap has every run, by the key of its first entry::
 
     heap   100: [100 100 107 120]     101: [101 ...]      350: [350 ...]
             ^ up to the next run's first key it is taken in one piece; runs that begin with the
               same key are taken together, by position
 
-The entries are copies: whether one is still tracked is said by the index (`bucket_tracker`).
+The entries are copies: the tracker's index says whether one is still tracked (`holdings`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LoadedRuns:
     """Rows of all runs. O(1)."""
 
     touched: set[RunOwner]
-    """Buckets whose rows became fewer; whoever looks at them clears it."""
+    """Buckets that lost rows since the tracker last cleared this."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, LoadedRun]] = []
@@ -223,7 +223,7 @@ class LoadedRuns:
 
     def check(self, owners: list[Any]) -> None:
         runs = list(self)
-        assert len(runs) == len(set(map(id, runs))), "a run stands in the heap twice"
+        assert len(runs) == len(set(map(id, runs))), "a run is in the heap twice"
         assert self.entry_count == sum(map(len, runs))
         for key_ms, _, run in self._heap:
             assert not len(run) or key_ms == run.head_key_ms

@@ -42,7 +42,7 @@ PIECE_ENTRIES: Final = 20_000
 """A merge reads about so many entries at a time."""
 
 NEVER_MS: Final = 2**63 - 1
-"""Behind every key."""
+"""Higher than every key."""
 
 
 class Candidate(NamedTuple):
@@ -89,7 +89,7 @@ class _Stage(enum.Enum):
 
 
 class _Merge:
-    """One merge."""
+    """The sources of one merge, and how far they are loaded."""
 
     __slots__ = (
         "attempts",

@@ -1,7 +1,7 @@
-"""What a bucket tracker wants done, and what came of it: plans out, outcomes in, retries in between.
+"""Plans of a bucket tracker (create, load, register, delete), their outcomes, and the retries.
 
-Pure. The tracker does no I/O: it asks for these, in the order of `take_plans`; the owner carries
-them out and answers each exactly once (a second answer, or one from before a `clear`, is ignored)::
+Pure. The tracker does no I/O. Its owner carries out the plans of `take_plans` in order and answers
+each exactly once (a second answer, or one from before a `clear`, is ignored)::
 
     seal     CreateSnapshot --stored--> ChangeRegistry(add one) --done--> the bucket is sealed
     merge    LoadSegments x k --> CreateSnapshot --stored--> ChangeRegistry(add one, remove k)
@@ -11,7 +11,7 @@ them out and answers each exactly once (a second answer, or one from before a `c
     start    LoadMetadata of every registered bucket, in the background
 
 The registry is one small map, bucket -> snapshot, that is changed in one atomic step. A snapshot
-that it does not name is nothing (a crash in between left it) and is deleted at start.
+that it does not name was left by a crash, and is deleted at the start.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class PlanBook:
         return plans
 
     def answer(self, number: int, outcome: Outcome, now_ms: int) -> bool:
-        """Hand the outcome to whoever waits for it. False: nobody does."""
+        """Pass the outcome to the step that waits for it. False: none does."""
         asked = self._asked.pop(number, None)
         if asked is None:
             return False

@@ -66,11 +66,11 @@ class SnapshotKeeper:
         self._mirror = RegistryMirror(records)
 
     def keep(self, record: BucketRecord) -> None:
-        """The registry shall name this one. See `names`."""
+        """Add this one with the next change of the registry; see `names`."""
         self._mirror.desired[record.snapshot_id] = record
 
     def give_up(self, snapshot_id: int) -> None:
-        """The registry shall not name it, and then it shall be deleted."""
+        """Remove it with the next change of the registry, and then delete its snapshot."""
         self._mirror.desired.pop(snapshot_id, None)
         if snapshot_id not in self._deleting:
             self._garbage.add(snapshot_id)
@@ -147,18 +147,18 @@ class SnapshotKeeper:
 
 
 class RegistryChange(NamedTuple):
-    """One atomic step."""
+    """Buckets to add and to remove in one atomic change."""
 
     add: tuple[BucketRecord, ...]
     remove: tuple[int, ...]
 
 
 class RegistryMirror:
-    """What the registry shall name, what it names, and the one change that leads there.
+    """The desired registry, the stored one, and the one change that leads from it.
 
-    The registry is changed by one put at a time, so what came up meanwhile goes out together with
-    the next one. A put that failed may have been made nevertheless; until one succeeds, what it would
-    have added or removed is *in doubt*: not relied upon, and no snapshot of it is deleted. ::
+    One put at a time changes the registry, so later requests are combined into the next one. A put
+    that failed may still have been made. Until one succeeds, what it adds and removes is *in doubt*:
+    not relied upon, and no snapshot of it is deleted. ::
 
         desired   3 4 7        change: add 7, remove 1 2    --Done-->   certain = 3 4 7
         certain   1 2 3 4                                   --Failed->  certain = 3 4, in doubt 1 2 7
@@ -167,7 +167,7 @@ class RegistryMirror:
     __slots__ = ("_certain", "_doubtful", "_sent", "desired")
 
     desired: dict[int, BucketRecord]
-    """What it shall name. Change it, then ask for `next_change`."""
+    """The desired records. Change them, then call `next_change`."""
 
     def __init__(self, records: Iterable[BucketRecord] = ()) -> None:
         self.desired = {record.snapshot_id: record for record in records}

@@ -12,9 +12,9 @@
        v                                         |
       GONE <----- emptied, merged, lost, cleared +
 
-Until it is STORED all its entries are in memory, as a run. Then they leave memory, but for those
-that are due soon, and come back group by group. Its snapshot never changes; what was taken out of
-the bucket since is said by `unloaded`.
+Until it is STORED all its entries are in memory, as a run. Then they leave memory, except those that
+are due soon, and are loaded again group by group. Its snapshot never changes; `unloaded` has the
+entries that are only there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUCKET_BYTES: Final = 2_000
 
 
 class BucketState(enum.Enum):
-    """Where a bucket stands. See the module."""
+    """The state of a bucket. See the module."""
 
     UNREAD = "unread"
     WAITING = "waiting"
@@ -56,7 +56,7 @@ _NEXT: Final = {
 
 
 class SealedBucket:
-    """One sealed bucket."""
+    """A bucket that takes no new entries; see the module for its states."""
 
     __slots__ = (
         "attempts",
@@ -167,7 +167,7 @@ class SealedBucket:
 
     @property
     def record(self) -> BucketRecord:
-        """How it stands in the registry."""
+        """Its entry in the registry."""
         assert self.snapshot_id is not None
         return BucketRecord(self.first, self.last, self.snapshot_id)
 

@@ -1,12 +1,12 @@
 """Columns of delayed entries: sorted, joined, cut into segments, described.
 
-Pure. A segment is what one read of a snapshot brings; segments follow each other in time:
+Pure. One read of a snapshot brings one segment; segments follow each other in time:
 
-    keys   100 101 .. 109 | 110 .. 119 | 120            span 10 ms: an entry more than 9 ms behind
+    keys   100 101 .. 109 | 110 .. 119 | 120            span 10 ms: an entry more than 9 ms after
            segment 0        segment 1    segment 2      the segment's first begins the next one
 
-A bucket whose entries are thinly spread has many small segments. They are stored as they are, but
-fetched, and remembered in memory, in **groups** of neighbours.
+A bucket whose entries are thinly spread has many small segments. They are stored one by one, but
+loaded and indexed in **groups** of neighbours.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LATENCY_BOUNDS_MS: Final = (50, 100, 500, 1_000, 5_000, 30_000, 60_000)
-"""Upper bounds, included; what took longer is counted behind the last."""
+"""Upper bounds, inclusive; longer times are counted after the last one."""
 
 
 class OperationType(enum.Enum):

@@ -8,19 +8,18 @@
                                  |
                               pop_due
 
-It implements `delayed.DelayedTracker`. What needs I/O comes out of `take_plans` as values; the
-owner carries them out and hands the outcomes to `answer`. **After every call that is given the
-time, and after `clear`, take the plans.** Work that time alone brings (a load ahead, a retry, a
-seal by age) is done by `pop_due`, with ``entries_max=0`` if nothing is wanted; `next_deadline_ms`
-says when. `take_lost` names entries that must be read and offered again.
+It implements `delayed.DelayedTracker`. `take_plans` returns its I/O as values; the
+owner carries them out and passes the outcomes to `answer`. **After every call that takes the time,
+and after `clear`, take the plans.** Work that only depends on time (a load ahead, a retry, a seal by
+age) is done by `pop_due`, also with ``entries_max=0``; `next_deadline_ms` says when. `take_lost` returns
+the entries that must be read and offered again.
 
-Which entry is where: `holdings`. The parts of the work: `storing`, `loading`, `merging`,
-`recovering`, `snapshot_keeper`; all of them over one `plan_book`. Who is late (an answer to a bucket
-that was merged, emptied or cleared away) finds it gone and changes nothing; a snapshot that comes
-too late is deleted.
+`holdings` knows which entry is where. The steps are in `storing`, `loading`, `merging`, `recovering`
+and `registry`, and share the book of `plans`. A late answer (its bucket was merged, emptied or
+cleared) changes nothing; a snapshot that is stored too late is deleted.
 
-What a crash loses is never more than work: the entries of a snapshot that was not registered, of
-the mutable bucket, and of loaded segments are not in the recovered index, so the cursor reads them.
+A crash loses work, never an entry: entries of an unregistered snapshot, of the mutable bucket and of
+loaded segments are not in the recovered index, so the cursor reads them again.
 
 Departures from Pulsar, with its issues: seals inside a ledger, too; the create has an outcome and
 sources are deleted only when the merged bucket is registered (#26239); one load slot for each
@@ -253,7 +252,6 @@ class BucketTracker:
 
     @property
     def entry_count(self) -> int:
-        """Tracked entries. O(1)."""
         return self._holdings.index.entry_count
 
     @property
@@ -420,7 +418,7 @@ class BucketTracker:
         self._keys.set_tick(settings.tick_ms)
 
     def statistics(self) -> BucketStatistics:
-        """Everything, frozen. O(buckets)."""
+        """Current counts and states, frozen. O(buckets)."""
         holdings, keeper = self._holdings, self._keeper
         buckets = list(holdings.buckets.values())
         states = [bucket.state for bucket in buckets]

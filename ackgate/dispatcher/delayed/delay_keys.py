@@ -1,21 +1,21 @@
-"""Deliver-at times and their keys: how they are rounded, and what is due when.
+"""Deliver-at times and their keys: the rounding, and when a key is due.
 
-Pure. A key is a multiple of ``2**bits`` ms, ``bits = floor(log2(tick))``, so a bucket is never wider
-than the tick that it was made for, and wider than half of it.
+Pure. A key is a multiple of ``2**bits`` ms, ``bits = floor(log2(tick))``, so a bucket is at most
+as wide as the tick that it was made for, and wider than half of it.
 
 ===========  =============  ===============================  ==================================
-mode         key            refused by `add`: deliver now    in the buckets due, once
+mode         key            rejected by `add`: deliver now   in the buckets due, once
 ===========  =============  ===============================  ==================================
 strict       rounded up     deliver_at <= now                key <= now
 not strict   rounded down   deliver_at <= now + tick         key + width - 1 <= now + tick
 ===========  =============  ===============================  ==================================
 
-Both columns speak of the latest time that the key stands for. So in strict mode nothing is early and
-all is late by less than a tick; otherwise nothing is more than a tick early. And whatever is due in
-a bucket would be refused if it were offered again: what was popped never comes back while it is due.
+Both columns use the latest time of the key's bucket. So in strict mode nothing is early and
+everything is late by less than a tick; otherwise nothing is more than a tick early. An entry of a due
+bucket is rejected if it is offered again: no popped entry comes back while its key is due.
 
-A tick that is configured later moves the bounds, not the width. Is it smaller than the width, what
-is not strict stays no more than that tick early, and may be late by less than the width.
+A tick that is configured later moves the bounds, not the width. If it is smaller than the width,
+delivery outside strict mode is at most that tick early, and late by less than the width.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
 """The port of a delayed-delivery tracker: which entries must not be delivered yet.
 
-Pure. One index is the truth for "is tracked": a position is in it from the `add` that accepts it
-until it is popped, discarded or forgotten. The broker leaves tracked entries out when it reads, so
-a position that the index holds and no bucket gives back would never be delivered; `check` asserts
-that there is none.
+Pure. One index says what is tracked: a position is in it from the `add` that accepts it until it is
+popped, discarded or forgotten. Reads leave tracked entries out, so a position that is in the index
+and in no bucket would never be delivered; `check` asserts that there is none.
 
 ::
 
     entry read --> add(position, deliver_at) --- False: deliver it now
                           | True
                           v
-              index bit + time bucket  ----- next_deadline_ms: ask again then
+              index bit + time bucket  ----- next_deadline_ms: call again then
                           |
             pop_due(now) -+-> positions for the dispatcher's replay queue; their bits are cleared
 
 Times are milliseconds since the epoch. A deliver-at time is kept as a **key**, a multiple of
-``2**bits`` ms, ``bits = floor(log2(tick))``. In strict mode it is rounded up and due when the key
-has come: never early, late by less than a tick. Otherwise it is rounded down and due one tick
-before the latest time that the key stands for: early by at most a tick. Nothing that was popped
-would be accepted again while its key is due (`keys`).
+``2**bits`` ms, ``bits = floor(log2(tick))``. In strict mode it is rounded up and due at the key's
+time: never early, late by less than a tick. Otherwise it is rounded down and due one tick before the
+latest time of the key's bucket: early by at most a tick. No popped entry is accepted again while its
+key is due (`delay_keys`).
 
-Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (what is due is never
+Rules: PIP-195, apache/pulsar#23611 (time buckets), #26012 (rounding), #26230 (a due entry is never
 accepted, tracked or not).
 """
 

@@ -1,18 +1,18 @@
 """One index of delayed entries for all subscriptions of a topic, and a view of it for each.
 
-Pure. PIP-195 promised it; apache/pulsar#24927 begins it. What is delayed is kept once, whoever reads
-it or publishes it first; a view (`shared_view`) knows only what is *not* its own of it::
+Pure. PIP-195 promised it; apache/pulsar#24927 begins it. A delayed entry is stored once, by the first
+that reads or publishes it; a view (`shared_view`) stores only which entries are *not* its own::
 
-    tracker     . # # # # . # #        what is delayed, for anybody
-    gone (a)      #     #              acked by a, or handed to it: none of a's business
+    tracker     . # # # # . # #        delayed entries of all views
+    gone (a)      #     #              acked by a, or popped by it: no longer its own
     gone (b)        #
                               | fallen due: taken out of the tracker once
                               v
-    due (a)         # #   ...          for each view what is its own, until that view pops it
+    due (a)         # #   ...          its own entries that fell due, until that view pops them
     due (b)       #   #   ...
 
-So no view loses an entry because another one has popped it, and a view that does not pop holds up
-nobody: what waits for it are a few bits. An entry leaves the tracker when no view wants it.
+So no view loses an entry because another one has popped it, and a view that does not pop delays no
+other: it costs a few bits. An entry leaves the tracker when no view needs it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SharedIndex:
         now_ms: int,
         finder: SharedView | None,
     ) -> None:
-        """Track entries, of which some may be tracked; views hear of what is new to them."""
+        """Track entries, some of which may be tracked already; notify views of those new to them."""
         tracked = self.tracker.tracked(ledger_id)
         new = bitmap_of(ids)
         if tracked is not None:
@@ -119,7 +119,7 @@ class SharedIndex:
                 view.hear_added(ledger_id, new)
 
     def hear_recovered(self, ledger_ids: Iterable[int]) -> None:
-        """The tracker may have more entries of these ledgers than it was told of here."""
+        """Notify views: the tracker may have recovered entries of these ledgers."""
         for ledger_id in ledger_ids:
             entries = self.tracker.tracked(ledger_id)
             if entries:
@@ -180,14 +180,14 @@ class SharedIndex:
         return True
 
     def unwanted(self, position: Position) -> None:
-        """One view wants this entry no more; it goes if nobody does."""
+        """One view no longer needs this entry; drop it if none does."""
         if all(position in view.gone for view in self.views):
             self.tracker.discard(position)
             for view in self.views:
                 view.gone.discard(*position)
 
     def sweep(self) -> None:
-        """Drop what no view wants: all of it, or what all mark-deletes have passed. O(views)."""
+        """Drop what no view needs: everything, or what all mark-deletes have passed. O(views)."""
         count = self.tracker.entry_count
         if all(view.gone.entry_count == count for view in self.views):
             if count:
@@ -215,7 +215,7 @@ class SharedIndex:
         self.tracker.check()
         known = sum(len(self.tracker.tracked(each) or ()) for each in self._ledger_ids)
         assert known == self.tracker.entry_count, "a ledger is not known"
-        assert self.views or not known, "nobody wants these"
+        assert self.views or not known, "no view needs these"
         for view in self.views:
             view.check_own()
 
@@ -336,7 +336,7 @@ class SharedView:
         return position in self._index.tracker and position not in self.gone
 
     def tracked(self, ledger_id: int) -> BitMap | None:
-        """See `DelayedTracker.tracked`. O(containers)."""
+        """Implement `DelayedTracker.tracked`. O(containers)."""
         shared, due = self._index.tracker.tracked(ledger_id), self._due.tracked(ledger_id)
         gone = self.gone.bitmap(ledger_id)
         if shared is not None and gone is not None:

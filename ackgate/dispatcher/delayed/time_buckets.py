@@ -188,7 +188,6 @@ class TimeBucketTracker:
 
     @property
     def entry_count(self) -> int:
-        """Tracked entries. O(1)."""
         return self._index.entry_count
 
     @property

@@ -1,8 +1,7 @@
-"""Runs of delayed entries by key: a multiset that gives them back in order.
+"""Runs of delayed entries by key: a multiset, sorted when read.
 
-Pure. It does not know which of its entries are still tracked. Entries mostly come in runs, and then
-there is next to nothing to keep; when they come shuffled there is a row for each, and sorting them
-is put off until there are many::
+Pure. It does not know which of its entries are still tracked. Entries that arrive in order cost
+almost nothing; shuffled ones cost a row each, and are not sorted until there are many::
 
     add --> open run --> fresh      rows as they came, a few thousand
                            | sorted, packed
@@ -10,11 +9,11 @@ is put off until there are many::
                          recent     packed parts that overlap
                            | all merged, once they are a quarter of the base
                            v
-                         base       packed parts, one behind the other
-      take <-- front <-----'        what is unpacked and comes next
+                         base       packed parts, one after the other
+      take <-- front <-----'        the next rows, unpacked
 
-What is taken comes from `front`, as far as nothing in a packed part lies before it. Merging goes
-through the same door, a piece at a time, so it needs little memory beside.
+Rows are taken from `front`, up to the first row of any packed part. Merging unpacks in the same way,
+a piece at a time, so it needs little extra memory.
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ class RunStore:
 
     @property
     def byte_estimate(self) -> int:
-        """Bytes of memory. O(1)."""
         fresh = FRESH_ROW_BYTES * (len(self._fresh) // 4)
         return self._packed_bytes + fresh + ROW_BYTES * self._front.keys.size
 

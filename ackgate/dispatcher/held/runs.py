@@ -1,7 +1,7 @@
-"""Runs of delayed entries, as columns: what shares key and ledger and follows one another.
+"""Runs of delayed entries, as columns: consecutive entries of one key and ledger.
 
-Pure. Entries that wait equally long lie in runs: a thousand of them are one row here. Whoever needs
-them one by one expands them.
+Pure. Consecutive entries with the same delay make a run: a thousand of them are one row. `expanded`
+makes rows of one entry each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CODE_BITS_MAX: Final = 62
 
 
 class Runs(NamedTuple):
-    """Columns of one length. Sorted by (key, ledger, start) unless said otherwise."""
+    """Columns of one length. Sorted by (key, ledger, start) by default."""
 
     keys: IntArray
     ledger_ids: IntArray
@@ -42,7 +42,6 @@ class Runs(NamedTuple):
 
 
 def no_runs() -> Runs:
-    """None at all."""
     empty = np.empty(0, dtype=np.int64)
     return Runs(empty, empty, empty, empty)
 
@@ -52,7 +51,7 @@ def single(key: int, ledger_id: int, start: int, stop: int) -> Runs:
 
 
 def joined(pieces: Sequence[Runs]) -> Runs:
-    """All of them, one behind the other."""
+    """All of them, one after the other."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -274,7 +273,7 @@ class PackedRuns:
             self.head = self.head_after(0)
 
     def head_after(self, blocks: int) -> Head:
-        """The first run behind the next so many blocks."""
+        """The first run after the next so many blocks."""
         code = int(self._block_heads[self._at + blocks])
         ledger_id = int(self._ledger_ids[code >> self._entry_bits])
         entry_id = code & ((1 << self._entry_bits) - 1)

@@ -47,7 +47,6 @@ class StaleRecords:
 
     @property
     def byte_estimate(self) -> int:
-        """Bytes of memory. O(1)."""
         return self.positions.byte_estimate + MOVED_BYTES * len(self.moved)
 
     # -- noting
@@ -84,7 +83,7 @@ class StaleRecords:
         self.moved.clear()
         self._moved_to.clear()
 
-    # -- telling
+    # -- queries
 
     def live(self, runs: Runs) -> Runs:
         """What counts of these runs, each entry once."""

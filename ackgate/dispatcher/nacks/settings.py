@@ -100,9 +100,9 @@ class MultiplierRedeliveryBackoff:
         redelivery count    0    1    2    3     4     5     6     7 ...
         delay              10   20   40   80   160   320   600   600 s
 
-    Jitter is ours, and off unless asked for: some share of a delay is taken off it by chance, so that
-    what failed together does not all come back together. The chance is an argument, a number from 0 to
-    1, as time is; whoever wants jitter draws it.
+    Jitter is our addition, off by default: a random share of each delay is taken off, so that messages
+    that failed together do not all return together. The random number, from 0 to 1, is an argument,
+    as time is.
     """
 
     min_delay_ms: int = 10_000

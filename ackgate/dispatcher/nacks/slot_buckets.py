@@ -1,17 +1,17 @@
-"""Slots by the time that they are due: one Roaring bitmap for each time bucket, none is searched.
+"""Slots by due time: one Roaring bitmap for each time bucket, without a search.
 
-Pure. A slot waits for one time at most. Where it waits is not written down for each slot, which
-would cost more than all the bitmaps; so a slot whose time changes cannot be taken out of its bucket
-at once. Its bit stays behind as a **ghost**, and from then on it is **moved**: where it waits is
-written down, in a table of its own::
+Pure. A slot waits for one time at most. No table says in which bucket each slot waits, since that
+would cost more than all the bitmaps; so a slot whose time changes cannot be removed from its bucket
+at once. Its bit stays as a **ghost**, and from then on it is a **moved** slot, whose bucket a small
+table has::
 
     time bucket   12:00:00.000      12:00:00.256
     bitmap        . # g # . .       # . . . . #        g: a ghost
     moved         . . . . . .       . . # . . .        the slot of the ghost waits here now
                   due: bitmap - ghosts + moved
 
-There are few ghosts as a rule (what is held back is rarely touched again). When there are more than
-buckets, one pass takes them out of all buckets, and what was moved becomes ordinary.
+There are few ghosts as a rule (held entries rarely change). When there are more ghosts than buckets,
+one pass removes them from all buckets, and moved slots become ordinary ones.
 
 Invariants: a slot has a bit in one bucket's bitmap at most; ghosts are the bits of slots that do
 not wait there; a moved slot has no bit elsewhere but a ghost; `held` is what waits at all.

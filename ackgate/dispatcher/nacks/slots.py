@@ -1,7 +1,7 @@
 """Positions as 32-bit numbers, so that one Roaring bitmap holds entries of many ledgers.
 
-Pure. A **block** is 65,536 consecutive entries of one ledger, just what a Roaring container covers.
-A block in use is given a number; an entry's **slot** is its block's number and its place in it::
+Pure. A **block** is 65,536 consecutive entries of one ledger, which one Roaring container covers.
+A block in use has a number; an entry's **slot** is its block's number and its place in the block::
 
     ledger 7, entry 70_001   ->  block (7, 1), number 3   ->  slot 3 << 16 | 4_465
 
@@ -9,7 +9,7 @@ A bitmap per (time bucket, ledger) costs some 300 bytes however little is in it;
 bitmap of its time bucket costs 64. With entries scattered over time and ledgers that is the
 difference between less and more than a flat table of the same.
 
-Slots mean nothing once their block is released; whoever keeps slots says when none is left.
+A slot means nothing once its block is released; the owner of the slots releases empty blocks.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 IDS_MAX: Final = 1 << 27
-"""Ids lie below it unless told otherwise: 3 GB of tables, were the highest one used."""
+"""Default bound of ids: an id just below it needs tables of 3 GB."""
 
 _CHUNK: Final = 65536
 """Timers added at a time: what is passed on stays in the processor's cache."""
@@ -54,7 +54,7 @@ _NONE: Final = -1
 
 
 class BatchWheel:
-    """Ids with deadlines."""
+    """A timing wheel whose timers are ids of the caller, added and cancelled as arrays."""
 
     __slots__ = (
         "_cancelled_count",
@@ -78,7 +78,7 @@ class BatchWheel:
         start_ms: int = 0,
         ids_max: int = IDS_MAX,
     ) -> None:
-        """An empty wheel whose clock stands at `start_ms`. Raises `CallerError`."""
+        """An empty wheel whose clock is at `start_ms`. Raises `CallerError`."""
         self._tick_ms = between(tick_ms, 1, TICK_MS_MAX, "tick_ms")
         self._ids_max = between(ids_max, 1, 1 << 40, "ids_max")
         self._target_tick = now_tick(start_ms, self._tick_ms)
@@ -102,7 +102,6 @@ class BatchWheel:
 
     @property
     def size(self) -> int:
-        """Live timers. O(1)."""
         return self._size
 
     @property
@@ -186,7 +185,7 @@ class BatchWheel:
         is_live = self._is_own(places, ids)
         if not is_live.all():
             ids, places = ids[is_live], places[is_live]
-        # Any negative number does; that they differ tells how many places there were.
+        # Any negative number will do. They differ, so that a place named twice is counted once.
         marks = np.arange(-1, -1 - ids.size, -1, dtype=np.int64)
         self._ids[places] = marks
         count = int(np.count_nonzero(self._ids[places] == marks))

@@ -1,12 +1,12 @@
-r"""Levels of slots: where timers wait until the clock comes to them. Both wheels turn on this.
+r"""Levels of slots, in which timers wait until the clock reaches them. Both wheels use this.
 
 Pure. After Varghese and Lauck (1987) and Kafka's `TimingWheel`. A timer is an **entry** here: a
 small number, with its deadline tick in one table, `ticks`. Level *k* has `slots_per_level` slots of
 ``slots_per_level ** k`` ticks each; together they are the aligned window that the clock is in, and
 the window of a level is one slot of the level above. ::
 
-    level 2  |   0   |   1   |   2   |   3   |     overflow levels are made when the first
-                     /        \                     timer comes that needs them
+    level 2  |   0   |   1   |   2   |   3   |     an overflow level is made when the first
+                     /        \                     timer needs it
     level 1          |0|1|2|3|      the clock is in slot 1 of level 2, in slot 2 of level 1,
                          /\         in slot 0 of level 0; slots that the clock has entered
     level 0             ^123        are empty, their timers lie further down
@@ -14,13 +14,13 @@ the window of a level is one slot of the level above. ::
 * A timer lies in the lowest level whose window has its tick. So every timer of a level is due
   before any timer of the level above, and the next slot to come due is the first one that is not
   empty in the lowest level that has one: nothing ticks, and years of emptiness cost O(levels).
-* When the clock comes to a coarse slot, its timers **cascade**: they fall into the levels below, at
-  most `CASCADE_MAX` a step. Until all have fallen, what is newly placed there waits behind them. A
+* When the clock reaches a coarse slot, its timers **cascade**: they move to the levels below, at
+  most `CASCADE_MAX` a step. Until all have moved, new timers there wait after them. A
   slot of level 1 of ordinary size is sorted into one `run` instead of being spread over slots.
 * All timers of one tick are always in one place, in the order in which they were placed: nothing is
   ever sorted by anything but the tick, and sorting is stable.
 
-What is cancelled stays in its slot until the clock comes there or its owner sweeps; the owner knows
+A cancelled timer stays in its slot until the clock reaches it or its owner sweeps; the owner knows
 which entries are live and passes a function that drops dead ones where it matters. An entry is in
 one place only, and its tick does not change while it is there.
 """
@@ -79,7 +79,7 @@ class Level:
         self.end = self.start + span
 
     def add(self, entry: int, tick: int) -> None:
-        """Put one behind the others of its slot."""
+        """Append one to its slot."""
         number = (tick - self.start) // self.width
         slot = self.slots[number]
         if slot is None:
@@ -308,9 +308,9 @@ class Levels:
     # -- asking ---------------------------------------------------------------------------------
 
     def next_tick(self, strip: Callable[[Entries], None]) -> int | None:
-        """The first slot that is not empty: when it comes due. None if there is none.
+        """When the first slot that is not empty falls due. None if there is none.
 
-        `strip` takes dead entries off the end of what it is given, until a live one is last.
+        `strip` removes dead entries from the end of a list, until a live one is last.
         """
         if self._falling_end != _NO_CASCADE:
             return self.clock + 1

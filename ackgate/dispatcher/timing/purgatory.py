@@ -1,9 +1,9 @@
-"""A purgatory: operations that wait until they can be completed, or until their time is up.
+"""A purgatory: operations that wait until they can be completed, or until their deadline.
 
 Pure. After Kafka's `DelayedOperationPurgatory`. An operation is watched under keys, such as the
-cursor whose acks it waits for; whoever changes what a key stands for says so, and gets the
-operations that are complete now. Those whose deadline comes first are handed out by `advance`. What
-is to be done with either is the caller's, nothing is called back but the question. ::
+cursor whose acks it waits for. After a change of what a key names, `check_and_complete` returns the
+operations that are complete now; `advance` returns those whose deadline has passed. The caller
+carries out both: the only callback asks whether an operation is complete. ::
 
     try_complete_else_watch(operation, keys, deadline)
         |  try: complete -> done                  check_and_complete(key) -> completed ones
@@ -12,12 +12,12 @@ is to be done with either is the caller's, nothing is called back but the questi
         v
     watched: one timer, and its handle in the list of every key
 
-Every operation leaves by exactly one of these ways, once; its timer is gone at that moment and so is
-the operation. Only the handle stays behind in the lists of other keys, eight bytes each. A list is
-shortened when its key is checked; the others by a purge. When a purge is worth it is told by an
-estimate, as in Kafka: **E** counts what was watched, and is set to the number of live timers when a
-purge begins; E less that number is how many operations have been completed since and may still
-stand in lists. A purge begins when that is more than the purge interval.
+Every operation leaves in exactly one of these ways, once; its timer and the operation are released at
+that moment. Only its handle stays in the lists of other keys, eight bytes each. A check of a key
+shortens its list; a purge shortens the others. As in Kafka, an estimate decides when to purge: **E**
+counts watched operations, and a purge sets it to the number of live timers. So E less that number is
+how many were completed since and may still be in lists. A purge begins when that exceeds the purge
+interval.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ K = TypeVar("K", bound="Hashable")
 
 @dataclass(frozen=True, slots=True)
 class PurgatoryStatistics:
-    """Counts of one purgatory."""
+    """Operations watched and completed, and purges, since the start."""
 
     size: int
     """Operations that wait."""
@@ -98,7 +98,7 @@ class Purgatory(Generic[K, O]):
         """An empty one. Raises `CallerError`.
 
         A purge walks all lists, so it pays to wait for as many completed operations as there are
-        live ones. That is the interval if none is given, and `PURGE_INTERVAL` if it is more.
+        live ones. That is the default interval, but at least `PURGE_INTERVAL`.
         """
         self._wheel: TimingWheel[O] = TimingWheel(
             tick_ms=tick_ms, slots_per_level=slots_per_level, start_ms=start_ms
@@ -118,7 +118,7 @@ class Purgatory(Generic[K, O]):
 
     @property
     def stats(self) -> PurgatoryStatistics:
-        """All counts. O(1)."""
+        """Counts at this moment, frozen. O(1)."""
         return PurgatoryStatistics(
             size=self._wheel.size,
             watched=self._watched,
@@ -138,12 +138,11 @@ class Purgatory(Generic[K, O]):
     def try_complete_else_watch(
         self, operation: O, keys: Iterable[K], deadline_ms: int
     ) -> Timer | None:
-        """Watch the operation under all the keys, unless it is complete: None then, carry it out.
+        """Watch the operation under all keys. None: it is complete already, carry it out.
 
-        It is asked once before and once after it is watched, so that what happens between an owner's
-        look at the facts and its telling of a key is not missed. A deadline that is past makes it
-        expire with the next advance. Raises `CallerError` if there is no key, or the deadline is no
-        whole number; nothing is watched then.
+        It is tried once before and once after it is watched, so that a change in between is not missed.
+        With a past deadline it expires at the next advance. Raises `CallerError`, and watches nothing,
+        if there is no key or the deadline is no whole number.
         """
         if operation.try_complete():
             self._completed += 1
@@ -170,9 +169,9 @@ class Purgatory(Generic[K, O]):
     # -- going out ------------------------------------------------------------------------------
 
     def check_and_complete(self, key: K) -> list[O]:
-        """What the key stands for has changed: take out the operations that are complete now.
+        """Remove the operations under the key that are complete now, after a change of what it names.
 
-        If one of them raises when it is asked, all stay as they are.
+        If one of them raises, all stay.
         """
         watching = self._watchers.get(key)
         if watching is None:

@@ -1,8 +1,8 @@
-"""A hierarchical timing wheel for timers that are made and cancelled one by one.
+"""A hierarchical timing wheel for timers that are scheduled and cancelled one by one.
 
-Pure: time is an argument, what is due is handed out as values. How timers wait, and why scheduling
-and cancelling are O(1) at any number of them, is told in `levels.py`; `BatchWheel` is the same for
-arrays of timers. ::
+Pure: time is an argument, due timers are return values. `levels.py` explains how timers wait, and why
+scheduling and cancelling are O(1) at any number of them; `BatchWheel` is the same for arrays of
+timers. ::
 
     timer = wheel.schedule(item, deadline_ms)      wheel.cancel(timer)
     loop: sleep until wheel.next_deadline_ms
@@ -10,16 +10,16 @@ arrays of timers. ::
               carry out item                       # may schedule and cancel, due ones too
 
 * **Never early**, for any tick and any phase; late by less than a tick (`ticks.py`).
-* **Exact**: `size` is the number of live timers at any moment. A cancelled timer is handed out by
-  nobody, even if it was due already; its item is let go of at once.
-* **In order**: by the tick of the deadline, then as scheduled. What is scheduled for a time that the
-  clock has passed is due at once, behind what is due already.
-* **Bounded**: an advance hands out at most so many, and moves little more than that.
+* **Exact**: `size` is the number of live timers at any moment. A cancelled timer is never
+  returned, even if it was due already; its item is released at once.
+* **In order**: by the tick of the deadline, then as scheduled. A timer for a past time is due at
+  once, after those that are due already.
+* **Bounded**: an advance returns at most so many timers, and moves little more than that.
 
 A timer is an integer: a place in a table, and how often that place was used before, so that a timer
 that is gone never means another one. Integers and tables instead of an object for every timer,
-because Python's cyclic collector walks all objects again and again: with a million of them alive
-that costs more than everything that is done here.
+because Python's cyclic collector walks all objects again and again: with a million of them that
+costs more than everything else here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Timer = NewType("Timer", int)
 """A scheduled timer, for `cancel`. Belongs to the wheel that made it."""
 
 TIMERS_MAX_PER_ADVANCE: Final = 10_000
-"""What one advance hands out unless told otherwise: some milliseconds of an owner's work."""
+"""Default bound of one advance: some milliseconds of the owner's work."""
 
 SLOTS_PER_LEVEL: Final = 1_024
 """A second at a tick of 1 ms; 17 minutes on two levels, 12 days on three."""
@@ -76,7 +76,7 @@ _NOTHING: Final[Any] = object()
 
 
 class TimingWheel(Generic[T]):
-    """Items with deadlines."""
+    """Timers with an item each, scheduled and cancelled one by one in O(1)."""
 
     __slots__ = (
         "_arrived",
@@ -94,7 +94,7 @@ class TimingWheel(Generic[T]):
     def __init__(
         self, *, tick_ms: int = 1, slots_per_level: int = SLOTS_PER_LEVEL, start_ms: int = 0
     ) -> None:
-        """An empty wheel whose clock stands at `start_ms`. Raises `CallerError`."""
+        """An empty wheel whose clock is at `start_ms`. Raises `CallerError`."""
         self._tick_ms = between(tick_ms, 1, TICK_MS_MAX, "tick_ms")
         self._target_tick = now_tick(start_ms, self._tick_ms)
         self._levels = Levels(
@@ -212,12 +212,12 @@ class TimingWheel(Generic[T]):
     # -- advancing ------------------------------------------------------------------------------
 
     def advance(self, now_ms: int, timers_max: int = TIMERS_MAX_PER_ADVANCE) -> Iterator[T]:
-        """Move the time forward; hand out what is due one by one, at most so many.
+        """Move the time forward; yield the items of due timers one by one, at most so many.
 
-        A timer is live until it is handed out, so what is carried out may cancel those behind it,
-        and may schedule others. What is not fetched stays due. Fewer than `timers_max` means that
-        nothing is due any more, or that work was put off to the next call (much had to be moved
-        down): `next_deadline_ms` tells. All are handed out if `timers_max` is not below `size`.
+        A timer is live until it is yielded, so the caller may cancel later ones and schedule others in
+        between. What it does not fetch stays due. Fewer than `timers_max` means that nothing is due any
+        more, or that the rest is left to the next call, since many timers had to be moved down:
+        `next_deadline_ms` says which. With `timers_max` at least `size`, all are yielded.
 
         Time never goes back: an earlier `now_ms` counts as the latest. Raises `CallerError`.
         """
@@ -227,7 +227,7 @@ class TimingWheel(Generic[T]):
     def _hand_out(self, timers_max: int) -> Iterator[T]:
         levels, due, items, free = self._levels, self._due, self._items, self._free
         left = timers_max
-        # Moving down is paid for by what may be handed out; those who want all get all.
+        # Timers moved down count against `timers_max`, unless that covers all.
         moves = _UNBOUNDED if timers_max >= self.size else CASCADE_MAX + 2 * timers_max
         while left > 0 and moves > 0:
             while due:
