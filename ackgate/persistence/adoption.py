@@ -1,4 +1,4 @@
-"""Ledgers that the metadata have forgotten are put back under their topics and cursors.
+"""Puts ledgers that the metadata have forgotten back under their topics and cursors.
 
 Edge: metadata and bookies, while no broker runs. What a ledger is, its bookies know (`bookies/register`):
 its metadata node as it was when the ledger was begun, with the path of the topic or cursor it was made for.
@@ -7,22 +7,22 @@ its metadata node as it was when the ledger was begun, with the path of the topi
     messages that no node names               a node for the ledger; its topic names it, in the order of ids
     a cursor's state, later than its node's   a node for the ledger; the cursor's node points at it
     an earlier state of that cursor           a node that gives the ledger up: the next broker deletes it
-    an index of delayed messages              the same: it is made anew from the messages
+    an index of delayed messages              the same: it is rebuilt from the messages
     a delivery journal's events               a node for the ledger; the journal names it
-    anybody else's                            a node for the ledger
-    a closed ledger of a topic, of which      its topic names it no more: it was consumed and deleted after
+    any other                                 a node for the ledger
+    a closed ledger of a topic, of which      its topic stops naming it: it was consumed and deleted after
       no bookie has anything                  the metadata were copied
 
 A topic that gets messages back gets a subscription `ackgate-adopted` at the first of them. Of the
 subscriptions that it had, those whose state was in the metadata alone are forgotten with it, and messages
 that no subscription waits for are deleted.
 
-The counters of ledger ids and runs go last, to what the bookies have seen: until then a broker refuses to
-start, so whatever interrupts an adoption, it is run once more. Owners' epochs go up to the highest that
-any adopted ledger carries, so that what comes next is newer than all that was.
+The counters of ledger ids and runs are raised last, to what the bookies have seen: until then a broker
+refuses to start, so an interrupted adoption is run again. Owners' epochs are raised to the highest of any
+adopted ledger, so that later writes are newer than all earlier ones.
 
-What only the metadata held does not come back: policies, schemas, properties, and what was acknowledged
-since the copy and is in no cursor ledger. Those messages come once more.
+What only the metadata held does not come back: policies, schemas, properties, and acks since the copy
+that are in no cursor ledger. Those messages are delivered again.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ async def plan_adoption(storage: OfflineStorage) -> AdoptionPlan:
 
 
 class _Look:
-    """One comparison."""
+    """Compares the metadata with what the bookies hold."""
 
     def __init__(self, storage: OfflineStorage) -> None:
         self._storage = storage

@@ -1,18 +1,18 @@
-"""Which of the ledgers that nobody names may be deleted: those that the metadata give up.
+"""Which ledgers without a node that names them may be deleted: those that the metadata gave up.
 
-Edge: reads metadata, and asks bookies whether a ledger holds anything. That no node names a ledger does
-not mean that nobody needs it: the metadata may be a copy from before it was named. So a ledger that holds
+Edge: reads metadata, and asks bookies whether a ledger holds anything. A ledger that no node names
+may still be needed: the metadata may be a copy from before it was named. So a ledger that holds
 entries is deleted only if the metadata prove that it was given up:
 
     whose              given up when
-    anybody's          its own node says that it is to be deleted: written before it is named no more
+    any                its own node says that it is to be deleted: written before its name is removed
     a topic's          only then: it gets entries only once it is named
     a cursor's         the cursor's node is gone (it is older than its ledgers), names a later ledger, or
                        has a later owner than the one that made the ledger
     a journal's        its node is gone (older as well), or names a later ledger
-    a snapshot's       always: an index of delayed messages is made anew from the messages
+    a snapshot's       always: an index of delayed messages is rebuilt from the messages
 
-What was adopted (`adoption`) counts as given up only when its own node says so.
+An adopted ledger (`adoption`) counts as given up only when its own node says so.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class LedgerOwner(NamedTuple):
 
 
 def owner_of(metadata: LedgerMetadata) -> LedgerOwner:
-    """Who the ledger was made for. Whatever stands there, it is only told."""
+    """The owner that the ledger's custom metadata name, for display only; not validated."""
     for key, kind in _KINDS:
         path = metadata.custom_metadata.get(key)
         if path is None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class StoragePlaces(NamedTuple):
-    """Where things are."""
+    """Where the metadata and the bookies' directories are."""
 
     data_directory: Path
     metadata_url: str
@@ -62,7 +62,7 @@ class StoragePlaces(NamedTuple):
 
 
 class OfflineStorage(NamedTuple):
-    """Opened."""
+    """The opened metadata store and client of ledgers."""
 
     places: StoragePlaces
     metadata: MetadataStore
@@ -79,9 +79,9 @@ def storage_places(
     bookies: str | None = None,
     may_be_new: bool = False,
 ) -> StoragePlaces:
-    """What the command line means, with the broker's own settings behind it.
+    """The places that the command line names; the broker's settings are the default.
 
-    `may_be_new`: metadata that are gone may be begun anew. Raises `ConfigurationError`.
+    `may_be_new`: lost metadata may be created again. Raises `ConfigurationError`.
     """
     settings = load_settings(config, is_serving=False).settings
     persistence = settings.persistence
@@ -158,7 +158,7 @@ async def opened_storage(
 
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
-    """A tool tells what it finds itself, in its own words, once."""
+    """Silence the logs: a tool reports its findings itself, once."""
     logger = logging.getLogger("ackgate")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

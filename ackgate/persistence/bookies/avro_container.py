@@ -5,12 +5,12 @@ Pure but for `scan`, which reads through a `DiskFile`. A file is
     "Obj" 1 | metadata map: schema, codec | sync marker (16 random bytes)         header
     count | size | records ............... | sync marker                  block, again and again
 
-and nothing else, so any Avro reader reads it. The sync marker behind a block is what says that the
-block is whole. Whatever follows the last whole block is a torn tail; a stretch between two whole
-blocks that is not a block itself is damage, and its end is found by looking for the next marker.
+and nothing else, so any Avro reader reads it. The sync marker after a block shows that the
+block is whole. Everything after the last whole block is a torn tail. A stretch between two whole
+blocks that is no block is damage; the next marker shows where it ends.
 
-Avro's `long` is zigzag, then seven bits a byte, low ones first. Only what the codecs beside it need stands
-here; whole records for anybody else go through fastavro.
+Avro's `long` is zigzag, then seven bits a byte, low ones first. Only what the codecs beside it need is
+here; all other records go through fastavro.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def container_header(sync_marker: bytes) -> bytes:
 
 
 def block_head(count: int, size: int) -> bytes:
-    """What stands before the records of a block."""
+    """The bytes before the records of a block."""
     return encode_long(count) + encode_long(size)
 
 
@@ -224,7 +224,7 @@ def scan(file: DiskFile, header: ContainerHeader, start: int) -> Iterator[Block]
 
 
 def next_block(file: DiskFile, header: ContainerHeader, offset: int) -> int | None:
-    """Where the first block at or behind `offset` begins: behind a marker. None: no marker follows."""
+    """Where the first block at or after `offset` begins: after a marker. None: no marker follows."""
     if offset <= header.size:
         return header.size
     window = _Window(file)
@@ -269,7 +269,7 @@ def _block_at(window: _Window, marker: bytes, offset: int) -> Block | None:
 
 
 def _find_marker(window: _Window, marker: bytes, offset: int) -> int:
-    """Where the next marker behind `offset` ends, or the end of the file."""
+    """Where the next marker after `offset` ends, or the end of the file."""
     while (left := window.file_size - offset) >= SYNC_BYTES:
         data = window.read(offset, min(_SEARCH_BYTES, left))
         found = data.find(marker)
@@ -282,7 +282,7 @@ def _find_marker(window: _Window, marker: bytes, offset: int) -> int:
 
 
 def _damaged(window: _Window, offset: int, end: int) -> Block:
-    """A stretch that is no block. Its records, if any are left, begin behind two numbers."""
+    """A stretch that is no block. Its records, if any are left, begin after two numbers."""
     head = window.read(offset, min(2 * LONG_BYTES_MAX, end - offset))
     try:
         count, at = decode_long(head, 0)

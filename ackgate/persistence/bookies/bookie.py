@@ -198,12 +198,12 @@ class Bookie:
     # -------------------------------------------------------------------------------------- adding
 
     def add(self, batch: EntryBatch, sink: AddSink) -> None:
-        """Queue entries for the next group commit; `sink` hears what became of them."""
+        """Queue entries for the next group commit; `sink` is called with the result."""
         self._writable().add(batch, sink)
 
     @property
     def is_behind(self) -> bool:
-        """Whether its disk is so far behind that whoever adds should wait for it."""
+        """Whether its disk is so far behind that writers should wait for it."""
         return self._writable().is_behind
 
     @property
@@ -475,7 +475,6 @@ class Bookie:
         self._storage_lane.close()
 
     async def _close_in_time(self) -> None:
-        """Raises `NoAnswerError`."""
         is_written = False
         if self._commit is not None:
             if not await self._commit.close():

@@ -1,7 +1,7 @@
-"""Opening a bookie's directory: who it is, who writes there, what the dead left behind.
+"""Opening a bookie's directory: its identity, its writers, and what dead writers left.
 
 Edge: blocking; run in the bookie's storage lane. Joining as a writer happens under the directory's
-lock, which nobody holds for longer than a join or a takeover. Opening for reading takes no lock and
+lock, which is held for a join or a takeover, and no longer. Opening for reading takes no lock and
 changes nothing.
 """
 
@@ -104,7 +104,7 @@ class BookieDirectory:
             assert lock is not None
             try:
                 self.bookie_id = (self._mended_identity() or self._make_identity()).bookie_id
-                # Whoever made these names may have died before they were durable, and from now on
+                # The process that made these names may have died before they were durable, and from now on
                 # entries rest on them.
                 self.disk.sync_directory(self.directory)
                 others = self._take_over_dead()
@@ -250,7 +250,7 @@ class BookieDirectory:
             write_identity(self.disk, self.directory, name, stored.identity)
         for damage in stored.damages:
             self._identity_damages.append(damage)
-            logger.warning("%s: made anew from the other one of the two files", damage)
+            logger.warning("%s: restored from the other one of the two files", damage)
         return stored.identity
 
     def _read_small(self, name: str) -> bytes | None:

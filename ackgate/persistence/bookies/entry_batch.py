@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EntryBatch(NamedTuple):
-    """Encoded entries, ascending."""
+    """Encoded entries of one ledger, by ascending id."""
 
     ledger_id: int
     fragment_id: int
@@ -29,7 +29,7 @@ class EntryBatch(NamedTuple):
 
 
 class AddSink(Protocol):
-    """Whoever added entries to a bookie, and hears what became of them. Called on the loop."""
+    """Receives the results of adds to a bookie. Called on the loop."""
 
     @property
     def ledger_id(self) -> int: ...
@@ -39,10 +39,10 @@ class AddSink(Protocol):
         """Whether fencing does not apply: the one who fenced the ledger is mending it."""
 
     def synced(self, last_entry_id: int) -> None:
-        """All that the bookie was given by this sink up to this entry is on stable storage."""
+        """All adds of this sink up to this entry are on stable storage."""
 
     def failed(self, error: AckGateError) -> None:
-        """What the bookie was given last was not written; what comes next may not be either."""
+        """The last adds were not written; the next may fail as well."""
 
     def fenced(self) -> None:
         """The ledger was fenced there; nothing more is confirmed."""

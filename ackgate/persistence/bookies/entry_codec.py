@@ -9,9 +9,9 @@ Pure. An entry is one Avro record (``schemas/ledger_entry.avsc``):
 fastavro's writer takes 2-3 us a record; this one takes about 0.25 us with its CRC32C, because all
 but the low bits of the entry id is the same for a whole batch. Byte for byte the same as
 fastavro's, and a test holds it to that. The decoder is faster than fastavro's too (0.6 us), for the
-same reason, and it keeps the numbers as encoded, which is what the digest was made over.
+same reason, and it keeps the encoded numbers, which the digest covers.
 
-It never raises on damaged bytes: it returns what stands before the damage.
+It never raises on damaged bytes: it returns the entries before the damage.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Digest(Protocol):
 
 
 class CrcDigest:
-    """CRC32C: against accidents."""
+    """CRC32C: detects accidental damage, not forgery."""
 
     __slots__ = ()
 
@@ -116,10 +116,10 @@ class CrcDigest:
 
 
 class MacDigest:
-    """HMAC-SHA-256, cut to 20 bytes: against forgery by whoever does not know the password.
+    """HMAC-SHA-256, cut to 20 bytes: detects forgery without the password.
 
-    A CRC32C stands before it, so that a bookie, which does not know it either, can tell an entry that
-    a crash tore from a whole one.
+    A CRC32C precedes it, so that a bookie, which does not know the password either, can tell a torn
+    entry from a whole one.
     """
 
     __slots__ = ("_key",)
@@ -253,7 +253,7 @@ def _decode_into(entries: list[StoredEntry], data: bytes, count: int) -> int:
     new = tuple.__new__
     starts_with = data.startswith
     size = len(data)
-    # What the previous record began with: the ledger id, and the two numbers behind the entry id.
+    # The first bytes of the previous record: the ledger id, and the two numbers after the entry id.
     # As a rule the next one has the same bytes there, and they need no decoding.
     ledger_id, ledger_size = decode_long(data, 0)
     ledger = data[:ledger_size]

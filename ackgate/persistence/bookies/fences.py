@@ -71,7 +71,7 @@ class Fences:
                 fenced.add(ledger_id)
                 at += _RECORD.size
             else:
-                # Whoever was cut off in the middle of a record left a stump; look behind it.
+                # A writer killed in the middle of a record left part of it; look after that.
                 at += 1
         self._read_to += at
         return fenced

@@ -109,7 +109,7 @@ class FragmentFile:
         """Which of them are stretches that are no whole block."""
         self._is_ordered = True
         self.indexed_to = 0
-        """End of the last whole block found; behind it may be a torn tail, or one being written."""
+        """End of the last whole block found; after it may be a torn tail, or a block being written."""
         self.damages: list[str] = []
         """Stretches between whole blocks that are none themselves."""
 
@@ -194,7 +194,7 @@ class FragmentFile:
         stop = len(self._firsts)
         keep = next((i for i in range(stop) if self._firsts[i] >= entry_id), stop)
         while keep - 1 in self._damaged:
-            # What is appended behind damage is taken for a part of it.
+            # Blocks appended after damage would count as damage.
             keep -= 1
         taken = [entry for i in range(keep, stop) for entry in self._worth_keeping(i)]
         if self._header is None:

@@ -1,16 +1,16 @@
-"""Group commit: whatever was added while the last sync ran goes out with the next one.
+"""Group commit: what was added during one sync is written with the next.
 
-Edge: one task per bookie, alive only while there is something to do. Each round takes all that is
-waiting, of any ledger, hands it to the journal lane, and on its way back tells every sink once:
+Edge: one task per bookie, alive only while there is something to do. Each round takes all waiting
+batches, of any ledger, passes them to the journal lane, and then notifies every sink once:
 
     add add add            add add add add
     -----+-----            -------+-------
          v                        v
       [ write, fdatasync, poll fences ]  -> synced(...) per ledger, one hop back to the loop
 
-A disk may also never answer. A round that takes longer than `BookieSettings.timeout_seconds` has
-*stalled*: whoever waits for it is told that it failed, and so is whoever adds after that, until the
-round has ended after all. What it wrote is then there, and nobody was told so: that does no harm.
+A disk may also hang. A round that takes longer than `BookieSettings.timeout_seconds` has *stalled*:
+its adds fail, and so do later ones until the round has ended. What it wrote is then stored although
+it was reported as failed, which does no harm.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class GroupCommit:
         self.committed_bytes = 0
 
     def add(self, batch: EntryBatch, sink: AddSink) -> None:
-        """Queue a batch; its sink hears of it. Never blocks."""
+        """Queue a batch; its sink gets the result. Never blocks."""
         if self._is_closed:
             sink.failed(ClosedHandleError(f"bookie {self.bookie_id} is closed"))
             return
@@ -128,7 +128,7 @@ class GroupCommit:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits that whoever adds should wait for it."""
+        """Whether the queue is so long that writers should wait for it."""
         return self._pending_bytes > self._behind_bytes
 
     def _take_pending(self) -> list[tuple[EntryBatch, AddSink]]:
@@ -267,8 +267,8 @@ class GroupCommit:
     def _take(self) -> list[tuple[EntryBatch, AddSink]]:
         """The next round: everything, or what is fair.
 
-        The oldest batch always, however large; beside it of each ledger its part of a round, so that
-        what is small does not wait behind what is large. Each ledger's batches stay in order.
+        The oldest batch always, however large, and of each ledger its share of a round, so that small
+        batches do not wait for large ones. Each ledger's batches stay in order.
         """
         round_bytes = self._commit_bytes_max
         if self._pending_bytes <= round_bytes:
@@ -316,7 +316,7 @@ class GroupCommit:
         self._on_committed()
 
     def _take_under_way(self) -> list[tuple[EntryBatch, AddSink]]:
-        """Whoever was not told yet; nobody when the round was given up."""
+        """The sinks without a result; none when the round was given up."""
         taken, self._under_way = self._under_way, []
         return taken
 

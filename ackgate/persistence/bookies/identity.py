@@ -1,14 +1,13 @@
-"""Who a bookie is, and whose: two small files that vouch for each other.
+"""A bookie's id and its cluster: two small files with the same content.
 
 Pure but for `write_identity`, which writes through a `Disk`. ::
 
     bookie.json   {"format": 2, "crc32c": ..., "bookie": {"bookie_id": ..., "cluster": ...}}
-    cluster.json  the same, from the moment on at which a cluster has claimed the bookie
+    cluster.json  the same, from the moment when a cluster claims the bookie
 
-A file that is lost or damaged is made anew from the other one. When both are gone, or contradict each
-other, nobody can say whose the entries are, and the directory is refused. Format 1 had no checksum,
-and kept in each file only what the file is named after; a bookie that is opened for writing is
-brought to format 2.
+A lost or damaged file is restored from the other one. When both are gone, or contradict each other,
+the owner of the entries is unknown, and the directory is rejected. Format 1 had no checksum, and each
+file held only what it is named after; opening a bookie for writing converts it to format 2.
 """
 
 from __future__ import annotations

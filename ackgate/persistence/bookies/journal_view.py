@@ -1,14 +1,14 @@
 """The journals of other writers, read while they are being written.
 
 Edge: blocking; used from the bookie's storage lane only. Another process that has the same
-directory open holds entries in its journal which are in no fragment file yet. Whoever recovers one
-of its ledgers, or only looks, finds them here. Journals first, then fragment files: what has
-vanished from a journal in between is in a fragment file by then.
+directory open holds entries in its journal which are in no fragment file yet. A recovery
+of one of its ledgers, or a reader, finds them here. Journals first, then fragment files: an entry
+that leaves a journal in between is in a fragment file by then.
 
-Entries found here may be written and not yet synced by their writer. Whoever builds on them
-(recovery) must not lose them again in a crash, so a view that is not merely looking syncs what it
-has read. Kept in memory: where each ledger's entries lie, and the block decoded last, since whoever
-takes over a writer's ledgers asks for one after the other out of the same few blocks.
+Their writer may have written these entries without a sync. A recovery must not lose them again in a
+crash, so a view with a writer of its own syncs what it has read. Kept in memory: the places of each
+ledger's entries, and the block decoded last, since a takeover reads one ledger after the other from
+the same few blocks.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class JournalView:
     """What other writers' journals hold."""
 
     def __init__(self, disk: Disk, directory: Path, own_writer: str | None) -> None:
-        """`own_writer` None: only looking."""
+        """`own_writer` None: read only, nothing is synced."""
         self._disk = disk
         self._directory = directory
         self._own_writer = own_writer

@@ -3,21 +3,21 @@
 Pure: names only.
 
     <bookie>/
-      bookie.json                      who this is
-      cluster.json                     whose ledgers these are: the metadata store that knows them
+      bookie.json                      the bookie's id
+      cluster.json                     whose ledgers these are: the metadata store of their cluster
       lock                             held while a writer joins, or a dead one is taken over
       fences                           ledgers fenced while their writer may still live
       marks                            how far the metadata store was: ledger ids and runs seen
       deleted                          ledgers deleted while journals may still hold their entries
-      origins/<ledger>.json            what a ledger was when it was begun here
-      reserve                          room for the day on which the disk is full, where it has its own
+      origins/<ledger>.json            a ledger's metadata when it was begun here
+      reserve                          room for a full disk, if it has a disk of its own
       journal/<writer>/lock            held by that writer as long as it lives
       journal/<writer>/00000001.avro   entries of all its ledgers, in the order they were synced
       ledgers/<ledger>-<first entry>-<writer>.avro     a fragment: entries of one ledger
 
-A *writer* is one opening of the directory by one process. Everything that carries a writer's name
-is written only by whoever holds that writer's lock: that is all the mutual exclusion there is
-between processes. Names that fit no pattern are somebody else's: reported, never touched.
+A *writer* is one opening of the directory by one process. Only the holder of a writer's lock
+writes the files with that writer's name: there is no other mutual exclusion between processes. Names
+that fit no pattern are foreign: reported, never touched.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Waiting for a disk, but not for ever.
+"""Waiting for a disk, with a time limit.
 
-Edge. Work that has begun on a lane cannot be taken back: when its answer comes after all, nobody
-hears it. So this is for work that may be done without anybody knowing: looking, and what can be done
-twice.
+Edge. Work that has begun on a lane cannot be cancelled: a late answer is dropped. So this is only for
+reads, and for work that may be done twice.
 
-A lane with a long queue is not silent: as long as it answers anybody, everybody goes on waiting. Only
-when nothing at all has come from it for the whole time are all told at once that nothing will.
+A lane with a long queue is not silent: while it answers any call, all go on waiting. Only when there
+was no answer at all for the whole time do all calls fail, together.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LATE_SECONDS: Final = 1.0
-"""When a timer fires so late, it is we who were held up (a stopped process, a busy loop), and answers
-may be waiting to be heard: the time begins anew."""
+"""A timer this late means that we were held up (a stopped process, a busy loop), and that answers
+may be queued: the time starts again."""
 
 _SILENT_FOR: Final = 6
 """What did not answer is asked last for so many time-outs, and waited for less patiently."""
@@ -33,7 +32,7 @@ _LONG_WORK: Final = 6
 
 
 class NoAnswerError(Exception):
-    """The time is over. Told apart from a `TimeoutError` that a file system may raise itself."""
+    """The time is over. A class of its own, since a file system may raise `TimeoutError` itself."""
 
 
 async def within(seconds: float | None, answer: Awaitable[T]) -> T:

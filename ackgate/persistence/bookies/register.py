@@ -1,26 +1,26 @@
-"""What a bookie keeps of its ledgers beside their entries: which it has seen, begun and deleted.
+"""A bookie's record of its ledgers: which it has seen, begun and deleted.
 
-Edge: blocking; used from the bookie's storage lane only. It is what makes a metadata store that is
-older than its bookies show, and what brings back ledgers that such a store has forgotten. ::
+Edge: blocking; used from the bookie's storage lane only. It reveals a metadata store that is
+older than its bookies, and restores ledgers that such a store has forgotten. ::
 
     marks                   next ledger id (8) | run (8) | CRC32C (4), each record twice, appended
-    origins/<ledger>.json   what the metadata store said of a ledger when it was begun here, with a CRC32C
+    origins/<ledger>.json   a ledger's metadata when it was begun here, with a CRC32C
     origins/begun-<n>       the same, a line each, of ledgers whose own file is not synced yet
     deleted                 ledger id (8) | CRC32C (4), appended
 
 *Marks*: the highest of each number counts. The next ledger id is the metadata store's own counter, so a
 store whose counter is lower has been put back to an older state; so is one that has counted fewer runs.
 
-*Origins*: there is one before the first entry is confirmed, and it goes with the ledger. The file's name
-is what keeps a ledger id from being begun twice: the second to make it is refused. Those that are begun at
-the same time share one sync, of the log; the next checkpoint syncs the files, and empties the log.
+*Origins*: one is written before the first entry is confirmed, and deleted with the ledger. The file's
+name prevents a ledger id from being begun twice: the second attempt is rejected. Origins written at the
+same time share one sync, of the log; the next checkpoint syncs the files, and empties the log.
 
-*Deleted*: written and synced before any file of a ledger is removed. A journal that a crash left may hold
-its entries still; whoever takes that over leaves them out. The list is emptied by a writer that joins
-alone, when no journal is left.
+*Deleted*: written and synced before any file of a ledger is removed. A journal that a crash left may
+still hold its entries; a takeover leaves them out. A writer that joins alone empties the list when no
+journal is left.
 
-Several processes may have the directory open. They append records, and make and remove whole files; none
-writes what another one writes.
+Several processes may have the directory open. They append records, and make and remove whole files; no
+two write the same one.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class LedgerRegister:
                         continue
                 path = self._origin_path(origin.ledger_id)
                 self._replace(path, _encode_origin(origin))
-                logger.warning("%s was damaged or gone, and is made anew from %s", path, name)
+                logger.warning("%s was damaged or gone, and is restored from %s", path, name)
         if logs:
             self._disk.sync_directory(self._origins)
         if is_alone:
@@ -267,7 +267,7 @@ class LedgerRegister:
                 self._disk.remove(self._origins / name)
 
     def keep(self, origin: LedgerOrigin) -> None:
-        """Write a ledger's origin anew: it has come to this bookie, or its fragments have changed.
+        """Rewrite a ledger's origin: it has come to this bookie, or its fragments have changed.
 
         Raises `OSError`.
         """
@@ -343,7 +343,7 @@ class LedgerRegister:
                 found.add(ledger_id)
                 at += _DELETED.size
             else:
-                at += 1  # the stump of a record that a crash cut off; look behind it
+                at += 1  # part of a record that a crash cut off; look after it
         return frozenset(found)
 
     def all_deleted(self) -> None:
@@ -384,7 +384,7 @@ class LedgerRegister:
     def _report(self, damage: str) -> None:
         if damage not in self.damages:
             self.damages.append(damage)
-            logger.warning("%s; what it said is known from the ledgers themselves", damage)
+            logger.warning("%s; the ledgers themselves hold the same facts", damage)
 
 
 def _encode_mark(mark: Mark) -> bytes:
@@ -404,7 +404,7 @@ def _encode_deleted(ledger_id: int) -> bytes:
 
 
 def _decode_origin(encoded: bytes) -> LedgerOrigin | None:
-    """None: it is damaged."""
+    """Returns None if it is damaged."""
     try:
         outer: dict[str, Any] = json.loads(encoded)
         ledger_id, inner = int(outer["ledger_id"]), outer["ledger"].encode()

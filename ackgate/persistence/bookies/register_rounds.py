@@ -1,10 +1,10 @@
-"""Ledgers begun and deleted on one bookie: whoever asks at the same time shares one sync.
+"""Ledgers begun and deleted on one bookie: simultaneous calls share one sync.
 
 Edge: tasks on the loop; the work itself is the register's, in the bookie's storage lane.
 
-A bookie that cannot write a ledger's origin now (its disk is full, or does not answer) takes the ledger's
-entries all the same, if it can: the origin is kept in mind and written with the next round that works. A
-ledger id that the bookie has already is refused at once, and for good.
+A bookie that cannot write a ledger's origin (its disk is full, or hangs) still takes the ledger's entries
+if it can: the origin stays in memory until a round succeeds. A ledger id that the bookie has already is
+rejected at once, for good.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LATE_MAX: Final = 10_000
-"""Origins kept in mind while the disk takes none; the oldest are given up beyond it."""
+"""Origins kept in memory while the disk takes none; beyond it the oldest are dropped."""
 
 
 class RegisterRounds:

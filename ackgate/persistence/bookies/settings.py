@@ -18,11 +18,11 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BookieSettings:
-    """One bookie's bounds."""
+    """Sizes, times and limits of one bookie."""
 
     journal_bytes_max: int = 64 * MEBIBYTE
-    """Journal size at which fragment files are brought up to date and the journal starts anew. Bounds
-    what a start after a crash has to replay."""
+    """Journal size at which fragment files are brought up to date and a new journal starts. Bounds
+    the replay after a crash."""
 
     write_cache_bytes_max: int = 64 * MEBIBYTE
     """Entries held in memory until they are in fragment files; twice that while files are written."""
@@ -40,8 +40,8 @@ class BookieSettings:
     """Most that one group commit writes (a single larger batch, and small ones beside it, excepted)."""
 
     behind_bytes: int = 32 * MEBIBYTE
-    """A bookie for whose group commits more waits is behind. Its adds are confirmed when it has synced
-    them, though the ack quorum could do without it: whoever adds is held back, to its pace."""
+    """A bookie is behind when more than this waits for its group commits. Then adds are confirmed only
+    after its own sync, although the ack quorum could do without it, which slows the writers down."""
 
     checkpoint_bytes_max: int = 16 * MEBIBYTE
     """About as much is written to fragment files, and copied for that, in one go."""
@@ -86,7 +86,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class LedgerClientSettings:
-    """The client's bounds."""
+    """Quorums, times and limits of the client of ledgers."""
 
     entry_bytes_max: int = 5 * MEBIBYTE + 10 * 1024
     """Largest payload of one entry: BookKeeper's frame."""

@@ -1,14 +1,13 @@
 """Taking over the journal of a writer that is gone: its entries go to fragment files.
 
-Edge: blocking; used from the bookie's storage lane only, by whoever holds the dead writer's lock.
+Edge: blocking; used from the bookie's storage lane only, by the holder of the dead writer's lock.
 This is the replay after a crash, at start or when another process has died.
 
-What the fragment files hold of the same entries is in doubt: the crash may have come while they
-were being written. So each file is first cut back to before the first entry that the journal has of
-its ledger, then the journal's entries are appended, in the file that the writer had begun. What was
-good in the cut piece and is missing in the journal (it is damaged itself) is put back. The journal
-is removed when all of that is synced; a crash before that leaves everything to be done again.
-Where there is no room for that much, `directory` leaves the journal where it is.
+The same entries in fragment files are in doubt: the crash may have interrupted their write. So each
+file is first cut back to before the first entry that the journal has of its ledger, then the
+journal's entries are appended, in the file that the writer had begun. Good entries of the cut piece
+that a damaged journal lacks are put back. The journal is removed after a sync of all that; a crash
+before it repeats the takeover. Without enough room `directory` leaves the journal where it is.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class CacheBlock:
         )
 
     def extend(self, batch: EntryBatch) -> None:
-        """Add the batch behind what is here."""
+        """Append the batch."""
         self.encoded += batch.encoded
         self.last_entry_id = batch.last_entry_id
         self.entry_count += batch.entry_count
@@ -54,7 +54,7 @@ class CacheBlock:
 
 
 class CacheHalf:
-    """Blocks by ledger."""
+    """Entry blocks by ledger, with their total size."""
 
     __slots__ = ("_block_bytes", "_decoded", "_overlapping", "bytes", "closed", "ledgers")
 
@@ -133,7 +133,7 @@ class CacheHalf:
         return entries
 
     def _decode(self, block: CacheBlock) -> list[StoredEntry]:
-        """The block's entries; the one decoded last is kept, for whoever walks through it."""
+        """The block's entries; the block decoded last is kept, for sequential reads."""
         known = self._decoded
         if known is None or known[0] is not block or len(known[1]) != block.entry_count:
             known = self._decoded = (block, block.entries())
@@ -145,7 +145,7 @@ def _first(block: CacheBlock) -> int:
 
 
 class WriteCache:
-    """Both halves."""
+    """Entries that are in no fragment file yet: the half that fills and the half being written."""
 
     __slots__ = ("_block_bytes", "_bytes_max", "active", "sealed")
 

@@ -320,7 +320,7 @@ def _positions(ledgers: Iterable[Mapping[str, Any]]) -> dict[int, BitMap]:
         ledger_id = fields["message_ledger_id"]
         if not before < ledger_id <= LEDGER_ID_MAX:
             raise PositionError(
-                f"message ledger {ledger_id} behind {before} is out of bounds or order"
+                f"message ledger {ledger_id} after {before} is out of bounds or order"
             )
         bitmap = BitMap.deserialize(fields["entry_ids"])
         if not bitmap:

@@ -1,6 +1,6 @@
-"""A snapshot's ledger entries in the making: segment by segment, then the metadata in front of them.
+"""Encodes a snapshot as ledger entries: segment by segment, then the metadata before them.
 
-Pure. Whoever holds it decides how much is done at a time::
+Pure. The caller decides how much is done at a time::
 
     encoding = SnapshotEncoding(snapshot_id, first, last, settings)
     for columns, summary in ...: encoding.add(columns, summary)     a segment
@@ -31,7 +31,7 @@ PART_SEGMENTS: Final = 500
 
 
 class SnapshotEncoding:
-    """One snapshot's."""
+    """Encodes one snapshot; see the module."""
 
     __slots__ = (
         "_entry_bytes_max",

@@ -89,7 +89,7 @@ def _positions(key: str) -> tuple[Position, Position]:
     except (ValueError, PositionError):
         raise CorruptRecordError(f"property {key!r} names no bucket") from None
     if first > last:
-        raise CorruptRecordError(f"property {key!r}: {first} lies behind {last}")
+        raise CorruptRecordError(f"property {key!r}: {first} is after {last}")
     return first, last
 
 

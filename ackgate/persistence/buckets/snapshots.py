@@ -101,7 +101,7 @@ class _Layout(NamedTuple):
 
 
 class BucketSnapshots:
-    """The snapshots of one cursor. All methods may be cancelled; none leaves a task behind."""
+    """The snapshots of one cursor. All methods may be cancelled, and leave no task running."""
 
     __slots__ = ("_abandoned", "_client", "_layouts", "_settings", "path")
 
@@ -349,7 +349,7 @@ async def append_all(writer: LedgerWriter, payloads: Sequence[bytes]) -> None:
 
 
 class _Records:
-    """Reads one record behind the other; chunks are put together."""
+    """Reads one record after the other; joins chunks."""
 
     def __init__(self, reader: LedgerReader, at: int, stop: int) -> None:
         """Ledger entries from `at` on, below `stop` as far as is known."""

@@ -1,4 +1,4 @@
-"""Cursor ledgers: how they are made, removed, and found again when a crash left one behind.
+"""Cursor ledgers: made, removed, and found again after a crash.
 
 Edge: the ledger client. Each ledger names its cursor in its custom metadata, so that one which no node
 refers to any more can be recognised and deleted.

@@ -4,9 +4,9 @@ Edge: `OwnedCursorNode` writes; all else is pure.
 
     /managed-ledgers/.../<topic>/<cursor>
       owner epoch          who wrote the node last; a lower epoch has lost the cursor
-      cursor ledger        where newer state may lie, or none
+      cursor ledger        where newer state may be, or none
       state                a snapshot record as in the ledger: the mark-delete, and what fits
-      cursor properties    text: users', and internal ones, told by their prefix
+      cursor properties    text: users', and internal ones with a prefix
 
 The node's own envelope has a checksum and the inner record has one too; both are compressed by the
 same rule.

@@ -63,10 +63,10 @@ class StoredCursorView:
 
 
 class _AsRecoveryWould:
-    """A ledger whose end is where a recovery would find it, not where the last entry says.
+    """Reads a ledger up to the end that a recovery would find.
 
-    The last entry of a ledger that nobody closed is durable, but only the entry behind it would say
-    so; a cursor's newest record is just that entry.
+    The last entry of an open ledger is durable, but only the entry after it would confirm it; a
+    cursor's newest record is just that entry.
     """
 
     def __init__(self, reader: UnrecoveredReader, last_entry_found: int) -> None:

@@ -5,14 +5,13 @@ writes.
 
     read the node -> open its ledger with fencing -> newest state -> fit it to the message ledgers
          ^                                                                     |
-         |              somebody wrote the node meanwhile                      v
+         |              another writer changed the node                        v
          +--------------------------------------------------- claim: put our epoch into the node
 
-The claim is what shuts out an owner that still lives. Its ledger is fenced, but it could fall back
-to the node; after the claim its compare-and-set fails, and anything that it put before the claim is
-seen by our own compare-and-set and recovered anew. A claim whose answer is lost is made again, and
-so is one for an epoch that the node has already: a put of ours may be on its way from an earlier
-opening that failed.
+The claim shuts out an owner that still lives. Its ledger is fenced, but it could fall back to the
+node. After the claim its compare-and-set fails; a put before the claim fails our own compare-and-set,
+and we recover again. A claim whose answer is lost is repeated, and so is one for an epoch that the
+node has already: a put of ours may be on its way from an earlier opening that failed.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The cursor store: keeps one cursor's state durable, by group commit, and says when it is.
 
 Edge: the face of persistence towards the owner of a cursor, and the driver of its write path. One task,
-only while there is work, does what `WritePath` says and reports what came of it::
+only while there is work, carries out the steps of `WritePath` and reports the results::
 
     ack --> cursor.version 7 --> notify() --> task: next_step --> append, begin, put --> wrote / failed
-                                                |  acks that come meanwhile go out in the next write
+                                                |  later acks are in the next write
     until_durable(7) <------- durable: 7 <------'
 
-A failed write fails nobody who waits: the next write may still keep the state. Waiting ends with an error
-when its time is up, or when no write will ever come (closed, deleted, owned by somebody else).
+A failed write does not fail the receipts: the next write may still store the state. Waiting ends with an
+error at its timeout, or when there will be no write (closed, deleted, another owner).
 
-Invariants: whoever waits gets one answer, success only by a durable write that covers the version; an idle
-store has no task and no timer.
+Invariants: each waiter gets one answer, success only after a durable write that covers the version; an
+idle store has no task and no timer.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ must find room there, too."""
 
 
 class WriteWitness(Protocol):
-    """Whoever records every attempt to write, in order."""
+    """Records every attempt to write, in order."""
 
     def wrote(self, outcome: PersistOutcome) -> None: ...
 
@@ -155,7 +155,7 @@ class CursorStore:
     report: RecoveryReport
     """What opening found."""
     recovered_nacks: PendingNacks
-    """Entries that were held back and still are: for whoever calls `keep_nacks`."""
+    """Recovered entries that are still to be held; see `keep_nacks`."""
 
     def __init__(
         self,
@@ -499,7 +499,7 @@ class CursorStore:
             self._task = None
 
     async def _rest(self, until: float) -> None:
-        """Wait; whoever has no acks to write waits no longer than until there are some."""
+        """Wait; without acks to write, only until there are some."""
         self._is_resting = self.cursor.version <= self._path.durable_version
         self._wake = wake = self._loop.create_future()
         timer = self._loop.call_at(until, resolve, wake)
@@ -515,7 +515,7 @@ class CursorStore:
             resolve(self._wake)
 
     async def _carry_out_watched(self, step: WriteStep) -> None:
-        """As `_carry_out`; everybody who waits hears of it when it hangs."""
+        """As `_carry_out`, but fails the waiters when it hangs."""
         stall = self._loop.call_later(STALL_SECONDS, self._stalled)
         try:
             await self._carry_out(step)
@@ -569,7 +569,7 @@ class CursorStore:
         try:
             await self._sweep_up()
         except Exception:
-            log.exception("cursor %s: ledgers out of use are left behind", self._node.path)
+            log.exception("cursor %s: unused ledgers could not be deleted", self._node.path)
         finally:
             self._sweep = None
 
@@ -665,7 +665,7 @@ class CursorStore:
             self._on_outcome()
 
     def _stop(self, error: AckGateError) -> None:
-        """Write no more; whoever waits for a write hears why none will come. The first reason counts."""
+        """End writing, and fail the waiters with the reason. The first reason counts."""
         if self._stopped is not None:
             return
         self._stopped = error

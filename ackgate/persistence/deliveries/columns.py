@@ -1,7 +1,7 @@
 """Events of the delivery journal: one as a row, many as the columns that a block is stored as.
 
-Pure values. What the columns mean is told by the table ``delivery_journal`` of the pipeline; the
-topic, its owner's epoch and the sequence numbers are those of the whole block.
+Pure values. The pipeline's table ``delivery_journal`` describes the columns. A block has one topic,
+owner's epoch and range of sequence numbers.
 
     rows      published 7:0 producer p   dispatched 7:0 consumer c#1   acked 7:0 consumer c#1
     columns   kinds     0 4 5            ledger_id  7 7 7              entry_id   0 0 0
@@ -27,7 +27,7 @@ WordT = TypeVar("WordT", str, bytes)
 
 
 class EventKind(enum.StrEnum):
-    """What happened."""
+    """Kinds of events, with their stored names."""
 
     OPENED = "opened"
     """The topic was opened: always the first event of an epoch."""
@@ -37,7 +37,7 @@ class EventKind(enum.StrEnum):
     LEDGER_CLOSED = "ledger_closed"
     LEDGER_TRIMMED = "ledger_trimmed"
     PUBLISHED = "published"
-    """The producer was told that its entry is stored."""
+    """The producer got the receipt of its entry."""
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
     RECOVERED = "recovered"
@@ -48,7 +48,7 @@ class EventKind(enum.StrEnum):
     NACKED = "nacked"
     RESET = "reset"
     RECEIPT = "receipt"
-    """The consumer was told that its acks are durable."""
+    """The consumer got the receipt of its acks."""
     GATE_SHUT = "gate_shut"
     GATE_OPENED = "gate_opened"
     PERSISTED = "persisted"

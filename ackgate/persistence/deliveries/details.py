@@ -80,7 +80,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A subscription was made."""
+    """A subscription was created, with its start."""
 
     position: Position
     """Everything up to it counts as acked."""

@@ -6,11 +6,11 @@ Edge: the ledger client and the metadata store.
     trimming   from here: first out of the node, then deleted       appended to here
 
 A ledger is in the node before anything is written into it, and out of the node before it is deleted;
-what a crash leaves between the two is found by `find_orphan_journals`. That a ledger was closed is
-noted, and written with the next change: whoever opens the journal closes what the node calls open.
+`find_orphan_journals` finds what a crash leaves between the two. The closing of a ledger is written
+with the next change: opening the journal closes every ledger that the node calls open.
 
-Nothing here is worth holding a broker up for: a block that cannot be written is the caller's to drop
-and to count. Who has lost the topic never writes the node again.
+The journal never holds up a broker: the caller drops and counts a block that cannot be written. An
+owner that has lost the topic never writes the node again.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class DeliveryJournal:
                 await ledger.writer.append(payloads).durable
             except LedgerFencedError as error:
                 await self._give_up(ledger, error)
-                await self._change()  # which tells whether the topic has another owner
+                await self._change()  # fails if the topic has another owner
                 raise StorageError(f"journal ledger {ledger.ledger_id} was fenced") from error
             except AckGateError as error:
                 await self._give_up(ledger, error)

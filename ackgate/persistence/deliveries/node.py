@@ -35,7 +35,7 @@ class JournalLedgerRecord:
     size_bytes: int = 0
     """Of a closed ledger."""
     event_count: int | None = None
-    """Of a closed ledger; None when its writer did not live to tell."""
+    """Of a closed ledger; None when its writer died before reporting it."""
 
 
 @dataclass(frozen=True, slots=True)

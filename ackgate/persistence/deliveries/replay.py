@@ -1,15 +1,15 @@
-"""A topic's ack state, done again from its delivery journal: ledgers and cursors, event by event.
+"""Replays a topic's ack state from its delivery journal: ledgers and cursors, event by event.
 
-Pure. What the broker told its cursors is told to cursors here, in the same order and in the same
-calls; each of them then has the version that the broker's had::
+Pure. Makes the broker's calls to its cursors again, in the same order; each cursor then has the
+version that the broker's had::
 
     opened, ledger_*, published    -> `MessageLedgers`
     subscribed, recovered          -> a new `ManagedCursor`
     acked, reset, ledger_trimmed   -> the same call as there; its version is compared
 
-Events of one call come behind each other: acks tell how many they are (`AckedCall.entries`), trimmed
-ledgers have the same time. Nothing is compared any more behind a `dropped` event, until the topic or
-the subscription begins anew.
+Events of one call follow each other: acks carry their count (`AckedCall.entries`), trimmed ledgers
+have the same time. After a `dropped` event nothing is compared until the topic or the subscription
+is opened again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.deliveries.columns import DeliveryEvent
 
 _ENDS: Final = frozenset({EventKind.OPENED, EventKind.DROPPED})
-"""What does not come amid a call, unless the rest of it was lost."""
+"""Kinds that do not occur within a call, unless the rest of it was lost."""
 
 _BATCH_INDEXES: Final = "acknowledgmentAtBatchIndexLevelEnabled"
 
@@ -64,9 +64,9 @@ class TopicReplay:
         """Events of that call that are still to come."""
 
     def feed(self, events: Iterable[DeliveryEvent]) -> None:
-        """Do what these tell, the next ones of the topic in the order of their sequence.
+        """Apply the topic's next events, in the order of their sequence.
 
-        Raises `CorruptRecordError` when they cannot have happened, or a version is another one.
+        Raises `CorruptRecordError` if they are impossible, or a version differs.
         """
         for event in events:
             self._feed(event)
