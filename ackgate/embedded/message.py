@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.cursor import Position
 from ackgate.dispatcher import resolve_key
 from ackgate.errors import CorruptRecordError
+from ackgate.persistence.messages.entries import EntryForm
 from ackgate.persistence.messages.frame import framed, metadata_span
-from ackgate.persistence.messages.stored_entry import EntryForm
 
 if TYPE_CHECKING:
     from ackgate.dispatcher import MessageChunk

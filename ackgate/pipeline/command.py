@@ -28,10 +28,8 @@ from ackgate.pipeline.running.arguments import (
 )
 from ackgate.pipeline.running.failures import is_of_spark, not_started, told_by
 from ackgate.pipeline.running.outputs import output_directory, staged_output
-from ackgate.pipeline.running.prerequisites import check_master, check_spark_can_run
-from ackgate.pipeline.running.progress import JobProgress
-from ackgate.pipeline.running.session import register_source
-from ackgate.pipeline.running.summary_text import summary_json, summary_text
+from ackgate.pipeline.running.session import check_master, check_spark_can_run, register_source
+from ackgate.pipeline.running.terminal import JobProgress, summary_json, summary_text
 from ackgate.pipeline.schema.options import parse_options
 
 if TYPE_CHECKING:

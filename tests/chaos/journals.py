@@ -59,7 +59,7 @@ def keep_journals(file: Path, **options: str) -> None:
     import pyarrow.parquet as pq
 
     from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL, arrow_schema
-    from ackgate.pipeline.source.batch import AckgateDataSource
+    from ackgate.pipeline.source.data_source import AckgateDataSource
 
     source = AckgateDataSource(
         {**options, "table": "delivery_journal", "columns": ",".join(JOURNAL_COLUMNS)}

@@ -16,6 +16,10 @@ While the session is suspended what is owned is served on, and nothing is acquir
 Two brokers must not announce one address. Who finds its place taken by a *later* start takes it
 back, for it lives; who finds it taken back by an *earlier* one is the second, and ends. What an
 earlier life has left behind takes nothing back, so a broker may be started again at once.
+
+Fencing keeps a broker that was stopped (SIGSTOP, a frozen virtual machine) from *writing* once another has
+taken over. It cannot keep that broker from sending what lies in its memory, and some of that may have been
+acked at the new owner since. So a round of deliveries asks the `Lease` first.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_take
 from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError
 from ackgate.errors import (
     AckGateError,
+    ClosedHandleError,
     ConfigurationError,
     MetadataStoreError,
     OwnershipError,
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster.bundles import Bundle
     from ackgate.broker.cluster.services import BrokerServices
     from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +69,9 @@ RELEASES_AT_ONCE_MAX: Final = 8
 REJOIN_SECONDS_MIN: Final = 0.1
 REJOIN_SECONDS_MAX: Final = 5.0
 """Between attempts to begin a new session: doubled each time, and jittered."""
+
+ASK_AGAIN_SECONDS: Final = 0.5
+"""Pause before the session is asked for again when the metadata store cannot say."""
 
 
 class Location(NamedTuple):
@@ -579,3 +588,46 @@ def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:
 
 def _affinity(bundle: str, broker: str) -> bytes:
     return hashlib.blake2b(f"{bundle} {broker}".encode(), digest_size=8).digest()
+
+
+class Lease:
+    """The lease of one broker on all that it owns."""
+
+    __slots__ = ("_asking", "_metadata", "_waiting")
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._waiting: dict[object, Callable[[], None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    def holds(self) -> bool:
+        """Whether everything that is owned is still owned, for certain."""
+        return asyncio.get_running_loop().time() < self._metadata.lease_until
+
+    def when_held(self, waiter: object, callback: Callable[[], None]) -> None:
+        """Call back when it holds again; once per waiter, however often it asks.
+
+        When the session is lost nobody is called: its topics are closed.
+        """
+        self._waiting[waiter] = callback
+        if self._asking is None:
+            log.warning("the session may have expired: deliveries wait until that is known")
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    async def _ask(self) -> None:
+        try:
+            while not self.holds():
+                try:
+                    await self._metadata.children("/")
+                except (OwnershipError, ClosedHandleError):
+                    self._waiting.clear()
+                    return
+                except AckGateError as error:
+                    log.debug("the session could not be asked for: %s", error)
+                if not self.holds():
+                    await asyncio.sleep(ASK_AGAIN_SECONDS)
+        finally:
+            self._asking = None
+        waiting, self._waiting = self._waiting, {}
+        for callback in waiting.values():
+            callback()

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ackgate.broker.cluster.audit import BrokerAudit
-from ackgate.broker.cluster.lease import Lease
 from ackgate.broker.cluster.namespaces import Namespaces
+from ackgate.broker.cluster.ownership import Lease
 from ackgate.broker.journal.writer import JournalPace
 from ackgate.broker.topic.disk_space import DiskSpace
 from ackgate.broker.topic.waits import Waits

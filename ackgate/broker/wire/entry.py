@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.wire.batch_payload import can_hold
 from ackgate.cursor import Position
 from ackgate.dispatcher import MessageChunk, resolve_key
+from ackgate.persistence.messages.entries import EntryForm
 from ackgate.persistence.messages.entry import parse_metadata
 from ackgate.persistence.messages.frame import metadata_span
-from ackgate.persistence.messages.stored_entry import EntryForm
 
 if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerEntry

@@ -27,13 +27,15 @@ from ackgate.commands.ledgers.audit_view import (
 )
 from ackgate.commands.ledgers.entry_view import (
     RECORD_HEAD,
+    SNAPSHOT_HEAD,
     hex_lines,
     message_json,
     message_line,
     record_json,
     record_row,
+    snapshot_json,
+    snapshot_row,
 )
-from ackgate.commands.ledgers.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
 from ackgate.commands.terminal.tables import printable, size_text, table, time_text
 from ackgate.errors import (
     AckGateError,

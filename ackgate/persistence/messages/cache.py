@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Generic
 
-from ackgate.persistence.messages.stored_entry import EntryT
+from ackgate.persistence.messages.entries import EntryT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -47,10 +47,9 @@ from ackgate.errors import (
     StorageError,
     StoreSuspendedError,
 )
-from ackgate.persistence.messages.add_batch import AddBatch
+from ackgate.persistence.messages.entries import AddBatch, EntryT
 from ackgate.persistence.messages.reads import MessageReads
 from ackgate.persistence.messages.rules import trimmable
-from ackgate.persistence.messages.stored_entry import EntryT
 from ackgate.persistence.nodes.fenced_node import WRITES_MAX, FencedNode
 from ackgate.persistence.nodes.topic_node import (
     TOPIC_PATH_KEY,
@@ -67,8 +66,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.persistence.messages.cache import EntryCache
+    from ackgate.persistence.messages.entries import EntryForm
     from ackgate.persistence.messages.rules import Retention, RolloverLimits
-    from ackgate.persistence.messages.stored_entry import EntryForm
     from ackgate.persistence.ports import (
         AppendTicket,
         LedgerClient,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 
 from ackgate.cursor import Span
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.messages.stored_entry import EntryT
+from ackgate.persistence.messages.entries import EntryT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.cursor import MessageLedgers, Position
     from ackgate.persistence.messages.cache import EntryCache
-    from ackgate.persistence.messages.stored_entry import EntryForm
+    from ackgate.persistence.messages.entries import EntryForm
     from ackgate.persistence.ports import LedgerClient, LedgerReader
 
 READERS_MAX: Final = 8

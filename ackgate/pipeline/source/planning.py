@@ -1,29 +1,37 @@
 """Cuts a read into tasks: on the driver, from the metadata store alone.
 
-Edge: the catalogue, and the sizes of files. A task is what one topic's or one cursor's entries of one
-or more ledgers take; small ones travel together, so that a hundred thousand small ledgers do not
-make as many Spark tasks.
+Edge: the catalogue, the sizes of files, and their sync markers. A task is what one topic's or one cursor's
+entries of one or more ledgers take. Small ones travel together, so that a hundred thousand small ledgers do
+not make as many Spark tasks, and a large file is shared by several.
+
+A ledger in which nothing was found is empty, or has files that nobody here can read. One that is closed says
+how many entries it has, and a missing one is reported. Of one that nobody closed only the files say it, and
+whoever looks for its end passes over those that are none: so their heads are looked at here.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor import ENTRY_ID_MAX
+from ackgate.errors import CorruptRecordError, UnknownFormatError
+from ackgate.persistence.bookies.avro_container import read_header
 from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, HIDDEN_CURSORS
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue.borders import last_entries
 from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
 from ackgate.pipeline.schema.options import SPLIT_BYTES, IdRange
+from ackgate.pipeline.storage.block_search import split_entry_ids
 from ackgate.pipeline.storage.bookie_files import OpenBookies
-from ackgate.pipeline.storage.file_check import check_files, unreadable_files
+from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
-from ackgate.pipeline.storage.splits import split_ranges
+from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,9 +45,9 @@ if TYPE_CHECKING:
         StorageAddress,
     )
     from ackgate.pipeline.schema.options import SourceOptions
-    from ackgate.pipeline.storage.damage import Damage
     from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
+
 
 ENTRY_BYTES: Final = 1024
 """What an entry of a ledger is taken for whose size is not known."""
@@ -312,3 +320,68 @@ def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
         size += task.bytes
     if group:
         yield tuple(group)
+
+
+def split_ranges(
+    bookies: OpenBookies, ranges: Iterable[EntryRange], *, split_bytes: int
+) -> Iterator[EntryRange]:
+    """The same entries in the same order, in parts of about so many bytes of a file."""
+    for whole in ranges:
+        first, stop = whole.first_entry_id, whole.last_entry_id + 1
+        inside = [i for i in _split_entry_ids(bookies, whole, split_bytes) if first < i < stop]
+        for start, behind in pairwise([first, *inside, stop]):
+            yield replace(whole, first_entry_id=start, last_entry_id=behind - 1)
+
+
+def _split_entry_ids(bookies: OpenBookies, whole: EntryRange, split_bytes: int) -> list[int]:
+    """As the first bookie that has the fragment in one file has it."""
+    for bookie_id in whole.fragment.ensemble:
+        files = bookies.bookie(bookie_id)
+        fragment = whole.fragment.first_entry_id
+        file = files and files.fragment_file(whole.ledger_id, fragment)
+        if file:
+            try:
+                return split_entry_ids(file, split_bytes)
+            finally:
+                file.close()
+    return []
+
+
+def check_files(
+    bookies: OpenBookies, places: BookiePlaces, ledger_id: int, *, skips_corrupt: bool
+) -> None:
+    """Look at the header of each of the ledger's files.
+
+    Raises `CorruptRecordError` unless it is to be skipped, `UnknownFormatError`, `StorageError`.
+    """
+    for damage in unreadable_files(bookies, places, ledger_id):
+        if damage.is_later_format:
+            raise UnknownFormatError(f"{damage.file}: {damage.why}")
+        if not skips_corrupt:
+            raise CorruptRecordError(f"{damage.file}: {damage.why}")
+
+
+def unreadable_files(
+    bookies: OpenBookies, places: BookiePlaces, ledger_id: int
+) -> Iterator[Damage]:
+    """Those of the ledger's files that are foreign, damaged in front or of a later version, whole.
+
+    Raises `StorageError`.
+    """
+    for found in bookies.files_of(ledger_id):
+        disk, _ = place_of(places.directories[found.bookie_id])
+        try:
+            file = disk.open_read(Path(found.path))
+        except FileNotFoundError:
+            continue
+        try:
+            read_header(file)
+        except CorruptRecordError as error:
+            why = str(error).removeprefix(f"{found.path}: ")
+            is_later = isinstance(error, UnknownFormatError)
+            yield Damage(
+                *(ledger_id, found.bookie_id, found.path, 0, found.size, why, -1),
+                is_later_format=is_later,
+            )
+        finally:
+            file.close()

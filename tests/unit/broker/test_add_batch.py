@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ackgate.persistence.messages.add_batch import AddBatch
+from ackgate.persistence.messages.entries import AddBatch
 
 
 def batch(first: int, count: int, deliver_at_ms: dict[int, int]) -> AddBatch:

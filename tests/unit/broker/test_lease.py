@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from ackgate.broker.cluster.lease import Lease
+from ackgate.broker.cluster.ownership import Lease
 from ackgate.persistence import MemoryMetadataStore
 from tests.support.virtual_time import run_in_virtual_time
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ackgate.commands.ledgers.snapshot_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
+from ackgate.commands.ledgers.entry_view import SNAPSHOT_HEAD, snapshot_json, snapshot_row
 from ackgate.persistence import BucketSnapshots, LedgerEntry, PersistenceSettings
 from ackgate.persistence.ledger_owner import owner_of
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers

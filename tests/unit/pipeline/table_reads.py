@@ -24,7 +24,7 @@ PUBLISHED_MS = 1_700_000_000_000
 
 def read_table(path: Path | str, table: str, **options: str) -> list[dict[str, Any]]:
     """All rows, by way of the same pickled partitions."""
-    from ackgate.pipeline.source.batch import AckgateDataSource
+    from ackgate.pipeline.source.data_source import AckgateDataSource
 
     source = AckgateDataSource({"path": str(path), "table": table, **options})
     reader = source.reader(source.schema())

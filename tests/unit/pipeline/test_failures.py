@@ -26,7 +26,7 @@ Caused by: java.io.IOException: something else
             "ledger 3: entry 7 of f.avro is damaged at 120",
         ),
         (
-            "ackgate.pipeline.source.batch.NoSuchTopicError: no topic 'a'; there is 'b'",
+            "ackgate.pipeline.source.data_source.NoSuchTopicError: no topic 'a'; there is 'b'",
             "no topic 'a'; there is 'b'",
         ),
         ("ValueError: wrong", "ValueError: wrong"),

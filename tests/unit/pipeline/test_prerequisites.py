@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from ackgate.errors import ConfigurationError
-from ackgate.pipeline.running.prerequisites import check_java, check_master, check_spark_can_run
+from ackgate.pipeline.running.session import check_java, check_master, check_spark_can_run
 
 
 def java_that_says(tmp_path, text):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ackgate.pipeline.running import progress
-from ackgate.pipeline.running.progress import JobProgress, stages_line
+from ackgate.pipeline.running import terminal
+from ackgate.pipeline.running.terminal import JobProgress, stages_line
 
 
 class Spark:
@@ -51,7 +51,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(progress, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(terminal, "_POLL_SECONDS", 0.001)
 
 
 def test_stages_are_shown_in_one_line_that_goes_again():

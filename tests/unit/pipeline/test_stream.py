@@ -23,7 +23,7 @@ from ackgate.persistence.deliveries.node import (
 from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.persistence.nodes.topic_node import MessageLedgerRecord, TopicNode, encode_topic_node
 from ackgate.pipeline.schema.options import parse_options
-from ackgate.pipeline.source.stream import AckgateStreamReader
+from ackgate.pipeline.source.data_source import AckgateStreamReader
 from ackgate.pipeline.storage.reading import read_range
 
 TOPIC = "persistent://public/default/orders"

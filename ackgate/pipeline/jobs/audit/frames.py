@@ -7,6 +7,11 @@
 Edge: what is used more than once is worked out once, and kept by the executors; what does not fit
 into memory goes to the disk. All results come out of one aggregation: counts by the finest groups, and
 sums of them; percentiles, which cannot be added up, by themselves.
+
+The ack state of each recovery becomes marks, made by the workers in bulk::
+
+    state      mark-delete 7:3, acked 7:5 to 7:8           (one event)
+    marks      7:3 upto            7:8 from 5
 """
 
 from __future__ import annotations
@@ -28,17 +33,34 @@ from ackgate.pipeline.jobs.audit.fates import (
     unsettled_fates,
 )
 from ackgate.pipeline.jobs.audit.published import expected, published
-from ackgate.pipeline.jobs.audit.states import state_marks
 from ackgate.pipeline.jobs.audit.subscriptions import lives, persists, topics
 from ackgate.pipeline.jobs.audit.timelines import timelines
-from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS, SUBSCRIPTION, Expression, once
+from ackgate.pipeline.jobs.journal import (
+    JOURNAL_COLUMNS,
+    SUBSCRIPTION,
+    Expression,
+    at,
+    events_of,
+    mark_delete,
+    once,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
     from ackgate.pipeline.jobs.job import DataFrame
 
+_EVENT: Final = (*SUBSCRIPTION, "owner_epoch", "sequence", "time_us")
+_RANGES_SCHEMA: Final = (
+    "topic string, subscription string, owner_epoch bigint, sequence bigint, time_us bigint, "
+    "ledger_id bigint, entry_id bigint, from_entry_id bigint"
+)
+_ROWS_MAX: Final = 65_536
+
 PERCENTILES: Final = (0.5, 0.99, 1.0)
+
 LATENCIES: Final = ("to_dispatch_us", "to_ack_us", "to_durable_us")
 """From publish to first dispatch, from there to the ack, from any ack to its durability; by the
 broker's clock."""
@@ -55,6 +77,64 @@ _LEVELS: Final = (
     (*SUBSCRIPTION, "consumer"),
     (*SUBSCRIPTION, "hour"),
 )
+
+
+def state_marks(journal: DataFrame) -> DataFrame:
+    """Marks by subscription, epoch, ledger and entry: each with `upto` or with `from_entry_id`.
+
+    `upto` is when, at the mark-delete, which covers all before it; `from_entry_id` is where the
+    range begins that ends at this entry.
+    """
+    recovered = journal.where(f.col("event") == "recovered")
+    ranges = recovered.where(f.col("state").isNotNull()).select(*_EVENT, "state")
+    by = (*SUBSCRIPTION, "owner_epoch", "at", "ledger_id", "entry_id")
+    marks = events_of(recovered, "recovered").select(
+        *SUBSCRIPTION, "owner_epoch", "at", mark_delete().alias("mark_delete")
+    )
+    return (
+        ranges.mapInArrow(_ranges, _RANGES_SCHEMA)
+        .withColumn("at", at())
+        .select(*by, "from_entry_id")
+        .unionByName(
+            marks.select(
+                *by[:-2], "mark_delete.ledger_id", "mark_delete.entry_id", f.col("at").alias("upto")
+            ),
+            allowMissingColumns=True,
+        )
+    )
+
+
+def _ranges(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa  # noqa: PLC0415 - in the worker
+
+    from ackgate.cursor import run_bounds  # noqa: PLC0415
+    from ackgate.errors import CorruptRecordError  # noqa: PLC0415
+    from ackgate.persistence.records.codec import decode_record  # noqa: PLC0415
+    from ackgate.persistence.records.values import SnapshotRecord  # noqa: PLC0415
+
+    for batch in batches:
+        for row in range(batch.num_rows):
+            event = batch.slice(row, 1)
+            record = decode_record(event.column("state")[0].as_py())
+            if not isinstance(record, SnapshotRecord):
+                raise CorruptRecordError("the state of a recovered event is no snapshot")
+            for ledger_id, bitmap in record.snapshot.acked.items():
+                starts, stops = run_bounds(bitmap)
+                for first in range(0, starts.size, _ROWS_MAX):
+                    firsts, ends = (
+                        starts[first : first + _ROWS_MAX],
+                        stops[first : first + _ROWS_MAX],
+                    )
+                    constants = [pa.repeat(event.column(name)[0], firsts.size) for name in _EVENT]
+                    yield pa.RecordBatch.from_arrays(
+                        [
+                            *constants,
+                            pa.repeat(pa.scalar(ledger_id, pa.int64()), firsts.size),
+                            pa.array(ends - 1, pa.int64()),
+                            pa.array(firsts, pa.int64()),
+                        ],
+                        names=[*_EVENT, "ledger_id", "entry_id", "from_entry_id"],
+                    )
 
 
 @dataclass(frozen=True, slots=True)

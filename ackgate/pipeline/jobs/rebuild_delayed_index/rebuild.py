@@ -11,9 +11,10 @@ import time
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import SecretStr
 from pyspark import StorageLevel
 from pyspark.sql import Observation
@@ -26,7 +27,7 @@ from ackgate.errors import ConfigurationError
 from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
 from ackgate.persistence.offline_storage import storage_places
 from ackgate.pipeline.catalogue.catalogue import open_catalogue
-from ackgate.pipeline.jobs.job import JobSummary
+from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
 from ackgate.pipeline.jobs.rebuild_delayed_index import frames
 from ackgate.pipeline.jobs.rebuild_delayed_index.bucket_borders import plan_buckets
 from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
@@ -35,17 +36,16 @@ from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (
     find_topics,
     targets_of,
 )
-from ackgate.pipeline.jobs.rebuild_delayed_index.outcome import Outcome, told
 from ackgate.pipeline.jobs.rebuild_delayed_index.placing import BucketToStore, Placing
-from ackgate.pipeline.jobs.rebuild_delayed_index.planned import PlannedBuckets, RunSizes
+from ackgate.pipeline.jobs.rebuild_delayed_index.planned import Counts, PlannedBuckets, RunSizes
 from ackgate.pipeline.jobs.rebuild_delayed_index.sealing import kept
 from ackgate.pipeline.schema.options import parse_options
 from ackgate.pipeline.schema.tables import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from ackgate.pipeline.jobs.job import DataFrame, Figure, JobRun, SummaryTable
+    from ackgate.pipeline.jobs.job import DataFrame, Figure, JobRun
     from ackgate.pipeline.jobs.rebuild_delayed_index.finding import DelayedTopic
     from ackgate.pipeline.jobs.rebuild_delayed_index.placing import Placed
     from ackgate.pipeline.jobs.rebuild_delayed_index.targets import Targets
@@ -70,6 +70,8 @@ LISTED_COLUMNS: Final = (
     "key_ms",
 )
 """Of the result `delayed_index`."""
+
+SUMMARY_ROWS: Final = 20
 
 
 class Rebuild:
@@ -313,4 +315,62 @@ def _named(sealed: pa.Table, targets: Targets) -> pa.Table:
     columns = {name: names.column(name) for name in ("topic", "subscription")}
     return pa.table(
         columns | {name: sealed.column(name) for name in sealed.column_names if name != "target"}
+    )
+
+
+class Outcome(NamedTuple):
+    """What was made; of what was written beside only the plan."""
+
+    planned: PlannedBuckets
+    sealed: pa.Table | None = None
+    placed: Mapping[int, Placed] | None = None
+
+
+def told(
+    targets: Targets, sizes: RunSizes, outcome: Outcome, entries_read: int
+) -> tuple[dict[str, Figure], SummaryTable]:
+    """Figures, and a line for each of the largest targets."""
+    planned, sealed, placed = outcome
+    counts = {target.number: sizes.counts.get(target.number, Counts()) for target in targets.all}
+    delayed = sum(count.delayed for count in counts.values())
+    wanted = sum(count.wanted for count in counts.values())
+    figures: dict[str, Figure] = {
+        "topics": len({target.topic for target in targets.all}),
+        "indexes": len(targets.all),
+        "entries_read": entries_read,
+        "delayed": delayed,
+        "acked_or_cancelled": delayed - wanted,
+        "indexed": planned.entry_count,
+        "left_to_the_broker": wanted - planned.entry_count,
+        "buckets": planned.bucket_count,
+    }
+    if sealed is not None and placed is not None:
+        figures["segments"] = pc.sum(sealed.column("segments")).as_py() or 0
+        figures["bytes"] = pc.sum(sealed.column("bytes")).as_py() or 0
+        figures["buckets_replaced"] = sum(one.buckets_replaced for one in placed.values())
+        figures["old_ledgers_left"] = sum(one.ledgers_left for one in placed.values())
+    return figures, _table(targets, counts, planned)
+
+
+def _table(targets: Targets, counts: Mapping[int, Counts], planned: PlannedBuckets) -> SummaryTable:
+    largest = sorted(targets.all, key=lambda target: -counts[target.number].delayed)
+    rows = []
+    for target in largest[:SUMMARY_ROWS]:
+        buckets, indexed = planned.of_target(target.number)
+        count = counts[target.number]
+        rows.append(
+            (
+                target.topic,
+                target.subscription or "(shared)",
+                count.delayed,
+                count.delayed - count.wanted,
+                indexed,
+                buckets,
+            )
+        )
+    return SummaryTable(
+        "Indexes",
+        ("topic", "subscription", "delayed", "acked or cancelled", "indexed", "buckets"),
+        rows,
+        len(targets.all) - len(rows),
     )

@@ -16,6 +16,7 @@ from ackgate.persistence.bookies.entry_codec import decode_entries
 from ackgate.persistence.system.disk import OsDisk
 from ackgate.pipeline.schema.addresses import bookies_below
 from ackgate.pipeline.schema.tables import CORRUPT, arrow_schema
+from ackgate.pipeline.source.planning import split_ranges
 from ackgate.pipeline.source.tasks import damage_rows
 from ackgate.pipeline.storage.block_search import offset_before
 from ackgate.pipeline.storage.bookie_files import OpenBookies
@@ -23,7 +24,6 @@ from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
 from ackgate.pipeline.storage.reading import read_range
-from ackgate.pipeline.storage.splits import split_ranges
 from tests.unit.pipeline.storage.conftest import Ledgers, Written
 
 PAYLOADS = [b"payload %d" % i * (1 + i % 5) for i in range(300)]

@@ -1,8 +1,13 @@
-"""``spark.readStream.format("ackgate")``: follows the ledgers of topics as they grow.
+"""``spark.read.format("ackgate")``, and ``readStream``: the ledgers as tables, by Spark 4's data source API.
 
-Edge: the catalogue, and the bookies of ledgers that nobody closed. What a stream may read ends at the
-last add confirmed, whether or not the broker lives: what is behind it may vanish yet, or come to be
-confirmed, and a batch that is read again after a crash must be the same.
+Edge: the driver plans (`planning`), the executors read entries and make Arrow of them (`readers`).
+A partition is a group of tasks; both are plain and small.
+
+A stream follows the ledgers of topics as they grow. What it may read ends at the last add confirmed,
+whether or not the broker lives: what is behind it may vanish yet, or come to be confirmed, and a batch
+that is read again after a crash must be the same. What was trimmed before the stream has read it fails
+the stream. With the option ``gapsPath`` (a path of this machine or an address that fsspec opens) each gap
+becomes a file of JSON there. A batch that is planned again writes the same file again.
 
 The first batch of a stream, and the first after a restart, is not held to ``maxEntriesPerTrigger``: Spark
 asks for its end before it says where the stream is. With the trigger ``availableNow`` leave the option out:
@@ -11,20 +16,29 @@ Spark asks for the end once, and takes what the limit leaves for all that there 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from ackgate.cursor import EARLIEST, Position
-from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.errors import CallerError, CorruptRecordError, StorageError
 from ackgate.pipeline.catalogue.borders import last_confirmed
 from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
-from ackgate.pipeline.schema.options import OF_READS
-from ackgate.pipeline.source.partition import AckgatePartition
-from ackgate.pipeline.source.planning import ReadTask, merged, together
-from ackgate.pipeline.source.stream_gaps import Gap, write_gap
+from ackgate.pipeline.schema.addresses import is_remote, shown_address
+from ackgate.pipeline.schema.options import OF_READS, OF_STREAMS, parse_options
+from ackgate.pipeline.schema.tables import spark_schema
+from ackgate.pipeline.source.planning import ReadTask, merged, plan_read, together
 from ackgate.pipeline.source.stream_offsets import (
     LedgerEnd,
     behind,
@@ -48,6 +62,11 @@ if TYPE_CHECKING:
 
     from ackgate.pipeline.catalogue.catalogue import Catalogue, CatalogueTopic, StorageAddress
     from ackgate.pipeline.schema.options import SourceOptions
+    from ackgate.pipeline.schema.tables import Column
+    from ackgate.pipeline.storage.places import BookiePlaces
+
+_NAME_BYTES: Final = 12
+"""Of the digest of a topic's name in the name of a file."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +74,132 @@ STREAMED: Final = ("messages", "delivery_journal")
 
 ENTRIES_PER_PARTITION: Final = 100_000
 """Of a batch: so many are read by one task of Spark, at most."""
+
+
+class AckgateDataSource(DataSource):
+    """All tables; the option ``table`` says which."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As in ``format``."""
+        return "ackgate"
+
+    def schema(self) -> Any:  # noqa: ANN401 - as above
+        """The columns that the options ask for, or those that are not heavy."""
+        options = parse_options(self.options)
+        return spark_schema(chosen_columns(options))
+
+    def reader(self, schema: Any) -> AckgateReader:  # noqa: ANN401 - as above
+        """A user's own schema is a choice of columns."""
+        options = self._options_for(schema)
+        options.refuse(OF_STREAMS, "a read that ends, only for a stream")
+        return AckgateReader(options)
+
+    def streamReader(self, schema: Any) -> AckgateStreamReader:  # noqa: ANN401, N802 - Spark's name
+        """As `reader`, of ledgers as they grow."""
+        return AckgateStreamReader(self._options_for(schema))
+
+    def _options_for(self, schema: Any) -> SourceOptions:  # noqa: ANN401 - as above
+        options = parse_options(self.options)
+        columns = options.table.select(schema.fieldNames())
+        for given, ours in zip(schema.fields, spark_schema(columns).fields, strict=True):
+            if given.dataType.simpleString() != ours.dataType.simpleString():
+                raise CallerError(
+                    f"table {options.table.name}: column {ours.name} is "
+                    f"{ours.dataType.simpleString()}, not {given.dataType.simpleString()}"
+                )
+        # Spark 4.3 wants batches to be nullable where the schema is.
+        asked = zip(columns, schema.fields, strict=True)
+        return replace(
+            options,
+            columns=tuple(replace(one, is_nullable=given.nullable) for one, given in asked),
+        )
+
+
+class AckgateReader(DataSourceReader):
+    """One read of one table."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[AckgatePartition]:
+        """Called on the driver. Raises `AckGateError`."""
+        plan = plan_read(self._options)
+        # Spark takes no partition at all for one that it must make up itself.
+        groups = plan.groups or [()]
+        return [AckgatePartition(plan.bookies, group) for group in groups]
+
+    def read(self, partition: AckgatePartition) -> Iterator[Any]:
+        """Called on the executors. Arrow batches. Raises `AckGateError`."""
+        return read_tasks(partition.bookies, partition.tasks, self._options)
+
+
+def chosen_columns(options: SourceOptions) -> tuple[Column, ...]:
+    """Those that the options name, or all that are not heavy."""
+    return options.table.default_columns if options.columns is None else options.columns
+
+
+class AckgatePartition(InputPartition):
+    """Tasks, and where the bookies are. Spark sends it to an executor."""
+
+    def __init__(self, bookies: BookiePlaces, tasks: tuple[ReadTask, ...]) -> None:
+        self.bookies = bookies
+        self.tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"{len(self.tasks)} parts"
+
+
+class Gap(NamedTuple):
+    """Entries that were there, perhaps, and that the stream will never have."""
+
+    topic: str
+    behind: Position
+    """The last entry that the stream has read, or the start of a ledger (entry -1)."""
+    up_to: Position
+    """Nothing in front of this is left, but for what the stream has read."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}: entries behind {self.behind} were trimmed before the stream has read "
+            f"them; what is left begins with ledger {self.up_to.ledger_id}"
+        )
+
+    @property
+    def file_name(self) -> str:
+        """The same for the same gap."""
+        topic = hashlib.sha256(self.topic.encode()).hexdigest()[: 2 * _NAME_BYTES]
+        return f"gap-{topic}-{self.behind.ledger_id}-{self.behind.entry_id}.json"
+
+    def row(self) -> dict[str, str | int]:
+        """As it is written."""
+        return {
+            "topic": self.topic,
+            "behind_ledger_id": self.behind.ledger_id,
+            "behind_entry_id": self.behind.entry_id,
+            "up_to_ledger_id": self.up_to.ledger_id,
+            "up_to_entry_id": self.up_to.entry_id,
+        }
+
+
+def write_gap(directory: str, gap: Gap) -> None:
+    """Raises `StorageError`."""
+    text = json.dumps(gap.row()) + "\n"
+    try:
+        if is_remote(directory):
+            import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
+
+            files, path = fsspec.core.url_to_fs(directory)
+            files.makedirs(path, exist_ok=True)
+            files.pipe_file(f"{path.rstrip('/')}/{gap.file_name}", text.encode())
+            return
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        target = Path(directory) / gap.file_name
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        beside.write_text(text)
+        beside.replace(target)
+    except (OSError, ValueError, ImportError) as error:
+        raise StorageError(f"{shown_address(directory)} cannot be written: {error}") from error
 
 
 class AckgateStreamReader(DataSourceStreamReader):
