@@ -25,8 +25,8 @@ from ackgate.pipeline import register
 from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from ackgate.pipeline.jobs.what_if import JOB
 from ackgate.pipeline.jobs.what_if.events import events_of
-from ackgate.pipeline.jobs.what_if.feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.rows import EvenFeed
 from ackgate.pipeline.jobs.what_if.variants import Variant, variants_of
 from ackgate.pipeline.running.session import local_session
 from bench.brokers import Ackgate, running

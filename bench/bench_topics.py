@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ackgate.broker.server import BrokerServer
 from ackgate.broker.topic.producer import Producer
 from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.ports import InitialPosition, ProducerRequest
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.wire_types import InitialPosition, ProducerRequest
 from ackgate.config.load import load_settings
 from ackgate.cursor import Position
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ackgate.broker.wire.errors import TopicNotFoundError
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     ConsumerStatsReply,
     InitialPosition,
     LastMessageId,
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.broker.wire.names import NamespaceName, TopicName
-    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.ports import ProducerRequest, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.wire_types import ProducerRequest, SubscribeRequest
 
 LEDGER_ID = 7
 

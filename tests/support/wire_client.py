@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from ackgate.broker.wire.errors import ServerError
 from ackgate.broker.wire.frames import FrameDecoder, seal_entry
-from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.replies import PONG, encode
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     InitialPosition,
     SubscriptionType,
     mask_of_words,
     words_of_mask,
 )
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.broker.wire.replies import PONG, encode
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
 

@@ -1,4 +1,11 @@
-"""What topics and subscriptions are doing, in Pulsar's form. Edge."""
+"""What topics and subscriptions are doing, in exactly Pulsar's JSON.
+
+Edge. Our frozen values hold what this broker measures. The rest of Pulsar's form is laid around it, so
+that Pulsar's tools find every key they look for: constants of what this broker does not have
+(offloading, replication, compaction, transactions, filters, throttling), and the keys that Pulsar gives
+twice. Left out are three figures that are not measured here: ``chunkedMessageRate``,
+``msgChunkPublished``, ``oldestBacklogMessageAgeSeconds``.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +20,123 @@ from ackgate.broker.admin.http.call import json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
-from ackgate.broker.admin.pulsar_stats import topic_json
 from ackgate.broker.stats.internal import internal_stats
-from ackgate.broker.stats.json_form import to_json
+from ackgate.broker.stats.json_form import fields_json, to_json
 from ackgate.broker.stats.ledger_acks import CELLS_MAX, ack_picture
-from ackgate.broker.stats.take import earliest_publish_times, subscription_stats, topic_stats
+from ackgate.broker.stats.take import (
+    earliest_publish_times,
+    iso_time,
+    subscription_stats,
+    topic_stats,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.admin.http.router import Handler
+    from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats, TopicStats
     from ackgate.broker.topic.topic import Topic
+
+_NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "backlogQuotaLimitSize": -1,
+    "backlogQuotaLimitTime": -1,
+    "publishRateLimitedTimes": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+    "replication": {},
+    "compaction": {
+        "lastCompactionRemovedEventCount": 0,
+        "lastCompactionSucceedTimestamp": 0,
+        "lastCompactionFailedTimestamp": 0,
+        "lastCompactionDurationTimeInMills": 0,
+    },
+}
+
+_NOT_HAD_BY_SUBSCRIPTIONS: Final[Mapping[str, Any]] = {
+    "isReplicated": False,
+    "replicated": False,
+    "consumersAfterMarkDeletePosition": {},
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+    "dispatchThrottledMsgEventsBySubscriptionLimit": 0,
+    "dispatchThrottledBytesEventsBySubscriptionLimit": 0,
+    "dispatchThrottledMsgEventsByTopicLimit": 0,
+    "dispatchThrottledBytesEventsByTopicLimit": 0,
+    "dispatchThrottledMsgEventsByBrokerLimit": 0,
+    "dispatchThrottledBytesEventsByBrokerLimit": 0,
+}
+
+_NOT_HAD_BY_CONSUMERS: Final[Mapping[str, Any]] = {
+    "drainingHashesCount": 0,
+    "drainingHashesClearedTotal": 0,
+    "drainingHashesUnackedMessages": 0,
+}
 
 CELLS_DEFAULT: Final = 64
 
 BITMAP_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bitmaps of one answer, before base64: half a percent of what Pulsar's text form would need."""
+
+_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+
+_OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
+"""Keys that say nothing of several partitions together."""
+
+
+def topic_json(stats: TopicStats) -> dict[str, Any]:
+    """A topic in Pulsar's form."""
+    return {
+        **fields_json(stats, without={"publishers", "subscriptions"}),
+        **_NOT_HAD_BY_TOPICS,
+        "publishers": [
+            {**fields_json(publisher), "supportsPartialProducer": False}
+            for publisher in stats.publishers
+        ],
+        "subscriptions": {
+            name: subscription_json(subscription)
+            for name, subscription in stats.subscriptions.items()
+        },
+    }
+
+
+def subscription_json(stats: SubscriptionStats) -> dict[str, Any]:
+    """A subscription in Pulsar's form."""
+    return {
+        **_known(fields_json(stats, without={"consumers"})),
+        **_NOT_HAD_BY_SUBSCRIPTIONS,
+        "durable": stats.is_durable,
+        "consumers": [_consumer_json(consumer) for consumer in stats.consumers],
+    }
+
+
+def _consumer_json(stats: ConsumerStats) -> dict[str, Any]:
+    fields = {
+        **_known(fields_json(stats)),
+        **_NOT_HAD_BY_CONSUMERS,
+        "lastAckedTime": iso_time(stats.last_acked_timestamp / 1000),
+        "lastConsumedTime": iso_time(stats.last_consumed_timestamp / 1000),
+    }
+    if stats.key_hash_range_arrays is not None:
+        fields["drainingHashes"] = []
+    return fields
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    """Pulsar leaves out what it has no value for."""
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 async def get_stats(call: Call) -> Reply:
@@ -114,8 +221,6 @@ async def _of_partitions(call: Call, handler: Handler, tail: str) -> dict[str, A
     return told
 
 
-_TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
-
 ROUTES: Final = (
     Route("GET", f"{_TOPIC}/stats", get_stats),
     Route("GET", f"{_TOPIC}/internalStats", get_internal_stats),
@@ -130,9 +235,6 @@ ROUTES: Final = (
 # As Pulsar adds: counters and rates are summed, subscriptions of one name become one whose
 # consumers are those of all partitions; what is true of one partition (paused, blocked) is true of
 # it. The ack state of a subscription stays with its partitions: cursors cannot be added.
-
-_OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
-"""Keys that say nothing of several partitions together."""
 
 
 def add_up(partitions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

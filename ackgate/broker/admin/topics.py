@@ -14,13 +14,13 @@ from ackgate.broker.cluster.bundle_states import BundleState
 from ackgate.broker.schemas.registry import version_bytes
 from ackgate.broker.topic.registry import TopicConflictError
 from ackgate.broker.wire.errors import NotOwnedError
-from ackgate.broker.wire.wire_types import SchemaType
+from ackgate.broker.wire.ports import SchemaType
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.wire_types import StoredSchema
+    from ackgate.broker.wire.ports import StoredSchema
     from ackgate.cursor import Position
 
 _PARTITION_LIKE: Final = re.compile(r"(.*)-partition-[0-9]+")

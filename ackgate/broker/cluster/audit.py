@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, NodeExistsError
 from ackgate.persistence.bookies.settings import audit_settings
-from ackgate.persistence.ledgers.audit_report import AuditTotals
+from ackgate.persistence.ledgers.auditor import AuditTotals
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from ackgate.broker.cluster.services import BrokerServices
-    from ackgate.persistence.ledgers.audit_report import LedgerAudit
-    from ackgate.persistence.ledgers.auditor import Auditor
+    from ackgate.persistence.ledgers.auditor import Auditor, LedgerAudit
 
 log = logging.getLogger(__name__)
 

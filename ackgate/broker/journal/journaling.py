@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.journal.writer import JournalStatistics
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.wire_types import SubscriptionType
+    from ackgate.broker.wire.ports import SubscriptionType
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

@@ -25,7 +25,7 @@ from ackgate.broker.schemas.compatibility import (
     is_same,
 )
 from ackgate.broker.wire.errors import IncompatibleSchemaError, MetadataFailedError
-from ackgate.broker.wire.wire_types import Schema, SchemaType, StoredSchema
+from ackgate.broker.wire.ports import Schema, SchemaType, StoredSchema
 from ackgate.errors import (
     CorruptRecordError,
     NodeExistsError,
@@ -36,8 +36,7 @@ from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ServedTopic
-    from ackgate.broker.wire.wire_types import ProducerRequest, SubscribeRequest
+    from ackgate.broker.wire.ports import ProducerRequest, ServedTopic, SubscribeRequest
     from ackgate.config.broker import BrokerSettings
     from ackgate.persistence.ports import MetadataStore
 

@@ -23,7 +23,7 @@ from ackgate.broker.stats.values import (
     SubscriptionStats,
     TopicStats,
 )
-from ackgate.broker.wire.wire_types import AccessMode, SubscriptionType
+from ackgate.broker.wire.ports import AccessMode, SubscriptionType
 from ackgate.dispatcher import KeyShared
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.wire.errors import ServerError, server_error
-from ackgate.broker.wire.wire_types import ConsumerStatsReply, LastMessageId, mask_of_words
+from ackgate.broker.wire.ports import ConsumerStatsReply, LastMessageId, mask_of_words
 from ackgate.cursor import Position
 from ackgate.errors import CallerError, CursorClosedError, PositionError
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.ports import MessageOut, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.wire_types import MessageOut, SubscribeRequest
     from ackgate.cursor import ManagedCursor
     from ackgate.dispatcher import ConsumerStatistics
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from ackgate.broker.wire.wire_types import SubscriptionType
+from ackgate.broker.wire.ports import SubscriptionType
 from ackgate.dispatcher import DispatchLimits, Exclusive, Failover, KeyShared, Shared, gate
 from ackgate.dispatcher.delayed import DelaySettings
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster.policies import EffectivePolicies
     from ackgate.broker.topic.parts import BrokerParts
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.wire_types import SubscribeRequest
+    from ackgate.broker.wire.ports import SubscribeRequest
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.dispatcher import SubscriptionKind
 

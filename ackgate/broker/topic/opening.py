@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.broker.topic.subscription import SubscribedTopic, SubscriptionDriver
 from ackgate.broker.wire.errors import NotAllowedError, SubscriptionNotFoundError
-from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.broker.wire.ports import InitialPosition
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.wire_types import SubscribeRequest
+    from ackgate.broker.wire.ports import SubscribeRequest
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

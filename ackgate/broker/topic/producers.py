@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError, ServiceNotReadyError
-from ackgate.broker.wire.wire_types import AccessMode
+from ackgate.broker.wire.ports import AccessMode
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:

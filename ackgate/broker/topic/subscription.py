@@ -26,7 +26,7 @@ from ackgate.broker.journal.journaling import SubscriptionRecorder
 from ackgate.broker.topic.consumer import Consumer
 from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
 from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
-from ackgate.broker.wire.wire_types import MessageOut
+from ackgate.broker.wire.ports import MessageOut
 from ackgate.cursor import NO_NACKS, ManagedCursor
 from ackgate.errors import (
     AckGateError,
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from ackgate.broker.delayed.shared import SharedDelays
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.ports import SessionPort
-    from ackgate.broker.wire.wire_types import SubscribeRequest, SubscriptionType
+    from ackgate.broker.wire.ports import SessionPort, SubscribeRequest, SubscriptionType
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics, Gate
     from ackgate.dispatcher.timing import Timer

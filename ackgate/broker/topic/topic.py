@@ -37,7 +37,7 @@ from ackgate.broker.wire.errors import (
     TopicTerminatedError,
     server_error,
 )
-from ackgate.broker.wire.wire_types import InitialPosition
+from ackgate.broker.wire.ports import InitialPosition
 from ackgate.errors import AckGateError, CallerError, OwnershipError
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.messages.managed_ledger import ManagedLedger
@@ -60,9 +60,8 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.parts import BrokerParts
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import SessionPort
+    from ackgate.broker.wire.ports import ProducerRequest, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.wire_types import ProducerRequest, SubscribeRequest
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import Position
 

@@ -19,16 +19,15 @@ from ackgate.broker.wire.errors import (
     ServerError,
     ServiceNotReadyError,
 )
-from ackgate.broker.wire.wire_types import SubscriptionType
+from ackgate.broker.wire.ports import SubscriptionType
 from ackgate.cursor import Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.broker.wire.ports import ConsumerPort
+    from ackgate.broker.wire.ports import ConsumerPort, MessageOut, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
-    from ackgate.broker.wire.wire_types import MessageOut, SubscribeRequest
 
 log = logging.getLogger(__name__)
 

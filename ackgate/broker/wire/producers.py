@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.wire import replies, requests
-from ackgate.broker.wire.batch_payload import can_hold
+from ackgate.broker.wire.entry import can_hold
 from ackgate.broker.wire.errors import (
     BrokerError,
     ChecksumError,
@@ -34,10 +34,9 @@ from ackgate.broker.wire.frames import entry_metadata
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire.ports import ProducerPort
+    from ackgate.broker.wire.ports import ProducerPort, ProducerRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
-    from ackgate.broker.wire.wire_types import ProducerRequest
 
 log = logging.getLogger(__name__)
 

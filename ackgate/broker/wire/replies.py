@@ -20,7 +20,7 @@ from ackgate.cursor import EARLIEST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.broker.wire.wire_types import ConsumerStatsReply, LastMessageId, MessageOut, Schema
+    from ackgate.broker.wire.ports import ConsumerStatsReply, LastMessageId, MessageOut, Schema
     from ackgate.cursor import Position
 
 # ---- Protobuf varints, fast: seven bits a byte, least significant first, high bit = "more follows"

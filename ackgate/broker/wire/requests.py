@@ -18,7 +18,7 @@ from ackgate.broker.wire.names import (
     check_producer_name,
     check_subscription_name,
 )
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     AccessMode,
     InitialPosition,
     KeySharedRequest,

@@ -10,7 +10,7 @@ from ackgate.persistence.ledgers.replication import spans
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+    from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
     from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
     from ackgate.persistence.offline_storage import OfflineStorage
 

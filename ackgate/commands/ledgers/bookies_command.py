@@ -24,7 +24,7 @@ from ackgate.commands.ledgers.audit_view import (
     totals_line,
 )
 from ackgate.persistence.bookies.settings import AuditSettings
-from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
 
 if TYPE_CHECKING:

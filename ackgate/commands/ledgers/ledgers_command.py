@@ -45,7 +45,7 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.ledger_owner import owner_of
-from ackgate.persistence.ledgers.audit_report import AuditTotals, LedgerAudit
+from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
 from ackgate.persistence.ports import LedgerState
 

@@ -34,10 +34,14 @@ from ackgate.persistence.bookies.settings import AuditSettings, LedgerClientSett
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, PasswordCheck, encode_metadata
 from ackgate.persistence.ledgers.ensemble_change import take_in
-from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
+from ackgate.persistence.ledgers.entry_reads import (
+    BookieLedgerReader,
+    EntryReads,
+    confirmed_of,
+    log_bad_copy,
+)
 from ackgate.persistence.ledgers.opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.quorum import check_quorum
-from ackgate.persistence.ledgers.reader import BookieLedgerReader, confirmed_of
 from ackgate.persistence.ledgers.recovery import LedgerRecovery
 from ackgate.persistence.ledgers.writer import BookieLedgerWriter
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerState

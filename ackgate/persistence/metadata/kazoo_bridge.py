@@ -1,4 +1,4 @@
-"""The one bridge between kazoo's thread and the event loop.
+r"""The one bridge between kazoo's thread and the event loop.
 
 Edge: one kazoo client, which is one session. kazoo's thread never touches anything of ours: what it
 has to say is put into a queue, and the loop is woken once for all that has come together until it
@@ -7,6 +7,19 @@ looks. Everything here that is called on the loop returns at once.
 The queue is bounded by what the loop has asked for: each request has one answer, each watch that
 was set fires once, and a session has few states. A bridge serves one session: when that is lost the
 bridge has given up for good, and another one begins the next.
+
+The thread, and the sockets it uses, are what kazoo calls a handler: one daemon thread and one
+connection. kazoo's own handler has three threads, and its client makes about ten system calls for each
+request; every one of them gives the interpreter away, and with a busy event loop each takes 5 ms to get
+it back. Here answers and watch events are handed over in the thread that read them, reading is done
+ahead in large pieces, and requests go out when there is nothing more to add::
+
+    loop    request request request          |   answers of one wake-up
+                 \_______|______/            |   /
+    kazoo     [one send .... poll .... one receive]
+
+`give_up` ends it from any thread, for good: no connection is made after it, so kazoo cannot begin a
+new session by itself, which it would do as soon as it learns that the old one has expired.
 """
 
 from __future__ import annotations
@@ -14,16 +27,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import select
+import socket
+import struct
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionDropped
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
-from ackgate.persistence.metadata.kazoo_handler import KazooHandler
 from ackgate.persistence.ports import SessionState
 from ackgate.persistence.system.futures import resolve
 
@@ -32,11 +50,20 @@ if TYPE_CHECKING:
 
     from kazoo.protocol.states import WatchedEvent
 
-    from ackgate.persistence.metadata.kazoo_handler import Answer
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 64 * 1024
+SEND_BYTES: Final = 64 * 1024
+"""What may wait to be sent; more is sent at once."""
+
+SILENCE: Final = 2 / 3
+"""Share of the session time-out after which a silent server is dead; leaves time for another one."""
+
+_NEGOTIATED: Final = struct.Struct("!4x4xi")
+"""The first answer of a connection: its length, the protocol's version, the session time-out."""
 
 kazoo_logger: Final = logging.getLogger(f"{__name__}.kazoo")
 """kazoo's own messages. It reports each failed attempt to connect, which our session says better."""
-kazoo_logger.setLevel(logging.ERROR)
 
 CLOSE_SECONDS_MAX: Final = 5.0
 """How long the server may take to end a session. If it does not, the session's time-out ends it."""
@@ -46,12 +73,350 @@ ATTEMPTS_MIN: Final = 3
 
 _RECONNECT_SECONDS_MIN: Final = 0.02
 _RECONNECT_SECONDS_MAX: Final = 1.0
-
 _STATES: Final = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
     KazooState.LOST: SessionState.LOST,
 }
+
+
+class GivenUpError(AuthFailedError):  # type: ignore[misc]  # kazoo has no type information
+    """Ends kazoo's thread. It is the one kind of error after which kazoo tries nothing more."""
+
+
+class Answer:
+    """One request's answer, as kazoo gives it. The first one counts."""
+
+    __slots__ = ("_callbacks", "_is_set", "_lock", "exception", "value")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._callbacks: list[Callable[[Answer], None]] = []
+        self._is_set: bool = False
+        self.value: Any = None
+        self.exception: BaseException | None = None
+
+    def set(self, value: Any = None) -> None:  # noqa: ANN401
+        self._settle(value, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._settle(None, exception)
+
+    def rawlink(self, callback: Callable[[Answer], None]) -> None:
+        """Call when it is there, which may be now."""
+        with self._lock:
+            if not self._is_set:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def ready(self) -> bool:
+        return self._is_set
+
+    def get(self) -> Any:  # noqa: ANN401
+        """The value of one that is there. Raises its exception."""
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def _settle(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401
+        with self._lock:
+            if self._is_set:
+                return
+            self._is_set = True
+            self.value, self.exception = value, exception
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class KazooConnection:
+    """A connected socket that reads ahead and gathers what is to be sent."""
+
+    def __init__(self, connected: socket.socket, *, first_answer_seconds_max: float) -> None:
+        connected.settimeout(0)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._received = b""
+        self._taken = 0
+        self._is_ended = False
+        self._head = b""
+        self._to_send = bytearray()
+        self._received_at = time.monotonic()
+        self._is_owed = False
+        self._first_answer_seconds_max = first_answer_seconds_max
+
+    @property
+    def negotiated_ms(self) -> int | None:
+        """The session time-out that the server granted; None before it has answered."""
+        return _NEGOTIATED.unpack(self._head)[0] if len(self._head) == _NEGOTIATED.size else None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def setblocking(self, _: object) -> None: ...
+
+    def pending(self) -> int:
+        """Bytes that can be received without waiting; 1 for the end."""
+        return len(self._received) - self._taken or int(self._is_ended)
+
+    def recv(self, size: int) -> bytes:
+        """Some of what was read ahead; empty at the end."""
+        chunk = self._received[self._taken : self._taken + size]
+        self._taken += len(chunk)
+        return chunk
+
+    def fill(self) -> None:
+        try:
+            received = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        self._received_at, self._is_owed = time.monotonic(), False
+        self._is_ended = not received
+        self._received, self._taken = received, 0
+        if len(self._head) < _NEGOTIATED.size:
+            self._head += received[: _NEGOTIATED.size - len(self._head)]
+
+    def send(self, data: bytes) -> int:
+        """Take it all, to be sent by `flush`."""
+        self._to_send += data
+        return len(data)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what waits to be sent should go before more is added."""
+        return len(self._to_send) >= SEND_BYTES
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Send all that waits. Raises `TimeoutError` if that does not go in time."""
+        deadline = time.monotonic() + timeout_seconds
+        while self._to_send:
+            self._is_owed = True
+            try:
+                del self._to_send[: self._socket.send(self._to_send)]
+            except BlockingIOError:
+                poller = select.poll()
+                poller.register(self._socket, select.POLLOUT)
+                if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise TimeoutError("the server takes no more requests") from None
+
+    def silent_in(self, now: float) -> float:
+        """Seconds until a server that owes an answer has to be taken for dead; as kazoo's own limit.
+
+        kazoo looks for that only when it has nothing to send for a while.
+        """
+        if not self._is_owed:
+            return math.inf
+        granted_ms = self.negotiated_ms
+        if granted_ms is None:
+            return self._received_at + self._first_answer_seconds_max - now
+        return self._received_at + granted_ms / 1000 * SILENCE - now
+
+    def break_off(self) -> None:
+        """Wake whoever waits for it, with its end. From any thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+
+class Wake:
+    """kazoo's socket pair, on which it writes and reads a byte for each request.
+
+    A real one blocks the writer, here the event loop, after some three hundred unread bytes. This
+    one counts, and has one byte in the real socket while the count is not zero.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._reader, self._writer = socket.socketpair()
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def pending(self) -> int:
+        """Bytes that can be received."""
+        return self._count
+
+    def send(self, data: bytes) -> int:
+        with self._lock:
+            if self._count == 0:
+                self._writer.send(data)
+            self._count += 1
+        return len(data)
+
+    def recv(self, _: int) -> bytes:
+        with self._lock:
+            if self._count == 0:
+                return b""
+            self._count -= 1
+            return self._reader.recv(1) if self._count == 0 else b"\0"
+
+    def fill(self) -> None: ...
+
+    def flush(self, _: float) -> None: ...
+
+    def silent_in(self, _: float) -> float:
+        return math.inf
+
+    def close(self) -> None:
+        """Let go of the pair. kazoo closes both of its ends, which is twice here."""
+        self._reader.close()
+        self._writer.close()
+
+
+class KazooHandler:
+    """Implements kazoo's `IHandler` for one client."""
+
+    name = "ackgate"
+    timeout_exception = KazooTimeoutError
+    running = True
+
+    def __init__(self, *, connect_seconds_max: float, is_wanted: Callable[[], bool]) -> None:
+        """`is_wanted` is asked now and then, in kazoo's thread, whether to go on.
+
+        `connect_seconds_max` holds for a connection, and for the first answer on it: a server that is
+        just starting may accept a connection and forget about it.
+        """
+        self._connect_seconds_max = connect_seconds_max
+        self._is_wanted = is_wanted
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._answers = threading.Lock()
+        self._connection: KazooConnection | None = None
+        self._wake: Wake | None = None
+        self.problem = ""
+        """Why the last attempt to connect failed."""
+        self.attempted_at = 0.0
+        """When it was made, by the monotonic clock."""
+
+    @property
+    def negotiated_ms(self) -> int | None:
+        """The session time-out that the server granted to the present connection."""
+        return self._connection.negotiated_ms if self._connection is not None else None
+
+    def give_up(self) -> None:
+        """Connect no more, and end the connection there is. From any thread."""
+        with self._lock:
+            self._over.set()
+            if self._connection is not None:
+                self._connection.break_off()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was given up."""
+        return self._over.is_set()
+
+    # ---------------------------------------------------------------- what kazoo calls
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def sleep_func(self, seconds: float) -> None:
+        """Wait, or until given up."""
+        self._over.wait(seconds)
+
+    def select(
+        self,
+        readers: list[KazooConnection | Wake],
+        writers: list[KazooConnection],
+        _: object,
+        timeout: float | None = None,
+    ) -> tuple[list[KazooConnection | Wake], list[KazooConnection], list[object]]:
+        """Who has something to receive. Sends what waits before it waits itself."""
+        seconds = 60.0 if timeout is None else timeout
+        if writers:
+            for writer in writers:
+                if writer.is_full:
+                    writer.flush(seconds)
+            return [], writers, []
+        ready = [reader for reader in readers if reader.pending()]
+        if ready:
+            return ready, [], []
+        if self.is_over or not self._is_wanted():
+            self.give_up()
+            raise GivenUpError
+        deadline = time.monotonic() + seconds
+        poller = select.poll()
+        for reader in readers:
+            reader.flush(seconds)
+            poller.register(reader, select.POLLIN)
+        while not ready and (now := time.monotonic()) < deadline:
+            silent_in = min(reader.silent_in(now) for reader in readers)
+            found = {fd for fd, _ in poller.poll(max(0.0, min(deadline - now, silent_in)) * 1000)}
+            for reader in readers:
+                if reader.fileno() in found:
+                    reader.fill()
+            ready = [reader for reader in readers if reader.pending()]
+            if not found and silent_in <= 0:
+                raise TimeoutError("the server is silent")
+        return ready, [], []
+
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, **_: object
+    ) -> KazooConnection:
+        """Connect. One silent server may not take the time in which another could be reached."""
+        if self._over.is_set() or not self._is_wanted():
+            raise GivenUpError
+        self.attempted_at = time.monotonic()
+        try:
+            connected = socket.create_connection(address, min(timeout, self._connect_seconds_max))
+        except OSError as error:
+            self.problem = f"{address[0]}:{address[1]}: {error.strerror or error}"
+            raise
+        self.problem = f"{address[0]}:{address[1]}: connected, but no session was granted"
+        with self._lock:
+            self._connection = KazooConnection(
+                connected, first_answer_seconds_max=self._connect_seconds_max
+            )
+            if self._over.is_set():
+                self._connection.break_off()
+            return self._connection
+
+    def create_socket_pair(self) -> tuple[Wake, Wake]:
+        """What wakes kazoo's thread when there are requests."""
+        self._wake = Wake()
+        return self._wake, self._wake
+
+    def event_object(self) -> threading.Event:
+        return threading.Event()
+
+    def lock_object(self) -> threading.Lock:
+        return threading.Lock()
+
+    def rlock_object(self) -> Any:  # noqa: ANN401 - a factory's product has no public type
+        """A lock that its holder may take again."""
+        return threading.RLock()
+
+    def async_result(self) -> Answer:
+        return Answer(self._answers)
+
+    def spawn(self, run: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Start kazoo's thread. It never keeps the process alive."""
+
+        def guarded() -> None:
+            try:
+                run(*arguments)
+            except Exception:
+                logger.exception("kazoo's thread ended")
+            finally:
+                if self._wake is not None:
+                    self._wake.close()
+
+        thread = threading.Thread(target=guarded, name="ackgate-zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:  # noqa: ANN401
+        """Hand over a watch event, in this thread: ours only post it to the loop."""
+        callback.func(*callback.args)
+
+
+kazoo_logger.setLevel(logging.ERROR)
 
 
 class KazooBridge:

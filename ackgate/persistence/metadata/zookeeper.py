@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from ackgate.persistence.metadata.kazoo_handler import Answer
+    from ackgate.persistence.metadata.kazoo_bridge import Answer
     from ackgate.persistence.ports import WatchEvent
 
 

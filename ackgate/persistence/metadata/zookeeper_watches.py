@@ -1,33 +1,51 @@
-"""Watches on ZooKeeper: the mirror's wishes made, what it finds out told.
+"""Watches on ZooKeeper: what is known of the watched part of the tree, so that no change is left unreported.
 
-Edge for the loop only: turns the looks of `TreeMirror` into requests, and answers and fired watches
-into its facts, all in the order in which they came.
+Edge for the loop only: `ZooKeeperWatches` turns the looks of `TreeMirror` into requests, and answers
+and fired watches into its facts, all in the order in which they came. The mirror is pure.
+
+ZooKeeper's watches fire once, say little, and are gone after a lost connection. So the mirror keeps,
+for every node at or below a watched path, what tells one state from another: the transaction that
+made it, the one that changed it last, and its children's names. Facts go in (an answer, a watch that
+fired, a new connection); `looks`, the requests to make next, and `events`, what has turned out to be
+different, come out::
+
+    heard(CHANGED /t/a) --> looks: stat of /t/a, with a new watch
+    stat_seen(/t/a, ..) --> events: CHANGED /t/a, unless nothing is new
+    connected()         --> looks: stat and list of everything, with new watches
+
+An answer and the watch that it sets are one step at the server, and facts come in the order in which
+the server put them. Hence what changes after a look fires its watch, what changed before is in the
+answer, and every difference is told, several in quick succession as one.
+
+A path that is watched anew has to be looked at first; until that is done it is `unsettled`. What is
+found then is not told: it was there. Whoever asks for a node below it meanwhile should be made to
+wait, or would see things whose later disappearance could not be told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kazoo import exceptions as zk
 from kazoo.protocol.states import EventType
 
 from ackgate.errors import AckGateError
 from ackgate.persistence.metadata.watches import Watches
-from ackgate.persistence.metadata.zookeeper_mirror import LookKind, Stat, TreeMirror
-from ackgate.persistence.ports import WatchKind
+from ackgate.persistence.ports import WatchEvent, WatchKind
+from ackgate.persistence.ports.node_rules import split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kazoo.protocol.states import WatchedEvent
 
     from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
-    from ackgate.persistence.metadata.zookeeper_mirror import NodeLook
     from ackgate.persistence.metadata.zookeeper_requests import Requests
-    from ackgate.persistence.ports import WatchEvent
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +58,236 @@ _KINDS: Final = {
     EventType.DELETED: WatchKind.DELETED,
     EventType.CHILD: None,
 }
+
+
+class Stat(NamedTuple):
+    """What ZooKeeper says of a node, as far as it matters here."""
+
+    czxid: int
+    """The transaction that made it."""
+    mzxid: int
+    """The transaction that wrote its value last."""
+
+
+class LookKind(enum.Enum):
+    """What to ask for."""
+
+    STAT = "stat"
+    """Whether the node is there; sets a watch for its coming, changing and going."""
+    LIST = "list"
+    """The names of its children; sets a watch for their coming and going."""
+
+
+class NodeLook(NamedTuple):
+    """A request to make."""
+
+    path: str
+    kind: LookKind
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A node as last seen."""
+
+    baseline: str | None
+    """The watched path under which it was found at the very beginning; None for one that came."""
+    stat: Stat | None = None
+    children: set[str] | None = None
+
+
+class TreeMirror:
+    """The nodes at and below all watched paths of one session."""
+
+    def __init__(self, *, ignored: Iterable[str] = ()) -> None:
+        """Nodes at the paths in `ignored` are treated as if they were not there."""
+        self.looks: list[NodeLook] = []
+        """Requests to make, in order. Whoever makes them takes them out."""
+        self.events: list[WatchEvent] = []
+        """Changes to tell, in order. Whoever tells them takes them out."""
+        self._ignored = frozenset(ignored)
+        self._roots: dict[str, int] = {}
+        self._nodes: dict[str, _Seen] = {}
+        self._unsettled: dict[str, set[NodeLook]] = {}
+
+    @property
+    def node_count(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every watched path has been looked at."""
+        return not self._unsettled
+
+    def is_unsettled_at(self, path: str) -> bool:
+        """Whether a node at this path may or may not be known yet."""
+        return any(_is_at_or_below(path, root) for root in self._unsettled)
+
+    # ------------------------------------------------------------------ what is watched
+
+    def add_root(self, root: str) -> None:
+        """Somebody watches a path and all below it."""
+        self._roots[root] = self._roots.get(root, 0) + 1
+        if self._roots[root] == 1 and not self._is_covered(root):
+            look = NodeLook(root, LookKind.STAT)
+            self._unsettled[root] = {look}
+            self.looks.append(look)
+
+    def remove_root(self, root: str) -> None:
+        """One of those does no longer."""
+        self._roots[root] -= 1
+        if self._roots[root] > 0:
+            return
+        del self._roots[root]
+        was_unsettled = self._unsettled.pop(root, None) is not None
+        for path in [path for path in self._nodes if not self._is_watched(path)]:
+            del self._nodes[path]
+        for other in self._roots:
+            if _is_at_or_below(other, root) and not self._is_covered(other):
+                look = NodeLook(other, LookKind.STAT)
+                self.looks.append(look)
+                if was_unsettled and other not in self._nodes:
+                    self._unsettled[other] = {look}
+
+    # ------------------------------------------------------------------ facts
+
+    def connected(self) -> None:
+        """There is a connection, on which no watch is set yet."""
+        self.looks = [
+            NodeLook(root, LookKind.STAT) for root in self._roots if root not in self._nodes
+        ]
+        for path in self._nodes:
+            self.looks += (NodeLook(path, LookKind.STAT), NodeLook(path, LookKind.LIST))
+
+    def lost(self) -> None:
+        """The session is over: nothing is watched any more."""
+        self.looks.clear()
+        self.events.clear()
+        self._roots.clear()
+        self._nodes.clear()
+        self._unsettled.clear()
+
+    def heard(self, kind: WatchKind | None, path: str) -> None:
+        """A watch has fired: for the node itself, or (None) for its children's names."""
+        known = path in self._nodes
+        match kind:
+            case None:
+                if known:
+                    self.looks.append(NodeLook(path, LookKind.LIST))
+            case WatchKind.DELETED:
+                if known:
+                    self._forget(path)
+                elif path in self._roots:
+                    self.looks.append(NodeLook(path, LookKind.STAT))
+            case WatchKind.CREATED if not known:
+                if path in self._roots:
+                    self._adopt(path, self._baseline_of(path))
+            case _:
+                if known:
+                    self.looks.append(NodeLook(path, LookKind.STAT))
+
+    def stat_seen(self, path: str, stat: Stat | None) -> None:
+        """The answer to a look: the node is there, or is not."""
+        look = NodeLook(path, LookKind.STAT)
+        if stat is None:
+            if path in self._nodes:
+                self._forget(path)
+        elif path in self._nodes:
+            self._compare(path, self._nodes[path], stat)
+        elif path in self._roots:
+            self._adopt(path, self._baseline_of(path), stat)
+        self._settle(look)
+
+    def list_seen(self, path: str, names: Iterable[str] | None, stat: Stat | None) -> None:
+        """The answer to a look: the children's names; None if the node is not there."""
+        node = self._nodes.get(path)
+        if node is not None and names is None:
+            self._forget(path)
+        elif node is not None and names is not None:
+            if stat is not None:
+                self._compare(path, node, stat)
+            if self._nodes.get(path) is node:
+                self._compare_children(path, node, names)
+        self._settle(NodeLook(path, LookKind.LIST))
+
+    # ------------------------------------------------------------------ inside
+
+    def _compare(self, path: str, node: _Seen, stat: Stat) -> None:
+        before, node.stat = node.stat, stat
+        if before is None or before == stat:
+            return
+        if before.czxid != stat.czxid:  # it went and came again
+            self._forget(path)
+            self._adopt(path, None, stat)
+        else:
+            self._tell(WatchKind.CHANGED, path)
+
+    def _compare_children(self, path: str, node: _Seen, names: Iterable[str]) -> None:
+        found = {name for name in names if _child(path, name) not in self._ignored}
+        baseline = node.baseline if node.children is None else None
+        for name in sorted((node.children or set()) - found):
+            self._forget(_child(path, name))
+        node.children = found
+        for name in sorted(found):
+            if _child(path, name) not in self._nodes:
+                self._adopt(_child(path, name), baseline)
+
+    def _adopt(self, path: str, baseline: str | None, stat: Stat | None = None) -> None:
+        """A node is there that was not, or was not looked for before."""
+        self._nodes[path] = _Seen(baseline, stat)
+        if baseline is None:
+            self._tell(WatchKind.CREATED, path)
+        parent = self._nodes.get(split(path)[0]) if path != "/" else None
+        if parent is not None and parent.children is not None:
+            parent.children.add(split(path)[1])
+        looks = [NodeLook(path, LookKind.LIST)]
+        if stat is None:
+            looks.insert(0, NodeLook(path, LookKind.STAT))
+        self.looks += looks
+        if baseline is not None and baseline in self._unsettled:
+            self._unsettled[baseline].update(looks)
+
+    def _forget(self, path: str) -> None:
+        """A node is gone, and so is all that was below it."""
+        node = self._nodes.pop(path, None)
+        if node is None:
+            return
+        for name in sorted(node.children or ()):
+            self._forget(_child(path, name))
+        self._tell(WatchKind.DELETED, path)
+        parent = self._nodes.get(split(path)[0]) if path != "/" else None
+        if parent is not None and parent.children is not None:
+            parent.children.discard(split(path)[1])
+        for kind in LookKind:
+            self._settle(NodeLook(path, kind))
+        if path in self._roots:
+            self.looks.append(NodeLook(path, LookKind.STAT))
+
+    def _tell(self, kind: WatchKind, path: str) -> None:
+        if path != "/":
+            self.events.append(WatchEvent(kind, path))
+
+    def _settle(self, look: NodeLook) -> None:
+        for root in [root for root, open_looks in self._unsettled.items() if look in open_looks]:
+            self._unsettled[root].discard(look)
+            if not self._unsettled[root]:
+                del self._unsettled[root]
+
+    def _baseline_of(self, root: str) -> str | None:
+        return root if root in self._unsettled else None
+
+    def _is_covered(self, root: str) -> bool:
+        return any(other != root and _is_at_or_below(root, other) for other in self._roots)
+
+    def _is_watched(self, path: str) -> bool:
+        return any(_is_at_or_below(path, root) for root in self._roots)
+
+
+def _is_at_or_below(path: str, root: str) -> bool:
+    return root in {"/", path} or path.startswith(root + "/")
+
+
+def _child(path: str, name: str) -> str:
+    return f"/{name}" if path == "/" else f"{path}/{name}"
 
 
 class ZooKeeperWatches:

@@ -20,8 +20,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from ackgate.broker.topic.deduplication import Deduplication, SequenceIds, Verdict, sequence_ids
-from ackgate.broker.wire.batch_payload import unpack
-from ackgate.broker.wire.entry import Entry
+from ackgate.broker.wire.entry import Entry, unpack
 from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position

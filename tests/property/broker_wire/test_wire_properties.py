@@ -20,9 +20,9 @@ from ackgate.broker.wire.errors import (
 )
 from ackgate.broker.wire.frames import FrameDecoder, entry_metadata, seal_entry
 from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire.ports import MessageOut
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import varint
-from ackgate.broker.wire.wire_types import MessageOut
 
 if TYPE_CHECKING:
     from ackgate.broker.wire.frames import Frame

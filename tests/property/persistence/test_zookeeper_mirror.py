@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from ackgate.persistence import WatchEvent, WatchKind
-from ackgate.persistence.metadata.zookeeper_mirror import LookKind, NodeLook, Stat, TreeMirror
+from ackgate.persistence.metadata.zookeeper_watches import LookKind, NodeLook, Stat, TreeMirror
 from ackgate.persistence.ports.node_rules import split
 
 ROOTS = ["/t", "/t/a", "/u", "/"]

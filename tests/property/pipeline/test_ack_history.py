@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from pyroaring import BitMap
 
 from ackgate.cursor import ManagedCursor, Position
-from ackgate.pipeline.jobs.ack_stats.history import cursor_history
-from ackgate.pipeline.jobs.ack_stats.holes import PositionAxis, holes_of
+from ackgate.pipeline.jobs.ack_stats.history import PositionAxis, cursor_history, holes_of
 from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 from tests.property.persistence.states import bitmaps, changes, message_ledgers
 

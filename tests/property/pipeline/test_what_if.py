@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind, columns_of
 from ackgate.persistence.deliveries.details import Configured, TopicPolicies, encode_detail
 from ackgate.pipeline.jobs.what_if.events import events_of
-from ackgate.pipeline.jobs.what_if.feed import EvenFeed
-from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
+from ackgate.pipeline.jobs.what_if.moments import RecordedMoments
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
+from ackgate.pipeline.jobs.what_if.rows import EvenFeed
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
 from tests.support.faults import Fault

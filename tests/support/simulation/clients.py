@@ -10,14 +10,14 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.wire.frames import seal_entry
-from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     InitialPosition,
     ProducerRequest,
     SubscribeRequest,
     SubscriptionType,
     words_of_mask,
 )
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError
 from tests.support.simulation.facts import Key, violated
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.wire_types import MessageOut
+    from ackgate.broker.wire.ports import MessageOut
     from tests.support.simulation.facts import SubscriptionFacts, TopicFacts
     from tests.support.simulation.network import Connection
     from tests.support.simulation.session import SimulatedSession

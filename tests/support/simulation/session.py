@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.producer import Producer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ProducerPort
+    from ackgate.broker.wire.ports import (
+        MessageOut,
+        ProducerPort,
+        ProducerRequest,
+        SubscribeRequest,
+    )
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.broker.wire.wire_types import MessageOut, ProducerRequest, SubscribeRequest
     from ackgate.cursor import Position
     from tests.support.simulation.network import Connection
 

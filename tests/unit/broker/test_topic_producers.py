@@ -10,7 +10,7 @@ from ackgate.broker.topic.producer import Producer
 from ackgate.broker.topic.producers import TopicProducers
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.wire_types import AccessMode, ProducerRequest
+from ackgate.broker.wire.ports import AccessMode, ProducerRequest
 
 TOPIC = TopicName.parse("t")
 

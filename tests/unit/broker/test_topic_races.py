@@ -13,7 +13,7 @@ from ackgate.broker.topic.registry import TopicRegistry
 from ackgate.broker.wire.errors import ServiceNotReadyError
 from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     AccessMode,
     InitialPosition,
     ProducerRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ackgate.broker.wire.outbox import JOIN_PIECE_BYTES_MAX, UNREAD_REPLY_BYTES_MAX, Outbox
+from ackgate.broker.wire.session import JOIN_PIECE_BYTES_MAX, UNREAD_REPLY_BYTES_MAX, Outbox
 
 
 class FakeTransport:

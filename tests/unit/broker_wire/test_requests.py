@@ -14,13 +14,13 @@ from ackgate.broker.wire.errors import (
     NotAllowedError,
 )
 from ackgate.broker.wire.names import InvalidNameError
-from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.broker.wire.wire_types import (
+from ackgate.broker.wire.ports import (
     AccessMode,
     InitialPosition,
     SchemaType,
     SubscriptionType,
 )
+from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import AckGateError, ConsumerAssignError

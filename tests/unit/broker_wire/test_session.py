@@ -307,9 +307,9 @@ async def test_a_slow_consumer_does_not_grow_memory() -> None:
 async def test_a_client_that_asks_without_listening_is_not_listened_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from ackgate.broker.wire import outbox
+    from ackgate.broker.wire import session
 
-    monkeypatch.setattr(outbox, "UNREAD_REPLY_BYTES_MAX", 100_000)
+    monkeypatch.setattr(session, "UNREAD_REPLY_BYTES_MAX", 100_000)
     monkeypatch.setattr(session, "REQUESTS_IN_FLIGHT_MAX", 10)
     async with serving(connection_write_buffer_bytes_max=10_000) as server:
         client = await server.connect()

@@ -14,7 +14,7 @@ import pytest
 from ackgate.errors import LedgerFencedError
 from ackgate.persistence import BookieLedgerClient, DigestType, LedgerOptions, LedgerState
 from ackgate.persistence.bookies.settings import AuditSettings
-from ackgate.persistence.ledgers.audit_report import LedgerAudit
+from ackgate.persistence.ledgers.auditor import LedgerAudit
 from ackgate.persistence.ledgers.rewrite import rewrite
 from tests.unit.ledgers.conftest import World, avro_records
 

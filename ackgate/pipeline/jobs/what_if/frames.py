@@ -15,16 +15,21 @@ from pyspark.sql import functions as f
 
 from ackgate.persistence.deliveries.columns import EventKind
 from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS
-from ackgate.pipeline.jobs.what_if.feed import EvenFeed
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
-from ackgate.pipeline.jobs.what_if.rows import CoverageRow, ReplayRow, SumColumns, replay_row
+from ackgate.pipeline.jobs.what_if.rows import (
+    CoverageRow,
+    EvenFeed,
+    ReplayRow,
+    SumColumns,
+    replay_row,
+)
 from ackgate.pipeline.schema.row_types import arrow_columns, spark_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ackgate.pipeline.jobs.job import DataFrame
-    from ackgate.pipeline.jobs.what_if.feed import Key
+    from ackgate.pipeline.jobs.what_if.rows import Key
     from ackgate.pipeline.jobs.what_if.variants import Variant
 
 GROUP: Final = "settings_group"
@@ -46,7 +51,7 @@ def replays(
     shares = [tuple(variants[number::groups]) for number in range(groups)]
 
     def replayed(batches: Iterator[Any]) -> Iterator[Any]:
-        from ackgate.pipeline.jobs.what_if.feed import keyed_events  # noqa: PLC0415
+        from ackgate.pipeline.jobs.what_if.rows import keyed_events  # noqa: PLC0415
 
         present: tuple[Key, EvenFeed] | None = None
         for batch in batches:

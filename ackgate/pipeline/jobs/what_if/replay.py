@@ -30,12 +30,15 @@ from ackgate.pipeline.jobs.what_if.delays import DelayReplay, delay_key
 from ackgate.pipeline.jobs.what_if.differences import Differences
 from ackgate.pipeline.jobs.what_if.events import Events, joined
 from ackgate.pipeline.jobs.what_if.gating import ReplayedGate
-from ackgate.pipeline.jobs.what_if.moments import Life
-from ackgate.pipeline.jobs.what_if.paced_moments import PacedMoments
-from ackgate.pipeline.jobs.what_if.recorded_moments import RecordedMoments
-from ackgate.pipeline.jobs.what_if.specials import LedgerClosed, LedgerOpened, LedgersTrimmed
+from ackgate.pipeline.jobs.what_if.moments import Life, PacedMoments, RecordedMoments
 from ackgate.pipeline.jobs.what_if.tallies import Exposure, Sums, Tallies
-from ackgate.pipeline.jobs.what_if.tape import TapePlayer, grow
+from ackgate.pipeline.jobs.what_if.tape import (
+    LedgerClosed,
+    LedgerOpened,
+    LedgersTrimmed,
+    TapePlayer,
+    grow,
+)
 from ackgate.pipeline.jobs.what_if.variants import RECORDED, Variant
 from ackgate.pipeline.jobs.what_if.walk import Walk, ledgers_of
 

@@ -25,18 +25,16 @@ from ackgate.persistence.deliveries.details import (
 )
 from ackgate.persistence.records.outcome import PersistOutcome
 from ackgate.pipeline.jobs.what_if.differences import Difference
-from ackgate.pipeline.jobs.what_if.specials import (
+from ackgate.pipeline.jobs.what_if.tape import (
+    BudgetChange,
     CumulativeAck,
     CursorMoved,
+    GateChange,
+    Growth,
     LedgerClosed,
     LedgerOpened,
     LedgersTrimmed,
     MixedAck,
-)
-from ackgate.pipeline.jobs.what_if.tape import (
-    BudgetChange,
-    GateChange,
-    Growth,
     Recorded,
     RecordedFailure,
     Tape,

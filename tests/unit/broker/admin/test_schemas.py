@@ -6,7 +6,7 @@ import pytest
 
 from ackgate.broker.admin.topics import schema_json
 from ackgate.broker.schemas.registry import version_bytes
-from ackgate.broker.wire.wire_types import Schema, SchemaType, StoredSchema
+from ackgate.broker.wire.ports import Schema, SchemaType, StoredSchema
 
 
 def told(kind: SchemaType, definition: bytes) -> str:

@@ -10,8 +10,12 @@ from pyroaring import BitMap
 
 from ackgate.cursor import Position
 from ackgate.persistence.records.recovery import RecordFold
-from ackgate.pipeline.jobs.ack_stats.history import cursor_history, time_edges
-from ackgate.pipeline.jobs.ack_stats.holes import PositionAxis, holes_of
+from ackgate.pipeline.jobs.ack_stats.history import (
+    PositionAxis,
+    cursor_history,
+    holes_of,
+    time_edges,
+)
 from ackgate.pipeline.jobs.ack_stats.records import CursorRecordRow
 
 
