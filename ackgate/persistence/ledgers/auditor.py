@@ -1,16 +1,15 @@
 """The auditor: reads and verifies every copy of every entry, and brings back what is missing.
 
-Edge. What to do is decided by `replication`; here it is looked, copied and, last, written into the
-metadata:
+Edge. `replication` decides what to do; the auditor reads, copies and at last changes the metadata:
 
     look      window by window, each bookie of the ensemble in turn; digests are verified
     copy      good entries to the bookie that lacks them, or to a spare; durable there before ...
     change    ... the ensemble names the spare, by compare-and-set
 
-It may end between any two steps, and begin again: nothing refers to what was copied in vain, a second
-run finds it there, and no reference is given up before its place is filled. It may run beside live
-writers (an open ledger's last fragment is left alone, and a writer takes no offence at changes to
-earlier ones), beside deletions, and beside other auditors.
+It may stop between any two steps, and start again: a second run finds the copies that nothing refers to
+yet, and no reference changes before its copies are complete. It may run beside live writers (it leaves
+an open ledger's last fragment alone, and writers tolerate changes to earlier ones), beside deletions,
+and beside other auditors.
 
 Bounded: one window of entries in memory, and a number of bytes in a second.
 """
@@ -69,7 +68,7 @@ class LedgerAudit:
     moved_places: int = 0
     """Places of ensembles that were given to other bookies."""
     stuck: list[str] = field(default_factory=list)
-    """What could not be mended, and why."""
+    """What could not be repaired, and why."""
     error: str | None = None
     """Why the ledger could not be looked at to the end."""
     is_deleted: bool = False
@@ -166,7 +165,7 @@ class Auditor:
         *,
         password: bytes = b"",
     ) -> None:
-        """`password`: ledgers protected by MACs are verified, and mended, only with theirs."""
+        """`password`: ledgers protected by MACs are verified and repaired only with their password."""
         self._catalog = catalog
         self._pool = pool
         self._settings = settings
@@ -181,9 +180,9 @@ class Auditor:
     async def audit(
         self, *, is_repair: bool, ledger_ids: Sequence[int] | None = None
     ) -> AsyncIterator[LedgerAudit]:
-        """Look at ledgers, all of them unless some are named, and mend them if told to.
+        """Check ledgers, by default all of them, and optionally repair them.
 
-        What is wrong with one ledger stops nothing. Raises `MetadataStoreError`, `OwnershipError`.
+        A bad ledger does not stop the audit of the others. Raises `MetadataStoreError`, `OwnershipError`.
         """
         if ledger_ids is None:
             ledger_ids = await self._catalog.ledger_ids()
@@ -276,7 +275,7 @@ class Auditor:
 
 
 class _FragmentAudit:
-    """One fragment."""
+    """Audits one fragment of a ledger."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ def choose_spare(bookie_ids: Sequence[str], ensemble: Sequence[str], turn: int) 
 
 
 class BookiePool:
-    """Bookies by id."""
+    """The open bookies, by id."""
 
     def __init__(self, bookies: Iterable[Bookie]) -> None:
         self._bookies: dict[str, Bookie] = {}

@@ -122,7 +122,6 @@ class LedgerCatalog:
         """Ids that may be given out without looking again: their callers had asked by then."""
 
     async def read(self, ledger_id: int) -> CatalogEntry:
-        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
         node = await self._store.get(ledger_path(ledger_id))
         if node is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
@@ -213,7 +212,6 @@ class LedgerCatalog:
         raise MetadataStoreError(f"{path}: {_WRITES_MAX} writes were not answered")
 
     async def remove(self, ledger_id: int) -> None:
-        """Raises `NoSuchLedgerError`."""
         is_asked_again = False
         for _ in range(_WRITES_MAX):
             try:
@@ -237,7 +235,7 @@ class LedgerCatalog:
         return self._stop_id
 
     async def next_id(self) -> int:
-        """Every id that anybody was given is lower, as the store has it. Raises `CorruptRecordError`."""
+        """The store's counter: higher than every id handed out. Raises `CorruptRecordError`."""
         node = await self._store.get(_ID_NODE)
         return _decode_id(node.value) if node is not None else _FIRST_ID
 

@@ -146,7 +146,7 @@ class BookieLedgerClient:
         return dict(self._absent.reasons) if self._absent is not None else {}
 
     async def new_ledger_id(self) -> int:
-        """An id that nobody else is given, for a ledger that is made later or never."""
+        """A unique id for a ledger that is made later or never."""
         self._check_writable()
         return await self._catalog.new_id()
 
@@ -238,7 +238,7 @@ class BookieLedgerClient:
     async def delete(self, ledger_id: int) -> None:
         self._check_writable()
         named = await self._catalog.give_up(ledger_id)
-        # What says that it was given up stays until no file of it is left anywhere.
+        # The mark of its deletion stays until no file of it is left anywhere.
         if await self._remove_files(ledger_id) and all(map(self._pool.get, named)):
             with contextlib.suppress(NoSuchLedgerError):
                 await self._catalog.remove(ledger_id)
@@ -300,13 +300,15 @@ class BookieLedgerClient:
                     written += 1
                     await take_in(bookie, entry)
         if written:
-            logger.warning("the origins of %d ledgers were missing, and are kept anew", written)
+            logger.warning(
+                "the origins of %d ledgers were missing, and were written again", written
+            )
         return written
 
     def auditor(self, settings: AuditSettings | None = None, *, password: bytes = b"") -> Auditor:
-        """Who looks whether all copies of all ledgers are there and good, and mends what is not."""
+        """An auditor, which verifies and repairs all copies of all ledgers."""
         self._check_open()
-        # Whoever never audits does not wait for its import.
+        # Imported late, since most programs never audit.
         from ackgate.persistence.ledgers.auditor import Auditor  # noqa: PLC0415
 
         return Auditor(self._catalog, self._pool, settings or AuditSettings(), password=password)

@@ -1,9 +1,9 @@
-"""Another bookie takes the place of one that failed.
+"""Replaces a failed bookie in the ensemble of an open ledger.
 
-Edge. From the entry behind the last add confirmed on, a new fragment with another ensemble. The
-ledger's metadata changes first, by compare-and-set, and only if the ledger is still the writer's;
-then what is in flight goes to the new bookie. While this is under way the writer confirms nothing,
-so that the new fragment begins exactly behind what was confirmed.
+Edge. A new fragment with another ensemble begins after the last add confirmed. The ledger's metadata
+change first, by compare-and-set, and only if the writer still owns the ledger; then the entries in
+flight go to the new bookie. Until then the writer confirms nothing, so the new fragment begins
+exactly after the last confirmed entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONFLICTS_MAX: Final = 100
 
 
 class EnsembleChange(NamedTuple):
-    """What was changed."""
+    """The ledger's new metadata, and the spares that took lost places."""
 
     entry: CatalogEntry
     spares: Mapping[int, Bookie]

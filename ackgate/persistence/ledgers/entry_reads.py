@@ -1,9 +1,8 @@
-"""Reading the entries of one ledger: from whichever bookie has a good copy.
+"""Reads the entries of one ledger, from any bookie that has a good copy.
 
-Edge. Digests are verified at every read. A copy that does not fit is reported, and the next bookie
-is asked; an entry is given up only when nobody is left to ask. A bookie that takes its time is not
-waited for alone: the next one is asked as well, and the first good copy counts. Bookies that did not
-answer lately are asked last.
+Edge. Digests are verified at every read. A bad copy is reported, and the next bookie is
+read; a read fails only when no bookie is left. When a bookie is slow the next one is read as well, and
+the first good copy counts. Bookies that did not answer lately come last.
 
 `BookieLedgerReader` is a ledger opened for reading. Two ways lead there: recovered and closed, where
 the last entry is known for good; or opened without recovery beside a writer that goes on, where the
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 DIGEST_DOES_NOT_FIT: Final = "the digest does not fit"
 
 TOLD_MAX: Final = 1000
-"""Bad copies remembered as told of: readers ask again and again for what they need."""
+"""Bad copies remembered as reported, since readers read the same entries again and again."""
 
 _LOOK_AHEAD: Final = 1000
 """Entries looked for at a time beyond the last add confirmed."""
@@ -70,8 +69,8 @@ _told: Final[OrderedDict[BadCopy, None]] = OrderedDict()
 
 
 def log_bad_copy(bad: BadCopy) -> None:
-    """The report that is made unless the host wants to hear of it itself; once, however often read."""
-    # A bookie that does not answer at all is told of once a ledger, not once an entry.
+    """The default report: a log line, once for each bad copy however often it is read."""
+    # A bookie that does not answer at all is reported once a ledger, not once an entry.
     about = bad if bad.reason == DIGEST_DOES_NOT_FIT else bad._replace(entry_id=-1)
     if about in _told:
         _told.move_to_end(about)
@@ -253,7 +252,7 @@ class EntryReads:
             damaged.add(entry_id)
 
     def report(self, entry_id: int, bookie_id: str, reason: str) -> None:
-        """Tell the host of a copy that is not what it should be."""
+        """Report a bad copy to the host."""
         self._on_bad_copy(BadCopy(self._ledger_id, entry_id, bookie_id, reason))
 
     async def last_confirmed(self, metadata: LedgerMetadata) -> Confirmed:
@@ -281,7 +280,7 @@ class EntryReads:
                     best = Confirmed(entry.last_add_confirmed, entry.confirmed_bytes)
         if len(failures) == len(bookie_ids):
             raise StorageError(f"ledger {self._ledger_id}: {'; '.join(failures)}")
-        # A fragment begins behind what was confirmed when it was made.
+        # A fragment begins after what was confirmed when it was made.
         border = metadata.fragments[-1].first_entry_id - 1
         if best.last_add_confirmed < border:
             between = await self.read(metadata, best.last_add_confirmed + 1, border, border)
@@ -318,7 +317,7 @@ def _spans(
 
 
 class BookieLedgerReader:
-    """Implements `LedgerReader`."""
+    """A `LedgerReader` over bookies."""
 
     __slots__ = ("_catalog", "_confirmed", "_is_closed", "_metadata", "_reads")
 
@@ -378,7 +377,7 @@ class BookieLedgerReader:
         return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
 
     async def last_entry_found(self) -> int:
-        """The highest entry behind the border without a gap, confirmed or not."""
+        """The highest entry after the border without a gap, confirmed or not."""
         self._check_open()
         if self._metadata.state is LedgerState.CLOSED:
             return self._confirmed.last_add_confirmed

@@ -97,7 +97,7 @@ async def _why_older(metadata: MetadataStore, bookie: Bookie, counter_path: str)
 
 
 async def runs_counted(metadata: MetadataStore, counter_path: str) -> int:
-    """The number of the last run; -1: there was none, or nobody can tell."""
+    """The number of the last run; -1: there was none, or it is unknown."""
     stored = await metadata.get(counter_path)
     if stored is None or not stored.value.isdigit():
         return -1

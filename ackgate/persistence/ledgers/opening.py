@@ -37,7 +37,7 @@ OPEN_SECONDS_MAX: Final = 60.0
 
 
 class BookieOpener:
-    """How directories are opened."""
+    """Opens the directories of bookies, with the settings and disks that they share."""
 
     def __init__(
         self,
@@ -196,8 +196,8 @@ async def open_usable_bookies(
 
 
 def _too_few(bookies: Sequence[Bookie], absent: AbsentBookies, least: int) -> StorageError:
-    told = "; ".join(f"{path}: {reason}" for path, reason in absent.reasons.items())
+    reasons = "; ".join(f"{path}: {reason}" for path, reason in absent.reasons.items())
     return StorageError(
         f"{len(bookies)} of {len(bookies) + len(absent.reasons)} bookies can be opened, at least "
-        f"{least} are needed: {told}"
+        f"{least} are needed: {reasons}"
     )

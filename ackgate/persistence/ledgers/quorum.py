@@ -88,11 +88,11 @@ class ConfirmedBorder:
         self._synced[place] = max(self._synced[place], last_entry_id)
 
     def replaced(self, place: int, last_add_confirmed: int) -> None:
-        """Another bookie stands at this place now; it begins behind the last add confirmed."""
+        """Another bookie has this place now; it begins after the last add confirmed."""
         self._synced[place] = last_add_confirmed
 
     def border(self, awaited: Collection[int] = ()) -> int:
-        """Every entry up to this one has its ack quorum; the one behind it has not (or was not sent).
+        """Every entry up to this one has its ack quorum; the next has not (or was not sent).
 
         `awaited`: places that have to have theirs, too.
         """

@@ -1,6 +1,6 @@
 """Recovery of a ledger that its writer did not close.
 
-Edge. The steps, each of which may be done again by anybody after a crash in between:
+Edge. The steps; after a crash any process may repeat each of them:
 
     1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer's ensemble is fixed from here on
     2  fence the ledger on its bookies: the writer's adds are not confirmed any more
@@ -8,18 +8,18 @@ Edge. The steps, each of which may be done again by anybody after a crash in bet
        wherever its write set lacks it; surely on none -> that is the end
     4  metadata IN_RECOVERY -> CLOSED with last entry and length, by compare-and-set
 
-Step 3, some entries at a time. An entry that may have been confirmed has an ack quorum of copies. So it
-is surely not confirmed when so many of its write set say "not here" that the rest makes no ack quorum;
-as long as fewer answer, recovery fails and changes nothing, rather than cut off what may be there.
+Step 3 takes some entries at a time. A confirmed entry has an ack quorum of copies. So an entry is surely
+not confirmed when so many of its write set answer "not here" that the rest makes no ack quorum. If fewer
+answer, recovery fails and changes nothing, rather than cut off an entry that may exist.
 
-What is found goes to all of its write set again. A bookie that is gone, or does not take it, is
-replaced by a spare: the entries of this step then are a fragment of their own. With no spare left the
-entries stay below their write quorum, which is said, and is the auditor's to mend: an entry that has
-one copy is better closed in than waited for. But one that was surely never confirmed, and cannot be
-brought to an ack quorum now, ends the ledger before it: nobody shall be told that it is stored.
+Found entries are written to all of their write set again. A spare replaces a bookie that is gone or
+rejects them: the entries of this step then are a fragment of their own. Without a spare the entries stay
+below their write quorum, which is logged, and which the auditor repairs: closing with one copy is better
+than waiting. But an entry that was surely never confirmed, and cannot get an ack quorum now, ends the
+ledger before it, so that it is never reported as stored.
 
-An entry of which only damaged copies are left stays part of the ledger: reading it says so. Unless
-it was surely never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
+An entry with only damaged copies stays part of the ledger, and reading it fails. Except if it was surely
+never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_ENTRIES: Final = 1000
-"""Entries looked at in one go. As a rule there are fewer behind the last add confirmed."""
+"""Entries read in one step. As a rule there are fewer after the last add confirmed."""
 
 
 class RecoveryStep:
@@ -68,7 +68,7 @@ class RecoveryStep:
         self._silent: frozenset[int] = frozenset()
         """Places of which it is not known what they have."""
         self._replaced: set[int] = set()
-        """Places where a spare stands now, with all that belongs there."""
+        """Places that a spare has taken, with all entries that belong there."""
         self._chosen: dict[int, StoredEntry] = {}
         self._lacking: dict[int, set[int]] = {}
         """Per place the entries that should be there and are not."""
@@ -236,7 +236,7 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
-    """Recovers one ledger."""
+    """The recovery of one ledger; see the module for its steps."""
 
     def __init__(
         self, entry: CatalogEntry, catalog: LedgerCatalog, pool: BookiePool, reads: EntryReads

@@ -1,15 +1,15 @@
 """Which copies of a ledger's entries are missing or bad, and what to do about it.
 
-Pure. The auditor reads and verifies; here it is decided. As BookKeeper's auto-recovery does:
+Pure. The auditor reads and verifies, this module decides, as BookKeeper's auto-recovery does:
 
 - closed ledgers, and the closed fragments of open ones, are brought back to their write quorum;
-- the last fragment of a ledger that is not closed is its writer's (or its recovery's), and is left;
-- a bookie that is there and can be written gets back what it lacks, in its place of the ensemble;
-- one that is not there, or takes nothing, is replaced by a spare: first the spare is given all that
-  belongs to that place, then the ensemble is changed in the metadata.
+- the last fragment of an open ledger belongs to its writer (or its recovery), and is left alone;
+- a writable bookie gets the entries that it lacks, in its place of the ensemble;
+- a spare replaces one that is gone or takes no writes: first the spare gets all entries of that
+  place, then the metadata name it in the ensemble.
 
-A place is given up only if nothing is lost by it: as long as an entry has no good copy elsewhere, the
-bookie that may have one stays in the ensemble, however long it is away.
+A place changes only if nothing is lost by it: while an entry has no good copy elsewhere, the bookie
+that may have one stays in the ensemble, however long it is away.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FragmentFinding:
     write_quorum: int
     copies: list[CopyFinding]
     is_verified: bool
-    """False: digests could not be verified, for want of the password."""
+    """False: digests could not be verified without the password."""
     without_good_copy: EntryRanges = field(default_factory=EntryRanges)
     """Entries that no bookie that answers has a good copy of."""
 

@@ -27,7 +27,7 @@ async def rewrite(bookie: Bookie, entries: Sequence[StoredEntry], fragment_id: i
 
 
 class _Rewrite:
-    """Implements `AddSink`."""
+    """The adds of one rewritten entry, as their `AddSink`."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -41,4 +41,4 @@ class _Rewrite:
         fail(self.done, error)
 
     def fenced(self) -> None:
-        """Never told: it is those who fence that write here."""
+        """Never called: the writer here is the one that fences."""

@@ -1,23 +1,23 @@
 """The one writer of an open ledger.
 
-Edge. `append` gives ids and returns; everything else happens once a turn of the loop, when what was
-gathered is encoded and handed to the bookies, and when they report what they have synced. Nothing
-is kept per entry.
+Edge. `append` assigns ids and returns. All else happens once a turn of the loop: gathered payloads are
+encoded and passed to the bookies, and these report what they have synced. There is no state per
+entry.
 
              append              once a turn             ack quorum has synced it
     payloads ------> gathered ----------------> in flight -----------------------> confirmed
                         |                          |
                         |                          |  a bookie failed: see `ensemble_change`; until
-                        |                          |  that is through nothing is confirmed
+                        |                          |  that is done nothing is confirmed
                         +-----------+--------------+
                                     v
-                fenced | below ack quorum | closed: tickets fail, and nothing more is taken
+                fenced | below ack quorum | closed: tickets fail, and no more are accepted
 
 A handle ends once, with one reason, and stays ended.
 
-A bookie takes a place of the ensemble for a while, and reports to that place, and only as long as it
-has it: a bookie that failed, was replaced and came back to another place still
-reports on what it was given before, and that must not count.
+A bookie has a place of the ensemble for a while, and its reports count only for that place and time: a
+bookie that failed, was replaced and came back to another place still reports on its earlier adds, which
+must not count.
 
 Adds on their way (`AddsInFlight`, pure but for the futures) are gathered, then in flight, then
 confirmed. Appends made in one turn of the loop are gathered and encoded together, so that a thousand
@@ -140,7 +140,7 @@ class AddsInFlight:
         return Gathered(self.next_entry_id - len(payloads), payloads, tickets)
 
     def put(self, flight: Flight) -> None:
-        """Add a flight behind the others."""
+        """Append a flight."""
         if self._flights is None:
             self._flights = deque()
         self._flights.append(flight)
@@ -187,7 +187,7 @@ class PlaceOwner(Protocol):
     def ledger_id(self) -> int: ...
 
     def place_synced(self, place: int, last_entry_id: int) -> None:
-        """The bookie there has synced all that it was given up to this entry."""
+        """The bookie there has synced all its adds up to this entry."""
 
     def place_failed(self, place: int, error: AckGateError) -> None:
         """The bookie there has failed."""
@@ -228,7 +228,7 @@ class EnsemblePlace:
             self._owner.place_failed(self._place, error)
 
     def fenced(self) -> None:
-        """See `AddSink`. Counts whoever says it."""
+        """A bookie reports a fence; counts from any bookie."""
         self._owner.place_fenced()
 
 
@@ -410,7 +410,7 @@ class BookieLedgerWriter:
     # --------------------------------------------------------- what bookies report (`PlaceOwner`)
 
     def place_synced(self, place: int, last_entry_id: int) -> None:
-        """A bookie has synced what it was given up to this entry."""
+        """A bookie has synced its adds up to this entry."""
         self._border.synced(place, last_entry_id)
         self._confirm()
 
@@ -419,7 +419,7 @@ class BookieLedgerWriter:
         self._finish(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
 
     def place_failed(self, place: int, error: AckGateError) -> None:
-        """A bookie did not write what it was given."""
+        """A bookie did not write its adds."""
         if self._is_through:
             return
         logger.warning("ledger %d: %s", self.ledger_id, error)
@@ -545,7 +545,7 @@ class BookieLedgerWriter:
                 await asyncio.wait([self._change])
             elif (ticket := self._adds.last_ticket()) is not None and not ticket[1].done():
                 await asyncio.wait([ticket[1]])
-            else:  # whoever waited for it was cancelled, and it was along with that
+            else:  # its waiter was cancelled, and this with it
                 await self._next_confirmed()
         if not isinstance(self._end, LedgerFencedError):
             await self._close_metadata()

@@ -56,7 +56,7 @@ _WIRE_TYPES: Final = {
     for one in _FIELDS.values()
 }
 PADDING: Final = bytes(16)
-"""Behind the last entry, so that a number that is cut off there is read, and found too long."""
+"""Padding after the last entry, so that a number cut off there is read, and found too long."""
 
 
 class Numbers(NamedTuple):
@@ -88,7 +88,7 @@ class Properties(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Fields of many entries."""
+    """The metadata fields of many entries, one array a field."""
 
     data: bytes
     """What spans are spans of."""
@@ -182,7 +182,7 @@ class _Reading:
         has_magic = (data[starts] == MAGIC[0]) & (data[starts + 1] == MAGIC[1])
         begin = starts + np.where(has_magic, HEADER_BYTES, NO_MAGIC_HEADER_BYTES)
         length = np.zeros(len(starts), np.int64)
-        # An entry may end before its header does; what is behind it is read then, and not used.
+        # An entry may end before its header does; the bytes after it are read then, and not used.
         for i in range(4):
             length = length << 8 | data[begin - 4 + i]
         stop = begin + length
@@ -295,7 +295,7 @@ class _Reading:
             spans.is_present[row] = parsed.HasField(name)
 
     def _add(self, text: bytes) -> tuple[int, int]:
-        """Put text behind the entries. Returns its span."""
+        """Append text after the entries. Returns its span."""
         start = self._end
         self._extra.append(text)
         self._end += len(text)

@@ -38,7 +38,7 @@ EntryT = TypeVar("EntryT", bound=EntryOfTopic)
 
 
 class EntryForm(NamedTuple, Generic[EntryT]):
-    """How entries are made."""
+    """How stored bytes become the entries of a host."""
 
     added: Callable[[Position, bytes, int], EntryT]
     """Of one that was just added, with the number of messages in it; its time is set afterwards."""
@@ -49,9 +49,9 @@ class EntryForm(NamedTuple, Generic[EntryT]):
 
 @dataclass(slots=True)
 class AddBatch:
-    """Payloads, the messages in each, and what each one's adder wants to hear back.
+    """Payloads, the messages in each, and the context that each confirmation returns.
 
-    ``deliver_at_ms`` has the places of those that are to be delivered later, with their times.
+    ``deliver_at_ms`` has the places of delayed ones, with their times.
     """
 
     payloads: list[bytes] = field(default_factory=list)

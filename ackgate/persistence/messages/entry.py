@@ -6,7 +6,7 @@ Pure. ::
                       | metadata size | MessageMetadata | payload |        one without
        2        4            4
 
-Numbers are big-endian. The broker stores these bytes untouched; the checksum covers what is behind it.
+Numbers are big-endian. The broker stores these bytes untouched; the checksum covers the bytes after it.
 """
 
 from __future__ import annotations

@@ -89,16 +89,16 @@ CLOSE_SECONDS_MAX: Final = 30.0
 
 
 class ConfirmedSink(Protocol[EntryT]):
-    """Who is told of durable entries, in order, and of a store that gave up."""
+    """Receives durable entries, in order, and the failure of the store."""
 
     def on_confirmed(self, entries: list[EntryT], contexts: list[Any]) -> None:
-        """These entries are durable; `contexts` are what `add` was given, one per entry."""
+        """These entries are durable; `contexts` are those of `add`, one per entry."""
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         """These adds will not be retried."""
 
     def on_returned(self, entry_count: int) -> None:
-        """So many entries that were told as failed are stored after all, and may be read."""
+        """So many entries that were reported as failed are stored after all, and can be read."""
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
         """These ledgers do not exist any more."""
@@ -185,7 +185,7 @@ class ManagedLedger(Generic[EntryT]):
         self._drained: asyncio.Event = asyncio.Event()
         self.reads = MessageReads(client, options.password, cache, self.facts, form=form)
         self.journal: LedgerWitness | None = None
-        """Hears of ledgers that come and go, once the topic has one."""
+        """Notified of new and deleted ledgers, if the topic has one."""
         self._is_closed = False
         self._is_abandoned = False
         self._is_crowding_told = False
@@ -311,7 +311,7 @@ class ManagedLedger(Generic[EntryT]):
     def add(
         self, payload: bytes, message_count: int, context: object, deliver_at_ms: int = 0
     ) -> None:
-        """Take an entry; the sink hears of it when it is durable. Never blocks."""
+        """Add an entry; the sink is called when it is durable. Never blocks."""
         pending = self._pending
         if deliver_at_ms > 0:
             pending.deliver_at_ms[len(pending.payloads)] = deliver_at_ms
@@ -534,7 +534,7 @@ class ManagedLedger(Generic[EntryT]):
         try:
             reader = await self._client.open(writer.ledger_id, password=self._options.password)
         except NoSuchLedgerError as error:
-            # Only who owns the topic deletes its ledgers; if nobody has, loading it anew settles it.
+            # Only the topic's owner deletes its ledgers; without one, the next load of the topic does.
             raise OwnershipError(f"topic {self.path}: {error}") from error
         stored = reader.last_add_confirmed + 1
         next_entry = self.facts.entry_count(writer.ledger_id) or 0
@@ -631,7 +631,7 @@ class ManagedLedger(Generic[EntryT]):
         except NoSuchLedgerError:
             pass
         except StorageError as error:
-            log.warning("topic %s: ledger %d left behind: %s", self.path, ledger_id, error)
+            log.warning("topic %s: ledger %d could not be deleted: %s", self.path, ledger_id, error)
 
     async def roll(self) -> None:
         """Close the current ledger, if it holds anything, and begin a new one."""

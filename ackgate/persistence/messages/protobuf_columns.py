@@ -31,7 +31,7 @@ class Step(NamedTuple):
     """The same field, in some of the entries."""
 
     number: int
-    """0: something that is out of the ordinary; the entry is given up."""
+    """0: something unusual; the entry is left to the protobuf library."""
     wire_type: int
     rows: Ints
     values: Ints
@@ -69,7 +69,7 @@ def fields_of(data: Bytes, rows: Ints, starts: Ints, stops: Ints) -> Iterator[St
                 yield Step(0, 0, rows[which[bad]], values[bad], step_stops[bad])
                 if len(good):
                     yield Step(number, tag & 7, rows[which[good]], values[good], step_stops[good])
-            # What ran out ends here: its end lies behind its message.
+            # A field that runs past its message ends here.
             at[which] = ends
 
 

@@ -1,9 +1,9 @@
-"""The log of a SQLite metadata store: what its commits changed, each with a checksum.
+"""The log of a SQLite metadata store: the changes of each commit, with a checksum.
 
 Edge: one file beside the database, written by the store's worker thread; blocking. SQLite's own log
-ends in silence at the first frame whose checksum does not fit, so that one flipped bit takes back
-every commit behind it. Here a commit is durable (one `fdatasync`) before SQLite commits it, without
-a sync of its own; what SQLite has lost is brought back from here at the next opening. ::
+ends silently at the first frame with a wrong checksum, so one flipped bit undoes every later commit.
+Here a commit is durable (one `fdatasync`) before SQLite commits it, without a sync of its own. The
+next opening restores from here what SQLite has lost. ::
 
     "ackglog1" | size | CRC | store, base, sums of the database's pages        header
     "#rec" | size | CRC | number, size of the file | changed rows              a commit
@@ -197,9 +197,9 @@ class CommitLog:
 
     @classmethod
     def resume(cls, path: Path, stored: StoredLog) -> CommitLog:
-        """Go on behind the last commit that can be read. Raises `OSError`."""
+        """Continue after the last commit that can be read. Raises `OSError`."""
         if stored.header is None:
-            raise ValueError(f"{path} has no header to go on behind")
+            raise ValueError(f"{path} has no header to continue after")
         log = cls(path, stored.header)
         log._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         log._end, log._room_end = stored.end, stored.size
@@ -212,7 +212,7 @@ class CommitLog:
         return self._end - _HEADER.size - _BASE.size - self.header.sums.nbytes
 
     def restart(self, header: LogHeader) -> None:
-        """The database file holds everything: begin anew. Raises `OSError`; then it goes on as it is."""
+        """Start a new log: the database file has everything. After an `OSError` the old one continues."""
         new = CommitLog.begin(self._path, header)
         self.close()
         self.header = header

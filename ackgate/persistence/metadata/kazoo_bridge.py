@@ -213,7 +213,7 @@ class KazooConnection:
         return self._received_at + granted_ms / 1000 * SILENCE - now
 
     def break_off(self) -> None:
-        """Wake whoever waits for it, with its end. From any thread."""
+        """End it and wake its waiters. From any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -443,7 +443,7 @@ class KazooBridge:
         self.session_timeout_ms = session_timeout_ms
         """As granted by the server; as asked before it has answered."""
         self.connected_at = 0.0
-        """When the connection was asked for, by the loop's clock: a server heard of us after that."""
+        """When the connection was requested, by the loop's clock: a server has received it after that."""
         self._handler = KazooHandler(
             connect_seconds_max=session_timeout_ms / 1000 / max(len(hosts), ATTEMPTS_MIN),
             is_wanted=lambda: not self._loop.is_closed(),
@@ -515,7 +515,7 @@ class KazooBridge:
         ended = self._ended = self._loop.create_future()
 
         def stop() -> None:
-            with contextlib.suppress(Exception):  # whatever it is, the connection is given up
+            with contextlib.suppress(Exception):  # on any error the connection is given up
                 self._client.stop()
             self._handler.give_up()
             with contextlib.suppress(Exception):
@@ -532,7 +532,7 @@ class KazooBridge:
                 function, arguments = self._arrived.popleft()
                 function(*arguments)
         finally:
-            if self._arrived:  # one of ours failed; the others are to be heard all the same
+            if self._arrived:  # one of ours failed; the others still get their answers
                 self._loop.call_soon(self._deliver)
         self._on_batch()
 

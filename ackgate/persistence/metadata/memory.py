@@ -93,7 +93,7 @@ class MemoryTree:
         self.tell(WatchKind.DELETED, path)
 
     def tell(self, kind: WatchKind, path: str) -> None:
-        """Let every session's watchers hear of a change."""
+        """Notify every session's watchers of a change."""
         for session in self._sessions:
             session.hear(WatchEvent(kind, path))
 
@@ -230,7 +230,7 @@ class MemoryMetadataStore:
     # ------------------------------------------------------------------ inside
 
     def hear(self, event: WatchEvent) -> None:
-        """A change somewhere in the tree; watchers are told after the call that made it."""
+        """Notify the watchers of a change in the tree, after the call that made it."""
         if keys := self._watches.concerned(event):
             self._loop.call_soon(self._watches.tell, keys, event)
 

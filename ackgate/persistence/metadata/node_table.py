@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 APPLICATION_ID: Final = 0x61636B67
-"""``ackg``: tells our files from other SQLite databases."""
+"""``ackg``: distinguishes our files from other SQLite databases."""
 
 FORMAT_VERSION: Final = 2
 UNNUMBERED_FORMAT_VERSION: Final = 1
@@ -119,7 +119,6 @@ class NodeTable:
         self.changes: list[RowChange] = []
 
     def get(self, path: str) -> NodeValue | None:
-        """The node, or None."""
         row = self._connection.execute(
             "SELECT value, version, created_ms, modified_ms, ephemeral FROM node"
             " WHERE parent = ? AND name = ?",

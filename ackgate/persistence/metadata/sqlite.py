@@ -1,7 +1,7 @@
 r"""The embedded metadata store: one SQLite file, written by one thread with group commit.
 
-Edge: the thread. Every operation is a small closure that runs in the worker thread; all that were
-asked for in one turn of the loop, or while a transaction was being committed, share the next one:
+Edge: the thread. Every operation is a small closure that runs in the worker thread; all those
+requested in one turn of the loop, or during a commit, share the next transaction:
 
     loop    put  put  create  |         get  put  put  put      |
               \____|____/    |            \____|____|___/     |
@@ -9,9 +9,9 @@ asked for in one turn of the loop, or while a transaction was being committed, s
                               |                                 |
     loop                   results, then watches             results, then watches
 
-A result is handed out only after the commit, reads too: nobody sees what may yet be lost. What
-makes a commit durable is a log of our own, whose records have checksums (`commit_log`); what becomes
-of damaged files is told in `sqlite_file`. If a commit fails, every operation in it failed.
+Results, also those of reads, are returned only after the commit: no caller sees what may yet be lost.
+Our own log, whose records have checksums, makes a commit durable (`commit_log`); `sqlite_file`
+handles damaged files. If a commit fails, every operation in it failed.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class SqliteMetadataStore:
             raise ClosedHandleError(f"the metadata store {self._path} is closed")
 
     async def checkpoint(self) -> bool:
-        """Bring the file itself up to date. False when a reader stands in the way, or the disk."""
+        """Bring the file itself up to date. False when a reader or the disk prevents it."""
         if self._closing is not None:
             raise ClosedHandleError(f"the metadata store {self._path} is closed")
         done: asyncio.Future[bool] = self._loop.create_future()
@@ -223,7 +223,7 @@ class SqliteMetadataStore:
         return done
 
     def _send_soon(self) -> None:
-        """Send when this turn of the loop is over: whoever is running may ask for more."""
+        """Send at the end of this turn of the loop, since the running callback may request more."""
         if not self._is_sending:
             self._is_sending = True
             self._loop.call_soon(self._send)
@@ -258,7 +258,7 @@ class SqliteMetadataStore:
         except (sqlite3.Error, OSError) as error:
             self._post(fail, self._opened, translated(self._path, error))
             return
-        except Exception as error:  # noqa: BLE001  # goes to whoever awaits `open`
+        except Exception as error:  # noqa: BLE001  # goes to the caller of `open`
             self._post(fail, self._opened, error)
             return
         try:

@@ -1,25 +1,25 @@
-r"""The files of a SQLite metadata store: opened for one writer, proved, mended; or read beside it.
+r"""The files of a SQLite metadata store: opened by one writer, verified, repaired; or read beside it.
 
 Edge: files and SQLite; blocking, in the store's worker thread. ::
 
     metadata.sqlite          the tree, as of the last checkpoint
-    metadata.sqlite-wal      SQLite's log of the commits since; -shm is its index, made anew
+    metadata.sqlite-wal      SQLite's log of the commits since; -shm is its index, rebuilt
     metadata.sqlite-log      ours, with checksums: the same commits, and a sum of each page of the
                              database as of the last checkpoint (`commit_log`)
     metadata.sqlite-mirror   a second copy of the database, as of the last checkpoint
     metadata.sqlite-lock     held by the writer as long as it lives
 
-What one of these has lost the others have. The writer looks, in this order:
+What one of these has lost the others have. The writer checks, in this order:
 
     1  database == sums?         pages that do not fit come from the mirror
     2  SQLite's log read by it   the pages that it brings along need not fit; if it is damaged in a
                                  way that leaves a mixture, it is removed
     3  its last commit == ours?  SQLite has fewer: the rest is repeated from our log
-                                 we have fewer: our log is damaged, and begun anew
+                                 we have fewer: our log is damaged, and a new one begins
 
-Whatever was mended is logged, one line each. What cannot be mended is refused, with what to do: a
-store that is behind what it has confirmed gives the same ledger ids out again. An older copy of the
-database that somebody has put there is refused as well, although the mirror would mend it.
+Each repair is logged in one line. Damage beyond repair is rejected with advice: a store that is older
+than what it has confirmed would hand out the same ledger ids again. An older copy of the database
+that was put there is rejected as well, although the mirror could repair it.
 
 A *reader* changes no file. Commits that only our log has, since the writer was killed between the two, it
 reads from there; where pages are damaged it raises `CorruptRecordError`.
@@ -97,7 +97,7 @@ _PAGES_PER_COMMIT: Final = 3
 
 _READ_ATTEMPTS: Final = 20
 _READ_PAUSE_SECONDS: Final = 0.05
-"""A reader that finds the database behind our log looks again: the writer may be about to commit."""
+"""A reader that finds the database older than our log retries: the writer may be about to commit."""
 
 _WAY_BACK: Final = (
     "put a backup in its place and run `ackgate ledgers adopt`"
@@ -146,10 +146,10 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Database:
-        """Open it, made if absent; mend what can be mended.
+        """Open it, made if absent; repair what can be repaired.
 
         Raises `ConfigurationError` (not a store of ours, or an older copy), `CorruptRecordError`
-        (damage that nothing mends), `sqlite3.Error`, `OSError`.
+        (damage beyond repair), `sqlite3.Error`, `OSError`.
         """
         return _Opening(path).run()
 
@@ -188,9 +188,9 @@ class Database:
         return self._changed_pages >= _CHECKPOINT_PAGES
 
     def checkpoint(self) -> bool:
-        """Bring the database file up to date, and begin our log anew.
+        """Bring the database file up to date, and begin a new log.
 
-        False when a reader stands in the way: then SQLite's log and ours go on, as they do when this
+        False when a reader prevents it: then SQLite's log and ours continue, as they do when this
         raises `sqlite3.Error` or `OSError`.
         """
         self._changed_pages = 0
@@ -216,7 +216,7 @@ class Database:
         return True
 
     def close(self) -> None:
-        """Leave one proved file behind, if nobody else has it open."""
+        """Leave one verified file, if no other process has it open."""
         try:
             is_done = self.checkpoint()
         except (sqlite3.Error, OSError) as error:
@@ -236,7 +236,7 @@ def _checkpointed_frames(connection: sqlite3.Connection) -> int | None:
 
 
 def _close(path: Path, connection: sqlite3.Connection, *, keep_log: bool) -> None:
-    """Whoever closes a database last writes SQLite's log into it, unless he only reads."""
+    """The last to close a database writes SQLite's log into it, except a reader."""
     keeper = None
     if keep_log:
         with contextlib.suppress(sqlite3.Error):
@@ -297,7 +297,7 @@ class _Opening:
                     path, self._mirror.good(numbers, sums, page_bytes), page_bytes, len(sums)
                 )
                 self._mended.append(
-                    f"{path} was gone or empty, and was made anew from {self._mirror.path}"
+                    f"{path} was gone or empty, and was restored from {self._mirror.path}"
                 )
                 return False
         if left:
@@ -316,7 +316,7 @@ class _Opening:
         bad = _unexplained(self._path, found, wrong)
         if bad:
             self._mended.append(
-                f"{path}: {len(bad)} of {len(sums)} pages were damaged or gone; made anew from"
+                f"{path}: {len(bad)} of {len(sums)} pages were damaged or gone; restored from"
                 f" {self._path}"
             )
 
@@ -395,7 +395,7 @@ class _Opening:
         if header is not None and (header.store != progress.store or progress.number < header.base):
             raise self._damaged(f"{wal_path(path)} is of another time or another database")
         if stored is None and progress.number and version == FORMAT_VERSION:
-            self._mended.append(f"{self._log_path} was gone, and is made anew")
+            self._mended.append(f"{self._log_path} was gone, and is rebuilt")
         number = self._repeat(connection, progress.number)
         log = self._log_that_goes_on(frames) or self._begin_log(
             connection, file, progress.store, number
@@ -535,7 +535,7 @@ def _refuse_older_copy(path: Path, header: LogHeader) -> None:
     beside = " ".join(path.name + end for end in ("-log", "-mirror", "-wal"))
     raise ConfigurationError(
         f"{path} is an older copy (commit {number}, of {header.base}): to go on with the newest"
-        " state remove it, and it is made anew from the files beside it; to go on with the copy"
+        " state remove it, and it is restored from the files beside it; to go on with the copy"
         f" remove those ({beside}) and run `ackgate ledgers adopt` (docs/operations.md, Backup and"
         " restore)"
     )
@@ -600,7 +600,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
                 if repeated is not None:
                     return repeated
         connection.close()
-    raise CorruptRecordError(f"{trouble}; a broker that starts on it mends what can be mended")
+    raise CorruptRecordError(f"{trouble}; a broker that starts on it repairs what can be repaired")
 
 
 def _checked_reader(path: Path) -> sqlite3.Connection:

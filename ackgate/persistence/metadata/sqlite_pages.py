@@ -57,7 +57,7 @@ class PageFile:
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: Path) -> None:
-        """Raises `OSError`."""
+        """Open the file. Raises `OSError`."""
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def header(self) -> DatabaseHeader | None:

@@ -32,7 +32,7 @@ class MetadataScheme(enum.Enum):
 
 
 class MetadataUrl(NamedTuple):
-    """A URL taken apart."""
+    """The fields of a metadata URL."""
 
     scheme: MetadataScheme
     address: str

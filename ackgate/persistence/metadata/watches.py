@@ -1,7 +1,7 @@
-"""Persistent, recursive watches: who wants to hear of changes at or below which path.
+"""Persistent, recursive watches: callbacks for changes at or below a path.
 
-Edge only in that it calls out; it keeps no clock, task or lock. A watcher that raises is reported
-to the event loop and disturbs neither the others nor the change itself.
+Edge only in that it calls out; it keeps no clock, task or lock. A watcher that raises is reported to
+the event loop and affects neither the others nor the change itself.
 
 Beside them the listeners of a session's state.
 """
@@ -24,7 +24,7 @@ class SessionListeners:
     __slots__ = ("_context", "_listeners", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
-        """`context`: in which they are called, if not in that of whoever tells."""
+        """`context`: in which they are called; default: that of the call of `tell`."""
         self._loop = loop
         self._context = context
         self._listeners: dict[object, Callable[[SessionState], None]] = {}
@@ -44,7 +44,7 @@ class SessionListeners:
         self._listeners.clear()
 
     def tell(self, state: SessionState) -> None:
-        """Tell each of them, after the call that is being made now."""
+        """Notify each of them, after the current call."""
         for listener in list(self._listeners.values()):
             self._loop.call_soon(listener, state, context=self._context)
 
@@ -72,19 +72,19 @@ class Watches:
         self._watchers.clear()
 
     def fire(self, events: Iterable[WatchEvent]) -> None:
-        """Tell each watcher of each event that concerns it, in order. Called on the loop."""
+        """Notify each watcher of the events at or below its path, in order. Called on the loop."""
         if self._watchers:
             for event in events:
                 self.tell(self.concerned(event), event)
 
     def concerned(self, event: WatchEvent) -> list[object]:
-        """Who is to hear of an event: keys for `tell`, which may come later."""
+        """The watchers of an event: keys for a later `tell`."""
         return [
             key for key, (path, _) in self._watchers.items() if _is_at_or_below(event.path, path)
         ]
 
     def tell(self, keys: Iterable[object], event: WatchEvent) -> None:
-        """Tell those of the watchers that have not been cancelled meanwhile."""
+        """Notify those of the watchers that have not been cancelled since."""
         for key in keys:
             watcher = self._watchers.get(key)
             if watcher is not None:

@@ -1,19 +1,19 @@
 """The metadata store in ZooKeeper, through kazoo.
 
-Edge for the loop; the thread and the sockets are `kazoo_bridge`'s. The session is told of by kazoo,
-with one state of our own making: a session that has been out of touch for as long as its time-out is
-lost, whether or not a server can be asked, because by then the servers have given it up::
+Edge for the loop; the thread and the sockets are `kazoo_bridge`'s. kazoo reports the session's
+states, and we add one rule: a session without contact for as long as its timeout is lost, whether or
+not a server can be reached, because by then the servers have expired it::
 
     CONNECTED <----> SUSPENDED --expired, or time-out by our clock--> LOST --renew()--> CONNECTED
         |                `-- calls wait                                 `-- calls fail, nothing is sent
         `-- calls are sent
 
 As in ZooKeeper itself, a read may be older than another session's last write, but never older than
-what this session has read, written, or been told of by a watch. Compare-and-set settles the rest.
+what this session has read, written, or got from a watch. Compare-and-set settles the rest.
 
-kazoo retries nothing: reads that a broken connection interrupted are asked again here, writes fail
-with `OutcomeUnknownError`. Values above the size guard are refused before they reach a server, which
-would answer by dropping the connection, and everything else that was under way on it.
+kazoo retries nothing: reads that a broken connection interrupted are repeated here, writes fail
+with `OutcomeUnknownError`. Values above the size guard are rejected before they reach a server, which
+would drop the connection and all its other requests.
 
 A connection string is ``host:port,host:port/root``.
 """
@@ -272,7 +272,7 @@ class ZooKeeperMetadataStore:
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
         """See `MetadataStore.watch`.
 
-        Calls that concern the path wait until the watch stands, so what they see is watched.
+        Calls at or below the path wait until the watch is set, so what they read is watched.
         """
         return self._watches.watch(path, on_event)
 
@@ -284,7 +284,7 @@ class ZooKeeperMetadataStore:
             self._check_open()
             if self._session.state is SessionState.LOST:
                 await self._session.begin()
-                logger.info("metadata session begun anew: store=%s", self._name)
+                logger.info("new metadata session: store=%s", self._name)
 
     async def close(self) -> None:
         """See `MetadataStore.close`. What has not been sent yet fails."""

@@ -107,7 +107,7 @@ class Requests:
         self.answered = 0
         """Requests answered so far."""
         self.in_touch_at = -math.inf
-        """By the loop's clock: the last moment after which a server surely heard of us."""
+        """By the loop's clock: the latest moment after which a server surely received a request."""
 
     def ask(
         self,
@@ -266,7 +266,7 @@ class Requests:
     # ------------------------------------------------------------------ what went wrong
 
     def lost(self) -> SessionLostError:
-        """The error for whoever asks after the session was lost."""
+        """The error of requests after the session was lost."""
         return SessionLostError(f"the session to {self._address} has expired")
 
     def _too_late(self) -> MetadataStoreError:

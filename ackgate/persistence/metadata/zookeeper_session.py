@@ -1,10 +1,10 @@
-"""The session to ZooKeeper: begun, suspended, resumed, lost, begun anew.
+"""The session to ZooKeeper: begun, suspended, resumed, lost, replaced.
 
-Edge for the loop only. kazoo tells of the connection; the clock that ends a suspension is ours::
+Edge for the loop only. kazoo reports the connection; the clock that ends a suspension is ours::
 
     CONNECTED <----> SUSPENDED --expired, or time-out by our clock--> LOST --begin()--> CONNECTED
 
-While connected it asks for something small now and then, so that `lease_until` moves on.
+While connected it makes a small request now and then, so that `lease_until` moves on.
 """
 
 from __future__ import annotations

@@ -4,22 +4,21 @@ Edge for the loop only: `ZooKeeperWatches` turns the looks of `TreeMirror` into 
 and fired watches into its facts, all in the order in which they came. The mirror is pure.
 
 ZooKeeper's watches fire once, say little, and are gone after a lost connection. So the mirror keeps,
-for every node at or below a watched path, what tells one state from another: the transaction that
-made it, the one that changed it last, and its children's names. Facts go in (an answer, a watch that
-fired, a new connection); `looks`, the requests to make next, and `events`, what has turned out to be
-different, come out::
+for every node at or below a watched path, what identifies its state: the transaction that made it,
+the last one that changed it, and its children's names. It takes answers, fired watches and new
+connections; it returns `looks`, the requests to make next, and `events`, the differences found::
 
     heard(CHANGED /t/a) --> looks: stat of /t/a, with a new watch
     stat_seen(/t/a, ..) --> events: CHANGED /t/a, unless nothing is new
     connected()         --> looks: stat and list of everything, with new watches
 
 An answer and the watch that it sets are one step at the server, and facts come in the order in which
-the server put them. Hence what changes after a look fires its watch, what changed before is in the
-answer, and every difference is told, several in quick succession as one.
+the server put them. Hence a change after a look fires its watch, an earlier one is in the answer, and
+every difference is reported, several in quick succession as one.
 
-A path that is watched anew has to be looked at first; until that is done it is `unsettled`. What is
-found then is not told: it was there. Whoever asks for a node below it meanwhile should be made to
-wait, or would see things whose later disappearance could not be told.
+A newly watched path has to be read first; until then it is `unsettled`. Nodes found then are no
+changes, and not reported. Reads below the path should wait until then: they could return nodes whose
+later deletion would not be reported.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Stat(NamedTuple):
 
 
 class LookKind(enum.Enum):
-    """What to ask for."""
+    """Which request a look makes."""
 
     STAT = "stat"
     """Whether the node is there; sets a watch for its coming, changing and going."""
@@ -79,7 +78,7 @@ class LookKind(enum.Enum):
 
 
 class NodeLook(NamedTuple):
-    """A request to make."""
+    """A request to make of one node."""
 
     path: str
     kind: LookKind
@@ -101,9 +100,9 @@ class TreeMirror:
     def __init__(self, *, ignored: Iterable[str] = ()) -> None:
         """Nodes at the paths in `ignored` are treated as if they were not there."""
         self.looks: list[NodeLook] = []
-        """Requests to make, in order. Whoever makes them takes them out."""
+        """Requests to make, in order. The caller removes them."""
         self.events: list[WatchEvent] = []
-        """Changes to tell, in order. Whoever tells them takes them out."""
+        """Changes to report, in order. The caller removes them."""
         self._ignored = frozenset(ignored)
         self._roots: dict[str, int] = {}
         self._nodes: dict[str, _Seen] = {}
@@ -328,7 +327,7 @@ class ZooKeeperWatches:
         self._look()
 
     def suspended(self) -> None:
-        """There is none; on the next one everything is looked at anew."""
+        """The connection is gone; on the next one everything is read again."""
         self._bridge = None
 
     def lost(self) -> None:
@@ -345,9 +344,9 @@ class ZooKeeperWatches:
             self._look()
 
     def _look(self) -> None:
-        """Make the looks that the mirror wants, then tell what it has found out.
+        """Make the mirror's looks, then report its events.
 
-        In this order, so that who hears of a change and reads does so after the next watch is set.
+        In this order, so that a read after a notification comes after the next watch is set.
         """
         bridge = self._bridge
         if bridge is not None:
@@ -377,7 +376,7 @@ class ZooKeeperWatches:
         error: BaseException | None,
     ) -> None:
         if bridge is not self._bridge:
-            return  # on the next connection everything is looked at anew
+            return  # on the next connection everything is read again
         match error:
             case None if look.kind is LookKind.STAT:
                 self._mirror.stat_seen(look.path, _stat(found))

@@ -42,7 +42,7 @@ async def until_won(
     attempts_max: int = ATTEMPTS_MAX,
     check: Callable[[], None] = _go_on,
 ) -> T:
-    """Attempt until no other writer is faster. Each attempt reads anew what it goes by.
+    """Attempt until no other writer is faster. Each attempt reads the node again.
 
     `check` is called before each; what it raises ends the attempts. Raises what `attempt` raises, and
     `MetadataStoreError` after `attempts_max` attempts, naming `of`.

@@ -1,16 +1,16 @@
-"""A metadata node with its owner's epoch in it, as its owner writes it: a cursor's, a topic's, a journal's.
+"""A metadata node with its owner's epoch, written by its owner: of a cursor, a topic or a journal.
 
-Edge: the metadata store, by compare-and-set. A conflict means that somebody else wrote, or that a write of
+Edge: the metadata store, by compare-and-set. A conflict means that another process wrote, or that a write of
 ours whose answer was lost was done. The node is read again and the epochs decide::
 
     found       higher epoch          ours, or a lower one          nothing
     then        `OwnershipError`      a lost answer, or a stale     it was deleted: `OwnershipError`
                                       owner: write over it
 
-A write that failed may have been done all the same, or may be done yet. Where it matters what the node says
-(it names the ledger in which recovery looks), nobody may rely on it until that is settled (`make_certain`).
-Reading alone settles nothing: the write may be on its way, or the server asked may not have heard of it. So
-what was read is written again, at the version read::
+A failed write may have been done, or may still be done. Where the node's content matters (it names the
+ledger that recovery reads), it must not be relied upon until that is settled (`make_certain`). Reading alone
+settles nothing: the write may be on its way, or the server that was read may not have it yet. So the value
+that was read is written again, at the version read::
 
     our second write is done      the first one was not, and never will be: its version is gone
     it conflicts                  the first one was done: read and write again
@@ -136,7 +136,7 @@ class FencedNode(Generic[NodeT]):
         return self._decode(stored.value, path=self.path) if stored is not None else None
 
     async def claim(self, value: NodeT) -> None:
-        """Take it, with the epoch of `value`, if nobody has written since `read`.
+        """Take ownership with the epoch of `value`, if there was no write since `read`.
 
         Raises `MetadataConflictError` otherwise. `OutcomeUnknownError` stays unsettled: two who open at
         once choose the same epoch, so reading cannot tell whose it is.

@@ -1,12 +1,12 @@
-"""What brokers tell of themselves in the metadata store: who is there, and who owns a bundle.
+"""The nodes of brokers in the metadata store: which brokers live, and which one owns a bundle.
 
 Pure. Both nodes are ephemeral and JSON. ::
 
     /loadbalance/brokers/<host:httpport>     a broker that lives
     /namespace/<tenant>/<namespace>/<range>  the owner of a bundle (by its range of hashes)
 
-A broker is called by where its admin interface answers. The *instance* tells two lives of one
-broker apart: what an earlier life left behind is not ours, although it carries our name.
+The address of its admin interface is a broker's name. The *instance* separates two runs of one
+broker: nodes of an earlier run are not ours, although they have our name.
 """
 
 from __future__ import annotations

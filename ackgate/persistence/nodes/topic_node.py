@@ -46,7 +46,7 @@ class TopicNode:
     owner_epoch: int = 0
     """Grows each time a broker opens the topic; cursors stamp their records with it."""
     is_terminated: bool = False
-    """A terminated topic takes no more messages; its readers are told when they reach the end."""
+    """A terminated topic takes no more messages; its readers are notified when they reach the end."""
 
 
 def encode_topic_node(node: TopicNode) -> bytes:

@@ -1,7 +1,7 @@
-"""Ledgers that were made for somebody whose node does not name them. Edge: metadata only.
+"""Ledgers whose owner's node does not name them. Edge: metadata only.
 
-Whoever makes a ledger names it in the node a moment later; candidates must be older than everybody
-who may yet do that: take `LedgerClient.ledger_ids` before the first cursor or journal is opened.
+The maker of a ledger names it in the node a moment later, so candidates must be older than every
+possible maker: take `LedgerClient.ledger_ids` before the first cursor or journal is opened.
 
 Each maker has a number of its own, which marks its ledgers, and a session. A broker announces itself as
 such; a tool that writes beside brokers does it here, by an ephemeral node. ::
@@ -66,8 +66,8 @@ async def announced_makers(metadata: MetadataStore) -> set[int]:
 async def announce_deletion(metadata: MetadataStore, ledger_ids: Iterable[int]) -> None:
     """Write into the ledgers' own nodes that they are about to be deleted.
 
-    Whoever names them takes them out of its node only after that: so a ledger that is not named proves
-    by itself that it was given up. Raises `StorageError`.
+    Their owner removes them from its node only after that: so the ledger itself proves that it was
+    given up. Raises `StorageError`.
     """
     for ledger_id in ledger_ids:
         with contextlib.suppress(NoSuchNodeError):

@@ -21,7 +21,7 @@ from ackgate.errors import CorruptRecordError
 
 
 class AvroSchema:
-    """One schema, parsed once."""
+    """A parsed schema that encodes and decodes records."""
 
     __slots__ = ("_parsed", "name")
 

@@ -224,7 +224,7 @@ def _base_snapshot_version(fields: Mapping[str, Any], version_max: int) -> int |
 
 def _mark_delete(fields: Mapping[str, Any]) -> Position:
     position = Position(fields["mark_delete_ledger_id"], fields["mark_delete_entry_id"])
-    # A cursor made before its topic had any ledger stands before everything.
+    # A cursor made before its topic had any ledger is before all positions.
     return position if position == EARLIEST else check_position(position)
 
 

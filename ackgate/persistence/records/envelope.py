@@ -67,7 +67,7 @@ _DECOMPRESS_INTO: Final[dict[int, Callable[[bytes, bytearray], int]]] = {
 
 
 class Packing(NamedTuple):
-    """How bodies are compressed."""
+    """The compression of bodies, and the size from which it applies."""
 
     compression: Compression = Compression.NONE
     threshold_bytes: int = 0
@@ -126,7 +126,7 @@ def compressed(body: bytes, compression: Compression) -> bytes:
 
 
 def decompressed(payload: bytes, compression: int, body_bytes: int) -> bytes:
-    """The body that `compressed` was given. Raises `CorruptRecordError`."""
+    """Undo `compressed`. Raises `CorruptRecordError`."""
     if compression == Compression.NONE:
         if len(payload) != body_bytes:
             raise CorruptRecordError(f"{len(payload)} bytes of body, {body_bytes} announced")

@@ -1,30 +1,29 @@
-"""What the next write of a cursor holds, as bytes: a snapshot or a delta of its present state.
+"""The bytes of a cursor's next write: a snapshot or a delta of its present state.
 
-Pure: the state is asked for, times are arguments. Which ledger and which node, when, and what is done
-after a failure is up to `write_path`; the pipeline's ``what-if`` forms the records of recorded traffic by
-the same code. ::
+Pure: state and times are arguments. `write_path` chooses the ledger, the node and the time, and handles
+failures; the pipeline's ``what-if`` forms the records of recorded traffic with the same code. ::
 
     ledger open    next_record     a delta where one may follow, else a snapshot
     none, or full  first_record    a snapshot; and into the node what of it fits (`inline_state`)
     no ledger      for_node        a snapshot, cut to what fits into the node
     closing        whole_for_node  the same, if nothing must be left out
 
-**Which record may follow.** A cursor ledger begins with a snapshot and carries deltas behind it; every so
-often another snapshot. What may be appended next follows from what was appended last::
+**Which record may follow.** A cursor ledger begins with a snapshot, then has deltas and now and then
+another snapshot. The last append decides the next::
 
     snapshot  delta delta ... delta  snapshot  delta ...      so many deltas and bytes at most,
     |<--- at most N deltas, B bytes --->|                     each on top of the record before
 
-An append that has begun and not ended leaves a tail that nobody knows: nothing links up with it. A ledger
+After an append that began and did not end the tail is unknown, and no record links up with it. A ledger
 holds one descent: after a reset the next record begins another ledger, whose node holds that record too,
-or goes into the node alone. So the loss of one record never brings back acks from before a reset. Only
-while the metadata store is out of touch does a reset go into the old ledger, as a snapshot that begins its
-own descent.
+or goes into the node alone. So the loss of one record never restores acks from before a reset. Only while
+the metadata store cannot be reached does a reset go into the old ledger, as a snapshot with its own
+descent.
 
-**When nacks go along.** Entries that are held back after a negative ack go out as one image, whole, in
-place of the one before: in every snapshot, and in a delta when there are new ones and the pace allows it.
-The pace is a share of the cap: an image as large as the cap once a second, one of a hundredth of it a
-hundred times. So nacks cost no more than that, and a small image is durable as soon as an ack is::
+**When nacks are included.** Negatively acked entries are written as one whole image that replaces the one
+before: in every snapshot, and in a delta when there are new nacks and the pace allows it. The pace is a
+share of the cap: an image as large as the cap once a second, one of a hundredth of it a hundred times. So
+the cost of nacks is bounded, and a small image is durable as soon as an ack is::
 
     image    0.6 KB        0.6 KB            64 KB                         64 KB
     -----------|--10 ms------|------...--------|-----------1 s--------------|------>
@@ -291,7 +290,7 @@ class RecordChain:
     def begin(
         self, record: CursorRecord, encoded: bytes, settings: PersistenceSettings
     ) -> list[bytes]:
-        """The entries to append for a record. Until `appended` is told, nothing links up."""
+        """The entries to append for a record. Until `appended` is called, nothing links up."""
         self._base_version = None
         return cut(encoded, record.stamp, settings.cursor_record_chunk_bytes)
 

@@ -18,7 +18,7 @@ from ackgate.cursor import (
 
 
 class PersistWhere(enum.Enum):
-    """Where a write went."""
+    """Where a write was stored."""
 
     LEDGER = "ledger"
     METADATA_STORE = "metadata-store"
@@ -135,7 +135,7 @@ class CursorStoreStats:
     """Changes that are not durable yet."""
 
     receipts_waiting: int
-    """Acks whose consumer waits to hear that they are durable."""
+    """Acks whose consumer waits for a receipt."""
 
     is_on_fallback: bool
     """Whether writes go to the metadata node because the ledger cannot be written."""

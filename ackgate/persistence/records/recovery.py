@@ -1,6 +1,6 @@
-"""From stored records back to a state: the search for records, and the fold of what was found.
+"""Restores a state from stored records: finds the records, and folds them.
 
-Pure. A ledger is read from its tail backwards until an intact snapshot is found; the deltas behind it
+Pure. A ledger is read from its tail backwards until an intact snapshot is found; the deltas after it
 are then applied in order, each on top of the record before it:
 
     entry    0          1       2       3          4       5       6 (torn)
@@ -9,15 +9,15 @@ are then applied in order, each on top of the record before it:
             +----------+ +-----+ +-----+ +----------+ +-----+ +-----+ +--x
                                           '---- read and folded ----'   skipped: never confirmed
 
-A damaged record loses itself, not its neighbours. What a record says was acked stays acked throughout
-its descent (`records.py`), so those after a gap are applied too, and the gap is counted:
+A damaged record loses only itself. An ack in a record holds throughout its descent, so records after a
+gap are applied too, and the gap is counted:
 
-            | snapshot | | dlt | |/////| | dlt |     lost: what the third one alone said
+            | snapshot | | dlt | |/////| | dlt |     lost: what only the third one held
             |//////////| | dlt | | dlt | | dlt |     lost: nothing, if the node holds that snapshot
 
-Two rules keep unacked messages from being skipped. Records of different descents are never folded
+Two rules prevent skipped messages. Records of different descents are never folded
 together: the newest descent wins, even if its snapshot is lost and only deltas of it are left. And a
-delta of an earlier build, which does not name its descent, counts only on top of the very record it
+delta of an earlier build, which does not name its descent, counts only on top of the record that it
 was built on.
 
 `RecordFold` is the only way in which records become a state: at recovery, and in the pipeline.
@@ -122,7 +122,7 @@ class RecordFold:
     """Whether only the node holds the newest record that counts."""
 
     records_unlinked: int
-    """Deltas that came behind a gap."""
+    """Deltas that came after a gap."""
 
     def __init__(self) -> None:
         self.descent = None
@@ -421,7 +421,7 @@ class TailScan:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What was durable, and no intact record tells of."""
+    """Versions that were durable, and are in no intact record."""
 
     gaps: tuple[VersionGap, ...] = ()
 

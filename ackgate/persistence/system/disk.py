@@ -1,8 +1,8 @@
 """The one place where bookies touch a disk.
 
-Edge: blocking calls, made in a bookie's I/O threads, never on the event loop. `OsDisk` is the real
-one; a simulated or a faulty disk takes its place by having the same methods. Nothing here knows
-what a bookie is, and nothing is retried: an `OSError` goes up to whoever knows what it means.
+Edge: blocking calls, made in a bookie's I/O threads, never on the event loop. `OsDisk` is the real one;
+a simulated or a faulty disk has the same methods. Nothing here knows bookies, and nothing is retried:
+a caller that knows what an `OSError` means handles it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RACY_NS: Final = 50_000_000
 
 
 class DiskFile(Protocol):
-    """One open file."""
+    """An open file; all calls block and raise `OSError`."""
 
     @property
     def path(self) -> Path: ...
@@ -78,10 +78,10 @@ class Disk(Protocol):
         """Names in a directory, sorted."""
 
     def names_stamp(self, directory: Path) -> int | None:
-        """A number that stays the same only while the names in a directory do; None: cannot tell."""
+        """A number that stays the same only while the names in a directory do; None: unknown."""
 
     def free_bytes(self, directory: Path) -> int | None:
-        """Room left on its file system; None: cannot tell."""
+        """Room left on its file system; None: unknown."""
 
     def make_directory(self, directory: Path) -> None:
         """Make it and its parents; existing is fine."""
@@ -154,7 +154,7 @@ class OsLock:
 
 
 class OsDisk:
-    """The real disk."""
+    """The disk of the operating system."""
 
     def __init__(self) -> None:
         self._syncing = ThreadPoolExecutor(_SYNC_THREADS, "bookie-sync")

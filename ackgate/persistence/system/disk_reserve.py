@@ -57,7 +57,7 @@ class SpaceFiles(Protocol):
 
 
 class OsSpace:
-    """The real file systems."""
+    """The file systems of the operating system."""
 
     def room(self, directory: Path) -> Room:
         found = os.statvfs(directory)
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
     is_low: bool
     """Messages are refused."""
     reserve_bytes: int
-    """How large the reserve shall be from now on."""
+    """The new size of the reserve."""
 
 
 def plan(

@@ -19,13 +19,13 @@ def resolve(future: asyncio.Future[None]) -> None: ...
 @overload
 def resolve(future: asyncio.Future[T], result: T) -> None: ...
 def resolve(future: asyncio.Future[Any], result: object = None) -> None:
-    """Give whoever waits the result."""
+    """Set the result, unless the future is done."""
     if not future.done():
         future.set_result(result)
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Raise the error in whoever waits."""
+    """Set the error, unless the future is done."""
     if not future.done():
         future.set_exception(error)
 

@@ -503,7 +503,7 @@ def of_ledger(ledger_id: int, *entry_ids: int) -> dict[str, Any]:
             metadata_fields(
                 segments=[segment_metadata(positions=[of_ledger(7, 0), of_ledger(7, 1)])]
             ),
-            "7 behind 7",
+            "7 after 7",
         ),
         (
             metadata_fields(segments=[segment_metadata(positions=[of_ledger(7)])]),
@@ -553,8 +553,8 @@ def segment_fields(**changes: Any) -> dict[str, Any]:
         ({"first_key_ms": -512}, "-512..1536"),
         ({"last_key_ms": 0}, "512..0"),
         ({"key_deltas": [2**62, 2**62, 2**62]}, "beyond 512"),
-        ({"positions": [of_ledger(8, 9), of_ledger(7, 0, 1)]}, "7 behind 8"),
-        ({"positions": [of_ledger(-2, 9)]}, "-2 behind -1"),
+        ({"positions": [of_ledger(8, 9), of_ledger(7, 0, 1)]}, "7 after 8"),
+        ({"positions": [of_ledger(-2, 9)]}, "-2 after -1"),
         ({"positions": [{"message_ledger_id": 7, "entry_ids": b"junk"}]}, "is wrong"),
     ],
 )
