@@ -1,15 +1,15 @@
-"""When Python looks for garbage in the whole heap of a broker: in idle moments, not amid messages.
+"""When Python collects garbage in the whole heap of a broker: in idle moments, not under load.
 
-Edge: the process's garbage collector; one task. Python would look at every object (0.1 to 0.4 s with a
-full entry cache) whenever a quarter more have come, which at 10,000 messages a second is every few seconds,
-and nothing is delivered meanwhile. Nearly everything is freed without that: only cycles need it, and most
-of those die young, where the collector still looks by itself. So here the whole is looked at
+Edge: the process's garbage collector; one task. Python would visit every object (0.1 to 0.4 s with a
+full entry cache) whenever there are a quarter more, at 10,000 messages a second every few seconds, and
+deliver nothing during that. Nearly everything is freed without it: only cycles need it, and most of
+those die young, where the collector still runs by itself. So the whole heap is collected
 
-* when the process had next to nothing to do for a second, once for each time that it was busy;
-* under load when its memory has grown by `GROWTH_BYTES_MAX`: that much may hide in garbage;
-* and after `SECONDS_MAX` anyway.
+* when the process was idle for a second, once after each busy time;
+* under load when its memory has grown by `GROWTH_BYTES_MAX`, since that much may be garbage;
+* and at the latest after `SECONDS_MAX`.
 
-What the imports made stays for ever, and is taken out of the collector's sight.
+Objects that the imports made stay forever, and are excluded from collection (`gc.freeze`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def is_due(moment: Moment) -> bool:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Memory of this process; 0 where the system does not report it."""
     try:
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -1,23 +1,22 @@
-"""Ledgers that a crash left behind.
+"""Finds and deletes ledgers that a crash left without an owner.
 
-They were made, but no node names them yet, or were taken out of their node, but not yet deleted.
-Each carries in its custom metadata who it was made for, and by which run of a broker.
+They were made before any node named them, or removed from their node before they were deleted.
+The custom metadata of each name its owner, and the run of the broker that made it.
 
-Edge. Between the making of a ledger and its naming lies a moment, which a stopped process can draw
-out for ever; other brokers must not take such a ledger for an orphan. So it is asked, in this
-order:
+Edge. Between the making of a ledger and its naming there is a moment, which lasts as long as a
+process is stopped; such a ledger is no orphan. So the search goes in this order:
 
 1. Which ledgers are there? (before this broker makes any)
 2. Which runs of brokers (and of tools that write beside them) have a session now? A maker that is not
-   among them can name nothing more: what it still sends belongs to a session that is over, and is
-   refused.
-3. Of those whose maker is gone: which does their owner's node not name?
-4. Of those: which hold nothing, or were given up, as the metadata prove (`given_up`)? Those are deleted.
-   All others are kept, and the log names them.
+   among them can no longer name a ledger: its requests belong to an expired session, and are
+   rejected.
+3. Of those whose maker is gone: which are not named by their owner's node?
+4. Of those: which are empty, or were given up, as the metadata prove (`given_up`)? Those are deleted.
+   The log names all others.
 
 A ledger without a maker's mark was made before there were several brokers, by one that is gone.
-What a broker that lives on has left behind (its session was lost in between) goes when it has ended
-and another starts.
+The orphans of a broker that lost its session and still runs are deleted after its end, when another
+starts.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ READS_AT_ONCE_MAX: Final = 50
 """Ledgers that are looked at at the same time: this is nothing that anybody waits for."""
 
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 30.0, 60.0)
-"""A cursor's ledger is given up once a later owner has the cursor; that may be us, any moment."""
+"""A cursor's ledger is given up once a later owner has the cursor; this broker may become that."""
 
 _GIVEN_UP: Final = LedgerMetadata(
     -1, LedgerState.CLOSED, 1, 1, 1, DigestType.CRC32C, (Fragment(0, ("",)),), -1, 0, 0
 )
-"""Stands for a ledger whose deletion was begun."""
+"""The owner of a ledger whose deletion was begun."""
 
 
 async def delete_orphan_ledgers(

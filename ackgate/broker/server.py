@@ -124,7 +124,7 @@ class BrokerServer:
         return broker
 
     async def _serve(self, stopping: Stopping) -> None:
-        """Begin serving; what must be ended is told to `stopping`, last begun first ended."""
+        """Start the services; `stopping` gets what to stop, in reverse order."""
         broker = self.settings.broker
         host = broker.bind_address
         old_ledgers = await self.parts.ledger_client.ledger_ids()

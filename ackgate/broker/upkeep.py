@@ -1,4 +1,4 @@
-"""Periodic work of a broker: which, and how often. The intervals are read anew each time."""
+"""Periodic work of a broker, with its intervals. The intervals are read again each time."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _said(request: web.BaseRequest) -> RequestHeaders:
 
 
 def _redirect(error: NotOwnedError, raw_path: str) -> Reply:
-    """To the broker that serves the topic, or shall, with the same question."""
+    """Redirect to the broker that serves the topic, or that has to take it."""
     location = error.web_url + raw_path
     if not error.is_owner and f"{AUTHORITATIVE}=true" not in raw_path:
         location += f"{'&' if '?' in raw_path else '?'}{AUTHORITATIVE}=true"

@@ -38,7 +38,6 @@ async def version(_: Call) -> Reply:
 
 
 async def list_brokers(call: Call) -> Reply:
-    """All live brokers."""
     return json_reply(sorted(call.broker.ownership.view.brokers))
 
 

@@ -140,7 +140,7 @@ def _short(value: object) -> str:
 
 
 def _told(told: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:
-    """Nothing that is not known is told."""
+    """The outcome as JSON, without unknown fields."""
     known: dict[str, Any] = {"position": str(told.position), "outcome": told.outcome.value}
     if told.deliver_at is not None:
         known["deliverAt"] = told.deliver_at

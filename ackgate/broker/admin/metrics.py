@@ -289,8 +289,8 @@ STORAGE: Final = MetricTable(
             "audit.all",
             ("missing_copies", "ackgate_auditor_missing_copies_total", "Missing copies found"),
             ("damaged_copies", "ackgate_auditor_damaged_copies_total", "Damaged copies found"),
-            ("repaired_entries", "ackgate_auditor_repaired_entries_total", "Entries copied anew"),
-            ("repaired_bytes", "ackgate_auditor_repaired_bytes_total", "Copied anew, bytes"),
+            ("repaired_entries", "ackgate_auditor_repaired_entries_total", "Entries copied again"),
+            ("repaired_bytes", "ackgate_auditor_repaired_bytes_total", "Copied again, bytes"),
             (
                 "moved_places",
                 "ackgate_auditor_moved_places_total",

@@ -1,7 +1,7 @@
-"""Tenants and namespaces: listed, made, described and deleted.
+"""Tenants and namespaces: list, create, describe, delete.
 
-Edge. Roles and replication are not kept. Where a deleted namespace was cut into bundles stays known,
-since brokers that have read it would not learn anew.
+Edge. Roles and replication are not stored. The bundles of a deleted namespace stay stored, since
+brokers that have read them would not read them again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ async def get_tenant(call: Call) -> Reply:
 
 
 async def create_tenant(call: Call) -> Reply:
-    """Create a tenant."""
     tenant = _tenant(call)
     if tenant in await _known(call).tenants():
         raise RefusedError(409, "Tenant already exist")

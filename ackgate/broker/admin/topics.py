@@ -148,7 +148,6 @@ VERSION_MAX: Final = 2**63 - 1
 
 
 async def latest_schema(call: Call) -> Reply:
-    """The latest schema."""
     return _told(await call.broker.schemas.get(call.topic_name))
 
 

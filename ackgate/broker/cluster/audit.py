@@ -1,12 +1,12 @@
-"""The broker's part in keeping every entry's copies: it lets the auditor run, now and then, slowly.
+"""Runs the auditor of entries' copies in the broker, at intervals and slowly.
 
 Edge. Of all the brokers on one metadata store one audits at a time: the one that holds the ephemeral
 node ``/ackgate/auditor``. That saves work and nothing else: two at once would do no harm.
 
 Two things are done at intervals of their own. *Check of bookies*: does every ledger's ensemble exist?
-Reads metadata only, as a rule. *Check of everything*: every copy is read and verified. Either mends
-what it finds. When either was done last stands in the metadata store, so that an interval is one of
-all brokers together, and outlives them.
+Reads metadata only, as a rule. *Check of everything*: every copy is read and verified. Both repair
+what they find. The metadata store has the time of the last run of each, so that an interval holds for
+all brokers together, and across restarts.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BrokerAudit:
         return age_ms >= interval_seconds * 1000
 
     async def check_bookies(self) -> None:
-        """Mend the ledgers of bookies that are lost."""
+        """Repair the ledgers of lost bookies."""
         auditor = self._ready()
         if auditor is not None:
             async with self._alone() as is_alone:
@@ -92,7 +92,7 @@ class BrokerAudit:
                     await self._check_bookies(auditor)
 
     async def check_everything(self) -> None:
-        """Look at every copy of every entry, and mend what is not there or not good."""
+        """Verify every copy of every entry, and repair missing and bad ones."""
         auditor = self._ready()
         if auditor is not None:
             async with self._alone() as is_alone:

@@ -47,7 +47,7 @@ class BundleEvent(enum.Enum):
     FAILED = "failed"
     """The metadata store did not do it."""
     RELEASE = "release"
-    """It shall be served by another broker, or by none."""
+    """Another broker has to serve it, or none."""
     LOST = "lost"
     """The session, or our node, is gone."""
     RELEASED = "released"

@@ -1,8 +1,8 @@
 """Which brokers live, and who owns which bundle: a copy of the metadata store, kept by watching it.
 
-Edge: reads, and never writes. The copy answers at once, and may lag behind by a round trip; nothing
-that must be right rests on it. A change is taken over by reading the changed node again, so that
-the copy ends up right in whatever order changes are told.
+Edge: reads, and never writes. The copy answers at once, and may be a round trip old; nothing that
+must be right relies on it. On a change the changed node is read again, so the copy becomes right
+whatever the order of the notifications.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class DynamicConfiguration:
         await self._read_again(set())
 
     def stop(self) -> None:
-        """Stop following."""
         self._follower.stop()
 
     async def _read_again(self, _: set[str]) -> None:

@@ -38,7 +38,7 @@ class Namespaces:
         self._metadata = metadata
 
     async def tenants(self) -> list[str]:
-        """Names of tenants."""
+        """Names of tenants, sorted."""
         return await self._below("", {_ALWAYS.tenant})
 
     async def of(self, tenant: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Following metadata nodes: a watch says that something has changed, and it is read again.
+"""Follows metadata nodes: a watch reports a change, and the node is read again.
 
-Edge. What is read is always the newest, so it does not matter in which order changes are told, nor
-how many of them became one. A watch ends with its session: `start` again in a new one.
+Edge. A read always returns the newest value, so neither the order of notifications matters, nor how
+many of them were combined. A watch ends with its session: `start` again in a new one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NodeFollower:
         roots: Sequence[str],
         read: Callable[[set[str]], Awaitable[None]],
     ) -> None:
-        """`read` is given the paths that have changed; where it fails it is asked again."""
+        """`read` takes the changed paths, and returns those to read again."""
         self._metadata = metadata
         self._roots = roots
         self._read = read
@@ -48,7 +48,6 @@ class NodeFollower:
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self) -> None:
-        """Stop following."""
         for cancel in self._cancels:
             cancel()
         self._cancels.clear()
@@ -76,5 +75,5 @@ class NodeFollower:
                 self._wake.set()
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:
-                # Reading the same again would fail in the same way; later changes are still told.
+                # Reading the same again would fail in the same way; later changes are still read.
                 log.exception("changes below %s could not be taken over", self._roots)

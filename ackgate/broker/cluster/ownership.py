@@ -4,21 +4,21 @@ Edge. The owner of a bundle is the broker that holds its ephemeral node. That no
 getting in each other's way: what a broker that lost a bundle still writes is refused by the topic's
 epoch and by the fences of its ledgers, however late it learns of its loss. ::
 
-    somebody asks for a topic ---> free, and ours by plan ---> acquire: epoch + 1, node ---> owned
+    a client asks for a topic ---> free, and ours by plan ---> acquire: epoch + 1, node ---> owned
              |                       `-- another's by plan --> sent there, to have it acquired
              `--------------------> owned by another --------> sent there
 
-    unload, SIGTERM      topics closed (persisted) -> node deleted -> clients told
-    session lost         clients told, topics dropped unwritten -> new session -> announced again
+    unload, SIGTERM      topics closed (persisted) -> node deleted -> clients notified
+    session lost         clients notified, topics dropped unwritten -> new session -> announced again
 
-While the session is suspended what is owned is served on, and nothing is acquired.
+While the session is suspended, owned bundles are served and none are acquired.
 
-Two brokers must not announce one address. Who finds its place taken by a *later* start takes it
-back, for it lives; who finds it taken back by an *earlier* one is the second, and ends. What an
-earlier life has left behind takes nothing back, so a broker may be started again at once.
+Two brokers must not announce one address. A broker whose address was taken by a *later* start takes
+it back, since it lives; one whose address an *earlier* start takes back is the second, and stops. A
+node of an earlier run takes nothing back, so a broker may be restarted at once.
 
 Fencing keeps a broker that was stopped (SIGSTOP, a frozen virtual machine) from *writing* once another has
-taken over. It cannot keep that broker from sending what lies in its memory, and some of that may have been
+taken over. It cannot keep that broker from sending what is in its memory, and some of that may have been
 acked at the new owner since. So a round of deliveries asks the `Lease` first.
 """
 
@@ -64,7 +64,7 @@ WITHDRAW_SECONDS_MAX: Final = 2.0
 """A broker that stops gives its topics away, even if it cannot say that it stops."""
 
 RELEASES_AT_ONCE_MAX: Final = 8
-"""Bundles that are given away at the same time when the broker stops."""
+"""Bundles that are released at the same time when the broker stops."""
 
 REJOIN_SECONDS_MIN: Final = 0.1
 REJOIN_SECONDS_MAX: Final = 5.0
@@ -82,7 +82,7 @@ class Location(NamedTuple):
     web_url: str
     is_here: bool
     is_owner: bool
-    """False: nobody owns the topic yet, and this broker shall."""
+    """False: no broker owns the topic yet, and this one has to take it."""
 
 
 class TopicsPort(Protocol):
@@ -153,7 +153,7 @@ class Ownership:
             self._is_member = True
 
     async def leave(self) -> None:
-        """Take nothing more, and give away every bundle in good order."""
+        """Acquire no more bundles, and release every owned one with its topics persisted."""
         self._is_leaving = True
         if self._rejoining is not None:
             self._rejoining.cancel()
@@ -248,10 +248,10 @@ class Ownership:
                 return None
 
     async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Location:
-        """Where a topic is served; acquired here if nobody serves it and it is our turn.
+        """The broker that serves a topic; acquires it here if it is free and the plan gives it to us.
 
-        `is_authoritative`: another broker has decided that it is our turn. Raises
-        `ServiceNotReadyError` when that cannot be said now, `NamespaceNotFoundError`.
+        `is_authoritative`: another broker has decided that the plan gives it to us. Raises
+        `ServiceNotReadyError` while that is unknown, `NamespaceNotFoundError`.
         """
         try:
             async with asyncio.timeout(LOCATE_SECONDS_MAX):
@@ -304,7 +304,7 @@ class Ownership:
         return bundles is not None and self._states.get(bundles.of(topic)) is BundleState.OWNED
 
     async def _chosen(self, bundle: Bundle) -> Location | None:
-        """Another broker that shall own a free bundle; None: this one shall."""
+        """The other broker to which the plan gives a free bundle; None: to this one."""
         me = self._require_me()
         owner = self.view.owners.get(bundle)
         if owner is not None:
@@ -372,9 +372,9 @@ class Ownership:
     # ---------------------------------------------------------------- giving away
 
     async def release(self, bundle: Bundle, destination: BrokerRecord | None = None) -> None:
-        """Give an owned bundle away, to nobody in particular unless a destination is given.
+        """Release an owned bundle, optionally to a destination.
 
-        Returns when its clients know. Does nothing with a bundle that is not owned here.
+        Returns after its clients were notified. Ignores a bundle that is not owned here.
         """
         while self.state(bundle) in {BundleState.ACQUIRING, BundleState.RELEASING}:
             await self._settled[bundle].wait()
@@ -390,7 +390,7 @@ class Ownership:
                 service_url = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
-            log.info("bundle %s is given away to %s", bundle, service_url or "nobody yet")
+            log.info("bundle %s is released to %s", bundle, service_url or "any broker")
             if tell is not None:
                 tell(service_url)
 
@@ -558,14 +558,14 @@ def _owned_by(owner: OwnerRecord) -> Location:
     return Location(owner.broker_id, owner.service_url, owner.web_url, is_here=False, is_owner=True)
 
 
-# ---- Which broker shall own a bundle that nobody owns
+# ---- The plan: which broker is to own a free bundle
 #
-# Every broker that sees the same owners comes to the same answer without asking another, for
-# each bundle of a namespace, in whatever order clients ask for them: it lays a *plan* for all of them
-# at once. Bundles are given, in the order of their names, to the broker with the fewest; among
+# Every broker that sees the same owners computes the same plan without asking another, for
+# each bundle of a namespace, in whatever order clients ask for them: it makes a *plan* for all of them
+# at once. It assigns bundles, in the order of their names, to the broker with the fewest; among
 # equals, to the one with the highest hash of bundle and broker together (rendezvous hashing).
 #
-# What is owned stays where it is: a broker that joins gets what becomes free, and nothing else.
+# An owned bundle stays where it is: a broker that joins gets only bundles that become free.
 
 
 def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:

@@ -51,15 +51,15 @@ _BACKOFF_FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryBackoffPolicy:
-    """The policy `redeliveryBackoff`: how long the broker holds back what a consumer gave back.
+    """The policy `redeliveryBackoff`: how long the broker holds negatively acked messages.
 
-    A namespace or a topic has one, or none: then what is given back comes again at once, as with
+    It is set on a namespace or a topic. Without it messages are redelivered at once, as in
     Pulsar. The delay grows with the entry's redelivery count, as that of Pulsar's
     ``MultiplierRedeliveryBackoff`` in its clients::
 
         {"minDelayMs": 1000, "maxDelayMs": 60000, "multiplier": 2, "jitter": 0.1}
 
-        1st time 1 s, 2nd 2 s, 3rd 4 s ... at most 60 s, each less up to a tenth by chance
+        1st time 1 s, 2nd 2 s, 3rd 4 s ... at most 60 s, each less a random share of up to a tenth
 
     Default: 10 s, 20 s, 40 s, ... 10 min.
     """
@@ -101,7 +101,7 @@ class RedeliveryBackoffPolicy:
         return cls(**{_BACKOFF_FIELDS[name]: field for name, field in value.items()})
 
     def to_json(self) -> dict[str, int | float]:
-        """The policy's JSON, complete."""
+        """As JSON, with the defaults of absent fields."""
         return {name: getattr(self, field) for name, field in _BACKOFF_FIELDS.items()}
 
 
@@ -134,7 +134,7 @@ class JsonPolicy(Protocol):
     """A policy that is an object."""
 
     def to_json(self) -> Mapping[str, Any]:
-        """Its JSON, complete."""
+        """As JSON, with the defaults of absent fields."""
 
 
 class PolicyForm(NamedTuple):
@@ -192,7 +192,6 @@ class PolicyStore:
         await self._read_again(set(self._known))
 
     def stop(self) -> None:
-        """Stop following."""
         self._follower.stop()
 
     async def _read_again(self, paths: set[str]) -> None:
@@ -303,7 +302,7 @@ class EffectivePolicies:
         )
 
     def redelivery_backoff(self) -> RedeliveryBackoffPolicy | None:
-        """How long entries that were given back are held back; None: not at all."""
+        """How long negatively acked entries are held; None: not at all."""
         value = self.value(REDELIVERY_BACKOFF, None)
         return None if value is None else RedeliveryBackoffPolicy.from_json(value)
 

@@ -35,5 +35,4 @@ class BrokerServices(Protocol):
     def metadata(self) -> MetadataStore: ...
 
     @property
-    def namespaces(self) -> Namespaces:
-        """Which namespaces exist."""
+    def namespaces(self) -> Namespaces: ...

@@ -22,7 +22,7 @@ class DelayStatus:
     """How a subscription's delayed entries are tracked."""
 
     step: TrackerStep = TrackerStep.OFF
-    """OFF also as long as nothing was delayed."""
+    """OFF also until the first delayed message."""
     wanted: TrackerStep = TrackerStep.OFF
     """What the settings ask for."""
     why: str = ""

@@ -221,7 +221,6 @@ class _Block:
         self.number("entry_id", rows, flat[1::2])
 
     def columns(self, topic: str, first_sequence: int) -> EventColumns:
-        """All columns."""
         all_set = np.ones(self.size, dtype=np.bool_)
         return EventColumns(
             topic=topic,

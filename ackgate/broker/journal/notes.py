@@ -1,8 +1,8 @@
-"""What the event loop hands to the delivery journal: notes, as cheap to make as a tuple is.
+"""Notes that the event loop passes to the delivery journal, as cheap to make as a tuple.
 
-Pure values. A note stands for as many events as it says, which happened at one time: a whole bulk of
-acks is one note. Nothing in it is text that had to be built, or JSON; `note_columns` makes events of
-notes, later and many at a time.
+Pure values. A note is one or more events of one time, and has their count: a whole bulk of acks is
+one note. It holds no text that had to be built, and no JSON; `note_columns` makes events of notes,
+later and many at a time.
 
     (WHOLE_ACKS, 3 events, time, "sub", "c#1", [7:0, 7:1, 7:4], version 12)
     (ROW,        1 event,  time, EventKind.GATE_SHUT, {"subscription": "sub", ...})

@@ -72,8 +72,7 @@ class Published(Protocol):
         """When, by the producer's clock; or `UNKNOWN_TIME`."""
 
     @property
-    def key(self) -> str:
-        """See `key_of_entry`."""
+    def key(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def limits_of(settings: JournalSettings) -> JournalLimits:
 
 
 class JournalWriter:
-    """Writes what the topic's `TopicJournal` (`notes`) is told."""
+    """Writes the notes of a topic's `TopicJournal` (`notes`)."""
 
     def __init__(
         self,
@@ -189,11 +189,11 @@ class JournalWriter:
             log.info("delivery journal of %s: %s", self._topic, error)
             self.abandon()
         except AckGateError as error:
-            log.warning("delivery journal of %s is given up: %s", self._topic, error)
+            log.warning("delivery journal of %s stops: %s", self._topic, error)
             self._failed(error)
             self.abandon()
         except Exception:
-            log.exception("delivery journal of %s is given up", self._topic)
+            log.exception("delivery journal of %s stops", self._topic)
             self.abandon()
         finally:
             # Nothing was awaited since no note was found, so none can go unnoticed.

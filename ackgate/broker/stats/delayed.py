@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NackStatistics:
-    """Entries of one subscription that were given back and wait for their backoff."""
+    """Negatively acked entries of one subscription that wait for their backoff."""
 
     pending: int = 0
     """Entries that wait (a batch is one)."""

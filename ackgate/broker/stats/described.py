@@ -1,6 +1,6 @@
 """A statistic described once: what a field means, its unit, and the metric that exposes it.
 
-Pure. The description stands at the field of the frozen dataclass that holds the value. JSON takes its key
+Pure. The description is part of the field of the frozen dataclass that holds the value. JSON takes its key
 from the field's name (`json_form`), ``/metrics`` its HELP line and the reference pages their text.
 """
 
@@ -13,7 +13,7 @@ _KEY: Final = "statistic"
 
 
 class Description(NamedTuple):
-    """What a field means."""
+    """The meaning of a field, its unit and its metric."""
 
     meaning: str
     """A sentence without its full stop."""

@@ -98,7 +98,6 @@ def _ledger_acks(
 
 
 def _rank(bitmap: BitMap | None, edge: int) -> int:
-    """Members below `edge`."""
     return bitmap.rank(edge - 1) if bitmap and edge > 0 else 0
 
 

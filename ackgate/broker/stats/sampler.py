@@ -1,7 +1,7 @@
-"""Remembers how the counters of topics and their clients stood, so that rates can be told.
+"""Samples the counters of topics and their clients, to compute rates.
 
-Edge only in that it looks at live objects. The objects count, and know nothing of rates; samples
-are taken by the broker's upkeep and by requests for statistics, and go with their object.
+Edge only in that it reads live objects. The objects count, and know no rates; the broker's upkeep and
+requests for statistics take samples, which are dropped with their object.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class StatsSampler:
         self._histories: WeakKeyDictionary[Counting, History] = WeakKeyDictionary()
 
     async def sample(self, topics: Iterable[Topic]) -> None:
-        """Note how everything stands. Others get their turn now and then."""
+        """Record all counters. Yields to the event loop now and then."""
         for number, topic in enumerate(topics):
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -78,10 +78,9 @@ class ConsumedSubscription(Protocol):
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
     ) -> None:
-        """The consumer wants these again (None: all that it has not acked)."""
+        """Deliver these to the consumer again (None: all that it has not acked)."""
 
-    async def seek(self, position: Position, unacked_mask: int | None = None) -> None:
-        """Read from `position` next."""
+    async def seek(self, position: Position, unacked_mask: int | None = None) -> None: ...
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """Read next what was published at or after this time."""
@@ -241,7 +240,6 @@ class Consumer:
         return LastMessageId(last, batch_index, self.subscription.cursor.mark_delete)
 
     def stats(self) -> ConsumerStatsReply:
-        """Answer to CONSUMER_STATS."""
         subscription = self.subscription
         known = subscription.dispatch_of(self)
         if known is None:

@@ -1,21 +1,21 @@
 """Producer de-duplication by sequence id (PIP-6).
 
 Per producer name the topic remembers the highest sequence id that was pushed to the ledger and the
-highest that is durable. What was pushed but is not durable yet is neither accepted nor confirmed
-again: its outcome is unknown, and the producer must retry. What a stored entry says of itself is
-judged in the same way live and at load, so a crash changes no verdict.
+highest that is durable. An entry that was pushed but is not durable yet is neither accepted nor
+confirmed again: its outcome is unknown, and the producer must retry. Stored entries are judged in the
+same way live and at load, so a crash changes no verdict.
 
 Several entries may share a sequence id, and one entry may hold many:
 
 * **Chunks** of a message all have its id, which counts as pushed and as durable with the last chunk.
   Pulsar lets every other chunk pass. Here a chunk that is stored already is recognised by its
   checksum, since a client fails to join a message that has a chunk twice.
-* **Batches** say one id, and perhaps the highest. The C++ client and those built on it say that of
-  the first message only, batch by key, so that the ids of two batches may interlock, and cut anew
-  after a restart. Others number entries, and their messages have no ids. What Pulsar takes is taken
-  here; what it would drop because of the id that is said is looked into, and of a batch that is
-  partly stored the rest is stored.
-* **Markers** (of transactions and of replication) have ids of their own, which are not looked at.
+* **Batches** carry one id, and perhaps the highest. The C++ client and those built on it send only
+  the first message's id, batch by key, so that the ids of two batches may interlock, and make other
+  batches after a restart. Other clients number entries, and their messages have no ids. What Pulsar
+  accepts is accepted here; where it would drop a batch because of its id, the messages' own ids
+  decide, and the missing rest of a partly stored batch is stored.
+* **Markers** (of transactions and of replication) have ids of their own, which are ignored.
 
 Ids are signed, as in Java, whatever the wire calls them.
 
@@ -133,7 +133,7 @@ def sequence_ids(
 
 
 def _ids_of_batch(batch: Batch | None, first: int) -> list[int]:
-    """The ids of its messages, if they are what its producer goes by: ascending from the said one."""
+    """The ids of its messages, if its producer numbers messages: ascending from the batch's id."""
     if batch is None or batch.sequence_ids is None or _signed(batch.sequence_ids[0]) != first:
         return [first]
     ids = batch.sequence_ids

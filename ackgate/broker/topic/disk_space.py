@@ -1,12 +1,12 @@
-"""Whether there is room for messages on this broker's disks.
+"""Watches the room for messages on this broker's disks.
 
-Edge: looks every second, in a thread. While a disk that every message needs is nearly full, messages
-are refused; reading, acknowledging, expiring and deleting go on in what is free and in the reserve
-(`persistence/system/disk_reserve.py`), and so the disk can be consumed free. When it is, messages are taken
-again, and what a start had to leave undone for want of room is made up for.
+Edge: checks every second, in a thread. While a disk that every message needs is nearly full, sends are
+rejected; reads, acks, expiry and deletion use the free space and the reserve
+(`persistence/system/disk_reserve.py`), so consumers can free the disk. Then sends are accepted again, and
+work that a start had to skip without room is done.
 
 The metadata store and the bookies below the data directory share its reserve; a bookie on a file system
-of its own has its own. A disk that does not answer is a bookie's business, not ours.
+of its own has its own. Bookies handle a disk that hangs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LOOK_SECONDS: Final = 1.0
 """How often to look."""
 
 LOOK_SHARE: Final = 8
-"""And whenever as many bytes of messages have come as this part of the reserve: what is written until a
-look is through, in journals and files, shall fit into what is free then."""
+"""And after every so many bytes of messages, a share of the reserve: what is written until a check ends,
+in journals and files, has to fit into the free space."""
 
 
 class DiskSpace:
@@ -73,7 +73,7 @@ class DiskSpace:
         return cls(Path(), reserve_bytes=0)
 
     async def make_room(self, *, is_starting: bool) -> None:
-        """For a start, or for a stop, if it must be; from now on `refusal` tells."""
+        """Use the reserve for a start or a stop if necessary; `refusal` is up to date from now on."""
         if not is_starting:
             await self._look(
                 is_starting=False

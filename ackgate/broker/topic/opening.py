@@ -52,7 +52,7 @@ class OpeningTopic(SubscribedTopic, Protocol):
 
 
 class SubscriptionOpening:
-    """Of one topic. What was opened stands in its `subscriptions`."""
+    """Opens subscriptions of one topic, and adds them to its `subscriptions`."""
 
     def __init__(self, topic: OpeningTopic) -> None:
         self._topic = topic
@@ -139,7 +139,7 @@ class SubscriptionOpening:
     ) -> SubscriptionDriver:
         topic = self._topic
         store = await topic.open_store(name, create_at=create_at, properties=properties)
-        if topic.is_closing:  # whoever closed the topic did not know of this one
+        if topic.is_closing:  # the close of the topic did not include this one
             store.abandon(OwnershipError(f"topic {topic.name} was closed meanwhile"))
             topic.check_open()
         subscription = SubscriptionDriver(topic, name, store.cursor, store)
@@ -184,7 +184,7 @@ class SubscriptionOpening:
 
 
 async def first_read_position(ledger: ManagedLedger[Entry], request: SubscribeRequest) -> Position:
-    """What a reader wants first: its start position, a time ago, or an end of the topic."""
+    """A reader's first position: its start position, a time ago, or an end of the topic."""
     if request.start_rollback_seconds > 0:
         publish_time_ms = int((time.time() - request.start_rollback_seconds) * 1000)
         return await ledger.reads.first_published_at(publish_time_ms)

@@ -63,7 +63,7 @@ class BrokerParts:
     delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
     waits: Waits = field(default_factory=Waits, init=False)
     clock_us: Callable[[], int] = field(init=False)
-    """For the delivery journal; as exact as `clock_ms` unless whoever makes the parts knows better."""
+    """For the delivery journal; by default as exact as `clock_ms`."""
     journal_pace: JournalPace = field(default_factory=JournalPace, init=False)
     _producer_names: int = field(default=0, init=False)
 

@@ -59,7 +59,7 @@ CREATES_AT_ONCE_MAX: Final = 200
 
 
 class TopicConflictError(BrokerError):
-    """The topic exists already."""
+    """A topic or partitioned topic of this name exists already."""
 
 
 class Owners(Protocol):
@@ -79,7 +79,6 @@ class _Alone:
         """Every topic is served here."""
 
     def is_served_here(self, topic: TopicName) -> bool:  # noqa: ARG002
-        """Every topic is."""
         return True
 
 
@@ -92,7 +91,7 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._lost_loads: set[asyncio.Task[Any]] = set()
-        """Of topics that were given up meanwhile: what they have read may be old."""
+        """Loads of topics that were given up since: they may have read old metadata."""
         self._is_closing = False
         parts.policies.on_change(self.configure)
 

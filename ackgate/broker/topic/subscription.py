@@ -1,4 +1,4 @@
-"""The driver of one subscription: it calls the pure machine and carries out what that wants done.
+"""The driver of one subscription: it calls the pure machine and carries out its `Ready`.
 
 Edge. It owns the machine (`ackgate.subscription.Subscription`, here `core`), the cursor's store, and the
 tracker's storage; it holds nothing of an ack. Sessions, the store, settings and administrators call it;
@@ -300,14 +300,12 @@ class SubscriptionDriver:
         parts: Sequence[tuple[Position, int]],
         receipt: object,
     ) -> None:
-        """See `Subscription.ack`."""
         self.core.ack(consumer, positions, parts=parts, receipt=receipt, now_ms=self._now_ms)
         self._changed()
 
     def ack_cumulative(
         self, consumer: Consumer, position: Position, unacked_mask: int | None, receipt: object
     ) -> None:
-        """See `Subscription.ack_cumulative`."""
         self.core.ack_cumulative(
             consumer, position, unacked_mask=unacked_mask, receipt=receipt, now_ms=self._now_ms
         )
@@ -316,7 +314,7 @@ class SubscriptionDriver:
     def redeliver(
         self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None
     ) -> None:
-        """A consumer wants these again (None: all that it has not acked)."""
+        """Deliver these to a consumer again (None: all that it has not acked)."""
         self.core.redeliver(consumer, positions, epoch=epoch, now_ms=self._now_ms)
         self._changed()
 
@@ -624,10 +622,9 @@ class SubscriptionDriver:
         return expired
 
     async def clear_delayed(self) -> None:
-        """Drop the index of delayed entries, with what of it is stored; reading builds it anew.
+        """Drop the index of delayed entries and its snapshots; reads rebuild it.
 
-        No entry is lost by this. Raises `PersistenceFailedError`: not all of what is stored could be
-        deleted yet.
+        No entry is lost. Raises `PersistenceFailedError` if not all snapshots could be deleted.
         """
         async with self.paused():
             self.drop_delayed()

@@ -395,9 +395,9 @@ class Topic:
     def on_returned(self, entry_count: int) -> None:
         """Entries that were reported as failed are stored after all."""
         if self._dedup is not None:
-            # What has been sent again meanwhile would be stored twice. Loaded anew, we know of them.
+            # Messages sent again since then would be stored twice. A new load of the topic finds them.
             log.warning(
-                "topic %s: %d failed entries are stored: loaded anew", self.name, entry_count
+                "topic %s: %d failed entries are stored: loading it again", self.name, entry_count
             )
             self.parts.forget_topic(self)
 
@@ -455,7 +455,6 @@ class Topic:
         properties: Mapping[str, str] | None = None,
         by_client: bool = True,
     ) -> SubscriptionDriver:
-        """See `SubscriptionOpening.durable`."""
         return await self._opening.durable(
             name, initial, properties=properties, by_client=by_client
         )

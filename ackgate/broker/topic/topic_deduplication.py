@@ -69,9 +69,9 @@ class TopicDeduplication:
             self.save()
 
     def save(self) -> None:
-        """Write the map soon, as it stands at the end of the topic.
+        """Write the map soon, as of the end of the topic.
 
-        Once the cursor is closed nothing is saved: the next owner learns it from the messages.
+        Once the cursor is closed nothing is saved: the next owner rebuilds it from the messages.
         """
         cursor = self._store.cursor
         through = self._known_through()

@@ -97,9 +97,9 @@ class Waits:
         delay_ms: int | None = None,
         expire: Callable[[], None],
     ) -> Timer | None:
-        """Call `wake` once what the key stands for `has_come`, or `expire` after the delay.
+        """Call `wake` once `has_come` is true for the key, or `expire` after the delay.
 
-        None: it has come already, and nothing is called. No delay: no time but a day's.
+        Returns None, and calls nothing, if it is true already. Without a delay: after a day.
         """
         deadline_ms = self._deadline_ms(WAIT_MS_MAX if delay_ms is None else delay_ms)
         parked = _ParkedRead(has_come, wake, expire)
@@ -109,7 +109,7 @@ class Waits:
         return timer
 
     def came(self, key: Hashable) -> None:
-        """What the key stands for is there, or there is more of it."""
+        """Wake the waiters of a key whose condition may be true now."""
         for parked in self._reads.check_and_complete(key):
             parked.wake()
 

@@ -36,7 +36,7 @@ _ONE_BY_ONE = frozenset({SubscriptionType.SHARED, SubscriptionType.KEY_SHARED})
 
 
 class _Consumer(NamedTuple):
-    """An attached consumer."""
+    """A consumer of the connection, with its port."""
 
     port: ConsumerPort
     partition: int
@@ -61,7 +61,6 @@ class Consumers:
     # ---- SUBSCRIBE
 
     def subscribe(self, command: pb.CommandSubscribe) -> None:
-        """SUBSCRIBE."""
         consumer_id, request_id = command.consumer_id, command.request_id
         if consumer_id in self._attached:
             # A client that timed out and asks again gets the same answer again.
@@ -118,7 +117,6 @@ class Consumers:
                     )
 
     def flow(self, command: pb.CommandFlow) -> None:
-        """FLOW."""
         consumer = self._attached.get(command.consumer_id)
         if consumer is not None:
             consumer.port.flow(command.messagePermits)
@@ -126,7 +124,6 @@ class Consumers:
     def send_messages(
         self, consumer_id: int, partition: int, messages: Sequence[MessageOut], epoch: int | None
     ) -> None:
-        """MESSAGE for each."""
         if consumer_id in self._attached:
             self._session.send_many(replies.messages(consumer_id, partition, messages, epoch))
 
@@ -138,7 +135,6 @@ class Consumers:
     # ---- requests
 
     def redeliver(self, command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
-        """REDELIVER_UNACKNOWLEDGED_MESSAGES."""
         consumer = self._attached.get(command.consumer_id)
         if consumer is None:
             return
@@ -149,7 +145,6 @@ class Consumers:
         consumer.port.redeliver(positions, epoch)
 
     def seek(self, command: pb.CommandSeek) -> None:
-        """SEEK."""
         consumer = self._require(command.consumer_id)
         if command.HasField("message_id"):
             position = requests.position(command.message_id)
@@ -166,7 +161,6 @@ class Consumers:
         self._session.run(command.request_id, answer())
 
     def last_message_id(self, command: pb.CommandGetLastMessageId) -> None:
-        """GET_LAST_MESSAGE_ID."""
         consumer = self._require(command.consumer_id)
 
         async def answer() -> bytes:
@@ -176,7 +170,6 @@ class Consumers:
         self._session.run(command.request_id, answer())
 
     def stats(self, command: pb.CommandConsumerStats) -> None:
-        """CONSUMER_STATS."""
         consumer = self._attached.get(command.consumer_id)
         if consumer is None:
             raise ConsumerNotFoundError(f"Consumer {command.consumer_id} not found")
@@ -195,7 +188,6 @@ class Consumers:
     # ---- closing
 
     def unsubscribe(self, command: pb.CommandUnsubscribe) -> None:
-        """UNSUBSCRIBE."""
         consumer = self._require(command.consumer_id)
 
         async def answer() -> bytes:

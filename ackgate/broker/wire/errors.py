@@ -77,7 +77,7 @@ class ServiceNotReadyError(BrokerError):
 
 
 class NotOwnedError(ServiceNotReadyError):
-    """Another broker serves this topic, or shall: the client looks up again."""
+    """Another broker serves this topic, or has to take it: the client looks up again."""
 
     def __init__(self, topic: object, web_url: str, *, is_owner: bool) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class NotOwnedError(ServiceNotReadyError):
         self.web_url = web_url
         """Admin interface of that broker."""
         self.is_owner = is_owner
-        """False: nobody serves it yet, and that broker shall."""
+        """False: no broker serves it yet, and that one has to take it."""
 
 
 class InvalidTopicNameError(BrokerError, ValueError):

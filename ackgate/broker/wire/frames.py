@@ -132,7 +132,7 @@ def _frame_error(total_bytes: int, command_bytes: int, bytes_max: int) -> Protoc
 
 
 def entry_metadata(entry: bytes) -> pb.MessageMetadata:
-    """Verify an entry that somebody wants to publish, and parse its metadata.
+    """Verify an entry to be published, and parse its metadata.
 
     Raises `ChecksumError` when its bytes are not those that the producer took the CRC32C of, and
     `ProtocolError` when it has no metadata that can be parsed: such an entry would stop every

@@ -1,4 +1,4 @@
-"""What a connection says: from chunks of bytes to commands in the right hands.
+"""The input of a connection: from chunks of bytes to the handlers of commands.
 
 Edge: owns the reading side of one transport.
 
@@ -13,9 +13,9 @@ chunk: they cost little and are bounded by its size.
 
 A row of the table says in which field of the envelope the command lies, who handles it, and the reply
 of a refusal (ERROR for most requests; some have a reply of their own). Handlers raise `BrokerError` for
-what the client shall be answered, and `ProtocolError` for what ends the connection. A command that is
-not in the table ends the connection too: it is a broker's (a client that sends RECEIPTs is none), or of
-a protocol that this broker has not promised in CONNECTED.
+an error reply, and `ProtocolError` to end the connection. A command that is not in the table ends the
+connection too: only brokers send it (such as a RECEIPT), or it belongs to a protocol version that this
+broker has not promised in CONNECTED.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CommandSession(Connection, Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether CONNECT has been said and accepted."""
+        """Whether CONNECT was received and accepted."""
 
     def connect(self, command: pb.CommandConnect) -> None:
         """Handle CONNECT."""

@@ -1,15 +1,15 @@
 """Finding topics: PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE, and watching them.
 
-Edge: asks the registry, and who owns a topic. LOOKUP is answered with the owner's address; for a
-topic that nobody owns with a redirect to the broker that shall, which then finds itself asked with
-authority. What is owned here is answered from memory.
+Edge: asks the registry, and who owns a topic. The answer to LOOKUP is the owner's address; for a
+free topic it is a redirect to the broker that has to take it, which then gets an authoritative LOOKUP.
+Topics owned here are answered from memory.
 
 Topic lists are answered with Pulsar's hash, so that a client that has the same list already gets an
 empty answer. A client's regular expression is evaluated here only if it is harmless: Python's
 engine backtracks, and a hostile expression would stop the whole broker. Harmless is a short one
 without groups and with few repetitions, which is what people write
 (``tenant/namespace/orders-.*``). For any other the whole list is sent, marked as unfiltered, and
-the client filters, as the protocol has it. Topic watchers are not offered (`CONNECTED` says so);
+the client filters, as the protocol allows. Topic watchers are not offered (`CONNECTED` says so);
 clients poll instead.
 """
 
@@ -81,7 +81,6 @@ def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
 
 
 def topics_of_namespace(session: Connection, command: pb.CommandGetTopicsOfNamespace) -> None:
-    """GET_TOPICS_OF_NAMESPACE."""
     namespace = NamespaceName.parse(command.namespace)
 
     async def answer() -> bytes:
@@ -104,7 +103,7 @@ def topics_of_namespace(session: Connection, command: pb.CommandGetTopicsOfNames
 
 
 def watch_topic_list(_: Connection, __: pb.CommandWatchTopicList) -> None:
-    """WATCH_TOPIC_LIST: not offered."""
+    """Reject WATCH_TOPIC_LIST, which CONNECTED does not offer."""
     raise NotAllowedError("Topic list watchers are not offered by this broker.")
 
 

@@ -115,7 +115,7 @@ class TopicName:
 
     @property
     def tenant(self) -> str:
-        """First part."""
+        """The tenant of the namespace."""
         return self.namespace_name.tenant
 
     @property

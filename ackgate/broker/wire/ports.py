@@ -402,7 +402,7 @@ class ConsumerPort(Protocol):
         """What the client's own statistics show of the broker's side."""
 
     async def last_message_id(self) -> LastMessageId:
-        """Where the topic ends, and where this subscription's mark-delete stands."""
+        """The topic's last message, and this subscription's mark-delete."""
 
     async def seek(self, position: Position, unacked_mask: int | None) -> None:
         """Move the subscription so that `position` is read next (`EARLIEST`, `LATEST` allowed).

@@ -91,7 +91,6 @@ class Producers:
     # ---- PRODUCER
 
     def create(self, command: pb.CommandProducer) -> None:
-        """PRODUCER."""
         producer_id, request_id = command.producer_id, command.request_id
         existing = self._open.get(producer_id) or self._waiting.get(producer_id)
         if existing is not None:
@@ -220,14 +219,12 @@ class Producers:
     def send_receipts(
         self, producer_id: int, receipts: Sequence[tuple[int, int, int, int]]
     ) -> None:
-        """SEND_RECEIPT for each."""
         producer = self._open.get(producer_id)
         if producer is not None:
             self._session.send_many(replies.receipts(producer_id, receipts))
             self._settle(producer, len(receipts))
 
     def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
-        """SEND_ERROR."""
         producer = self._open.get(producer_id)
         if producer is not None:
             self._session.send(replies.send_error(producer_id, sequence_id, error, message))

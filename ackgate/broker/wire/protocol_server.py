@@ -1,9 +1,9 @@
-"""The port of the binary protocol: listens, counts connections, and lets go of them again.
+"""The port of the binary protocol: listens, counts connections, and closes them.
 
 Edge: owns the listening socket and the set of sessions. Bounds: connections in all
-(`brokerMaxConnections`), per address (`brokerMaxConnectionsPerIp`), and those that have not said
-CONNECT (`HALF_OPEN_MAX`; a new one drops the oldest, so that a flood of silent connections keeps
-nobody out for longer than it takes to knock again).
+(`brokerMaxConnections`), per address (`brokerMaxConnectionsPerIp`), and those that have not sent
+CONNECT (`HALF_OPEN_MAX`; a new one drops the oldest, so that a flood of silent connections locks a
+client out only until its next attempt).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HALF_OPEN_MAX: Final = 1_000
-"""Connections that have not said CONNECT yet. Clients say it within a round trip."""
+"""Connections that have not sent CONNECT yet. Clients send it within a round trip."""
 
 BACKLOG: Final = 1_024
 """Connections that the kernel keeps for us before we accept them: Netty's figure."""
 
 LAST_WORDS_SECONDS: Final = 0.5
 """How long clients may take to read what was sent to them when the server closes. One that reads nothing, or
-has megabytes of messages before it, is cut off: it gets them from whoever serves next."""
+has megabytes of messages before it, is cut off: it gets them from the next owner."""
 
 DETACH_SECONDS: Final = 10.0
 """How long sessions may take to detach from their topics when the server closes."""
@@ -86,7 +86,7 @@ class ProtocolServer:
         self._is_empty.set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen. Returns the port, which the system chose where 0 was given. Raises `OSError`."""
+        """Returns the port; 0 lets the system choose one. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Session(self.context), host, port, backlog=BACKLOG
@@ -94,11 +94,11 @@ class ProtocolServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def advertise(self, service_url: str) -> None:
-        """LOOKUP shall answer that every topic is served at this address."""
+        """Answer every LOOKUP with this address."""
         self.context.owners = ServedHere(service_url)
 
     def answer_lookups_by(self, owners: TopicOwners) -> None:
-        """LOOKUP shall answer what these say."""
+        """Answer LOOKUPs by these."""
         self.context.owners = owners
 
     @property

@@ -140,7 +140,6 @@ class PublishBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held now."""
         return self.half_received_bytes + self.in_flight_bytes
 
     @property
@@ -212,7 +211,6 @@ class PublishBuffer:
             self._relieve()
 
     def configure(self, limit_bytes: int | None) -> None:
-        """Set a new limit."""
         self.limit_bytes = limit_bytes
         if limit_bytes is None:
             for holder in list(self._turns):

@@ -61,7 +61,6 @@ Type = pb.BaseCommand.Type
 
 
 def encode(command: pb.BaseCommand, payload: bytes = b"") -> bytes:
-    """Frame a command."""
     body = command.SerializeToString()
     return _SIZES(4 + len(body) + len(payload), len(body)) + body + payload
 
@@ -186,14 +185,12 @@ PONG: Final = encode(pb.BaseCommand(type=Type.PONG, pong=pb.CommandPong()))
 
 
 def success(request_id: int) -> bytes:
-    """SUCCESS."""
     command = pb.BaseCommand(type=Type.SUCCESS)
     command.success.request_id = request_id
     return encode(command)
 
 
 def error(request_id: int, code: int, message: str) -> bytes:
-    """ERROR."""
     command = pb.BaseCommand(type=Type.ERROR)
     _fail(command.error, request_id, code, message)
     return encode(command)
@@ -213,7 +210,6 @@ def partitions(request_id: int, count: int) -> bytes:
 
 
 def partitions_failed(request_id: int, code: int, message: str) -> bytes:
-    """PARTITIONED_METADATA_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.PARTITIONED_METADATA_RESPONSE)
     reply = command.partitionMetadataResponse
     _fail(reply, request_id, code, message)
@@ -244,7 +240,6 @@ def lookup_redirect(request_id: int, service_url: str, *, is_authoritative: bool
 
 
 def lookup_failed(request_id: int, code: int, message: str) -> bytes:
-    """LOOKUP_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)
     reply = command.lookupTopicResponse
     _fail(reply, request_id, code, message)
@@ -279,7 +274,6 @@ def producer_success(
     *,
     is_ready: bool,
 ) -> bytes:
-    """PRODUCER_SUCCESS."""
     command = pb.BaseCommand(type=Type.PRODUCER_SUCCESS)
     reply = command.producer_success
     reply.request_id = request_id
@@ -293,7 +287,6 @@ def producer_success(
 
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
-    """SEND_ERROR."""
     command = pb.BaseCommand(type=Type.SEND_ERROR)
     reply = command.send_error
     reply.producer_id = producer_id
@@ -330,7 +323,6 @@ def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
 
 
 def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
-    """ACTIVE_CONSUMER_CHANGE."""
     command = pb.BaseCommand(type=Type.ACTIVE_CONSUMER_CHANGE)
     command.active_consumer_change.consumer_id = consumer_id
     command.active_consumer_change.is_active = is_active
@@ -338,7 +330,6 @@ def active_consumer_change(consumer_id: int, *, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC."""
     command = pb.BaseCommand(type=Type.REACHED_END_OF_TOPIC)
     command.reachedEndOfTopic.consumer_id = consumer_id
     return encode(command)
@@ -353,7 +344,6 @@ def ack_error(consumer_id: int, request_id: int, code: int, message: str) -> byt
 
 
 def last_message_id(request_id: int, partition: int, last: LastMessageId) -> bytes:
-    """GET_LAST_MESSAGE_ID_RESPONSE."""
     command = pb.BaseCommand(type=Type.GET_LAST_MESSAGE_ID_RESPONSE)
     reply = command.getLastMessageIdResponse
     reply.request_id = request_id
@@ -370,7 +360,6 @@ def last_message_id(request_id: int, partition: int, last: LastMessageId) -> byt
 def consumer_stats(
     request_id: int, stats: ConsumerStatsReply, type_name: str, address: str
 ) -> bytes:
-    """CONSUMER_STATS_RESPONSE."""
     command = pb.BaseCommand(type=Type.CONSUMER_STATS_RESPONSE)
     reply = command.consumerStatsResponse
     reply.request_id = request_id
@@ -391,7 +380,6 @@ def consumer_stats(
 
 
 def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
-    """CONSUMER_STATS_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.CONSUMER_STATS_RESPONSE)
     reply = command.consumerStatsResponse
     reply.request_id = request_id
@@ -404,7 +392,6 @@ def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
 
 
 def schema_found(request_id: int, schema: Schema, version: bytes) -> bytes:
-    """GET_SCHEMA_RESPONSE."""
     command = pb.BaseCommand(type=Type.GET_SCHEMA_RESPONSE)
     reply = command.getSchemaResponse
     reply.request_id = request_id
@@ -418,7 +405,6 @@ def schema_found(request_id: int, schema: Schema, version: bytes) -> bytes:
 
 
 def schema_not_found(request_id: int, code: int, message: str) -> bytes:
-    """GET_SCHEMA_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.GET_SCHEMA_RESPONSE)
     reply = command.getSchemaResponse
     reply.request_id = request_id
@@ -428,7 +414,6 @@ def schema_not_found(request_id: int, code: int, message: str) -> bytes:
 
 
 def schema_created(request_id: int, version: bytes) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE."""
     command = pb.BaseCommand(type=Type.GET_OR_CREATE_SCHEMA_RESPONSE)
     command.getOrCreateSchemaResponse.request_id = request_id
     command.getOrCreateSchemaResponse.schema_version = version
@@ -436,7 +421,6 @@ def schema_created(request_id: int, version: bytes) -> bytes:
 
 
 def schema_refused(request_id: int, code: int, message: str) -> bytes:
-    """GET_OR_CREATE_SCHEMA_RESPONSE of a failure."""
     command = pb.BaseCommand(type=Type.GET_OR_CREATE_SCHEMA_RESPONSE)
     reply = command.getOrCreateSchemaResponse
     reply.request_id = request_id

@@ -98,7 +98,6 @@ def topic_name(text: str) -> TopicName:
 
 
 def producer_request(command: pb.CommandProducer) -> ProducerRequest:
-    """PRODUCER."""
     name = command.producer_name
     initial_subscription = command.initial_subscription_name
     return ProducerRequest(
@@ -119,7 +118,6 @@ def producer_request(command: pb.CommandProducer) -> ProducerRequest:
 
 
 def subscribe_request(command: pb.CommandSubscribe) -> SubscribeRequest:
-    """SUBSCRIBE."""
     start = command.start_message_id if command.HasField("start_message_id") else None
     has_batch_index = start is not None and start.batch_index >= 0
     return SubscribeRequest(

@@ -11,8 +11,8 @@ Bounds, per connection: a frame (`FrameDecoder`), entries not yet durable and re
 (reading stops above, so TCP holds the client back), unsent output (deliveries pause, then reading
 stops), silence (pinged, then closed), the time until CONNECT.
 
-A broken frame or a broken rule of the protocol ends this connection and no other: the client is
-told why, the peer and the reason are logged, payloads never. Producers and consumers of a
+A broken frame or a broken rule of the protocol ends this connection and no other: the client gets
+the reason, the log has it with the peer, and never a payload. Producers and consumers of a
 connection that ends are detached from their topics.
 
 Unsent output is gathered during a tick of the loop and written at once (`Outbox`)::
@@ -21,7 +21,7 @@ Unsent output is gathered during a tick of the loop and written at once (`Outbox
                           `------ unsent_bytes ------------------------'
 
 While `unsent_bytes` is at or above the high-water mark, `is_writable` is False: deliveries pause.
-Answers to requests are not held back by that, so a client that asks without reading would grow the
+Replies do not pause, so a client that sends requests without reading would grow the
 buffer: from `UNREAD_REPLY_BYTES_MAX` on, `is_overfull` makes the session stop reading from it.
 """
 
@@ -189,12 +189,12 @@ class LivenessVerdict(enum.Enum):
 
 
 class Liveness:
-    """Is the other end still there? Asked once per interval; pure.
+    """Whether the peer is alive. Checked once per interval; pure.
 
     Something came since the last check: NOTHING. Silent: PING. Silent although pinged: CLOSE.
 
-    `heard` is set for every chunk that arrives. A peer from which nothing is read (backpressure of ours)
-    cannot be heard: it is neither pinged nor closed. One that does not read what it is sent is closed.
+    `heard` is set for every chunk that arrives. While our backpressure stops reading, the peer is neither
+    pinged nor closed. A peer that does not read our output is closed.
     """
 
     __slots__ = ("heard", "is_pinged")
@@ -227,7 +227,7 @@ class Session(asyncio.Protocol):
         self.protocol_version = 0
         self.is_open = False
         self.is_connected = False
-        """Whether CONNECT has been said and accepted."""
+        """Whether CONNECT was received and accepted."""
         self.intake: Intake
         self.producers: Producers = Producers(self)
         self.consumers: Consumers = Consumers(self)
@@ -269,7 +269,6 @@ class Session(asyncio.Protocol):
         )
 
     def data_received(self, chunk: bytes) -> None:
-        """Bytes arrived."""
         self._liveness.heard = True
         self.intake.feed(chunk)
 
@@ -304,7 +303,7 @@ class Session(asyncio.Protocol):
         self._outbox.resume()
 
     def close(self) -> None:
-        """End the connection after what was said has been sent."""
+        """End the connection after its output is sent."""
         self._outbox.flush()
         self.is_open = False
         self._transport.close()
@@ -327,7 +326,6 @@ class Session(asyncio.Protocol):
     # ---- handshake
 
     def connect(self, command: pb.CommandConnect) -> None:
-        """Handle CONNECT."""
         if self.is_connected:
             raise ProtocolError("CONNECT on a connection that is connected")
         if command.protocol_version < PROTOCOL_VERSION_MIN:
@@ -471,7 +469,6 @@ class Session(asyncio.Protocol):
         self.producers.send_receipts(producer_id, receipts)
 
     def send_error(self, producer_id: int, sequence_id: int, error: int, message: str) -> None:
-        """SEND_ERROR."""
         self.producers.send_error(producer_id, sequence_id, error, message)
 
     def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:  # noqa: ARG002
@@ -479,7 +476,6 @@ class Session(asyncio.Protocol):
         self.producers.ready(producer_id)
 
     def close_producer(self, producer_id: int, service_url: str = "") -> None:
-        """CLOSE_PRODUCER."""
         self.producers.closed_by_broker(producer_id, service_url)
 
     def send_messages(
@@ -489,15 +485,12 @@ class Session(asyncio.Protocol):
         messages: Sequence[MessageOut],
         epoch: int | None = None,
     ) -> None:
-        """MESSAGE for each."""
         self.consumers.send_messages(consumer_id, partition, messages, epoch)
 
     def send_active_consumer_change(self, consumer_id: int, *, is_active: bool) -> None:
-        """ACTIVE_CONSUMER_CHANGE."""
         self.send(replies.active_consumer_change(consumer_id, is_active=is_active))
 
     def send_reached_end_of_topic(self, consumer_id: int) -> None:
-        """REACHED_END_OF_TOPIC."""
         self.send(replies.reached_end_of_topic(consumer_id))
 
     def send_ack_responses(self, consumer_id: int, request_ids: Sequence[int]) -> None:
@@ -505,11 +498,9 @@ class Session(asyncio.Protocol):
         self.send_many(replies.ack_responses(consumer_id, request_ids))
 
     def send_ack_error(self, consumer_id: int, request_id: int, error: int, message: str) -> None:
-        """ACK_RESPONSE with an error."""
         self.send(replies.ack_error(consumer_id, request_id, error, message))
 
     def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
-        """CLOSE_CONSUMER."""
         self.consumers.closed_by_broker(consumer_id, service_url)
 
 

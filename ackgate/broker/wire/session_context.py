@@ -104,7 +104,7 @@ class Connection(SessionPort, Protocol):
         """Log what this client did; not each time when clients of its host do it all the time."""
 
     def close(self) -> None:
-        """End the connection after what was said has been sent."""
+        """End the connection after its output is sent."""
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -135,7 +135,7 @@ class Located(Protocol):
 
     @property
     def is_owner(self) -> bool:
-        """False: nobody serves it yet, and that broker shall."""
+        """False: no broker serves it yet, and that one has to take it."""
 
 
 class TopicOwners(Protocol):

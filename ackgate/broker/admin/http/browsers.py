@@ -1,18 +1,18 @@
-"""Keeps web pages of others away from the admin interface.
+"""Protects the admin interface from foreign web pages.
 
 Pure. There is no login: everyone who reaches the port may do everything. A browser that reaches it sends
-requests for any page that it shows, and by these rules none of them counts:
+requests for any page that it shows; these rules reject them:
 
-- *Host*: the request names us by an address that is ours. A page of ``attacker.example`` whose name has
-  been made to lead here (DNS rebinding) looks to the browser like our own page, but its requests name
-  ``attacker.example``. An IP address cannot be made to lead elsewhere, so every one is taken.
-- *Origin* and *Sec-Fetch-Site*: the browser says that the request comes from a page of somebody else,
-  unless that origin is allowed.
-- *Content-Type*: a body is JSON. What a page may send without asking first (``text/plain``, forms) is
-  not taken, as Pulsar does not take it; this stops browsers that say nothing of the origin.
+- *Host*: it must be an address of this broker. A page of ``attacker.example`` whose name resolves to this
+  broker (DNS rebinding) looks to the browser like our own page, but its requests name
+  ``attacker.example``. An IP address cannot be rebound, so every one is accepted.
+- *Origin* and *Sec-Fetch-Site*: a request from a page of another origin is rejected, unless that
+  origin is allowed.
+- *Content-Type*: a body is JSON. Types that a page may send without a preflight (``text/plain``, forms)
+  are rejected, as in Pulsar; this stops browsers that send no origin.
 
-Pulsar's clients and command line tools send no Origin, and call us by the address they were given. A
-page that is allowed is answered with the headers of CORS, so that its browser shows it the answers.
+Pulsar's clients and command line tools send no Origin, and use the configured address. Answers to an
+allowed page have the headers of CORS, so that its browser shows it the answers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OWN_SITES: Final = frozenset({"", "same-origin", "none"})
 
 
 class RequestHeaders(NamedTuple):
-    """What a request says of where it comes from, and what it brings; empty: not said."""
+    """The headers that say where a request comes from and what its body is; empty: absent."""
 
     host: str
     origin: str = ""
@@ -88,7 +88,7 @@ class BrowserGuard:
         if not _JSON.fullmatch(kind):
             raise RefusedError(
                 415,
-                f"the body is {quoted(kind) if kind else 'of no kind that is said'}, and must be "
+                f"the body is {quoted(kind) if kind else 'without a Content-Type'}, and must be "
                 "JSON: add the header Content-Type: application/json",
             )
 

@@ -38,7 +38,7 @@ _EXACT_IN_DOUBLE: Final = 2**53
 
 
 class Reply(NamedTuple):
-    """An answer."""
+    """A response, without the headers that every one has."""
 
     status: int
     body: bytes = b""
@@ -50,7 +50,7 @@ class Reply(NamedTuple):
 
 
 AUTHORITATIVE: Final = "authoritative"
-"""In the query: another broker has decided that this one shall serve the topic."""
+"""In the query: another broker has decided that this one is to serve the topic."""
 
 DONE: Final = Reply(204)
 NOTHING: Final = Reply(200)
@@ -133,7 +133,7 @@ class AdminBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request."""
+    """A request that was routed: its parameters, query and body, and the broker."""
 
     broker: AdminBroker
     parameters: Mapping[str, str]
@@ -274,7 +274,7 @@ def subscription_of(topic: Topic, name: str) -> SubscriptionDriver:
 
 
 class CursorTarget(NamedTuple):
-    """Where a cursor shall go: Pulsar's ``ResetCursorData``."""
+    """The new position of a cursor: Pulsar's ``ResetCursorData``."""
 
     position: Position
     is_excluded: bool
