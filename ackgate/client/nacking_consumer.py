@@ -1,4 +1,4 @@
-"""A consumer of the real client whose nacks wait each for its own time.
+"""A consumer of the real client with a delay for each nack.
 
 Edge. PIP-393's nacks (a delay for each, backoff by redelivery count, precision bits, messages of a
 batch apart) are not in the Python client, which is Pulsar's C++ client: there, one fixed delay is
@@ -9,7 +9,7 @@ chosen when subscribing, 100 ms at least, and a timer of a third of it looks who
         v                        one thread, one deadline: the earliest
     TopicNacks (one a topic) --- 100 ms before its time ---> the real client's negative_acknowledge
         ^                                                              |  100 to 135 ms
-        | keeps back what waits, or what the application has           v
+        | keeps copies that wait, or that the application has          v
     receive() <------------- MESSAGE ------------ broker <--- REDELIVER_UNACKNOWLEDGED_MESSAGES
 
 **How exact.** A nack is handed to the real client `HANDOVER_LEAD_MS` before its time, which is the
@@ -21,10 +21,10 @@ early (the precision, 255 ms) and some 75 ms late, but never sooner than 100 ms 
 **Threads.** Every method may be called from any thread. The real client is never called with the
 lock held; `on_redeliver` is called without it, and may nack again.
 
-**Limits.** With several consumers on a Shared subscription an entry that is asked for again may go
-to another one, which knows nothing of the other messages' delays. Exclusive and Failover
-subscriptions give everything unacked again when anything is asked for, as ever.
-Closing drops what waits: the broker gives it to others at once.
+**Limits.** With several consumers on a Shared subscription a redelivered entry may go to another
+one, which does not know the other messages' delays. Exclusive and Failover subscriptions redeliver
+everything unacked at any request, as always. Closing drops the waiting nacks: the broker redelivers
+their messages to others at once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _Home(NamedTuple):
-    """Where messages come from."""
+    """The topic and partition of a message."""
 
     topic: str
     partition: int
@@ -99,7 +99,7 @@ class NackingConsumer:
     ) -> None:
         """Round a consumer that was made with ``negative_ack_redelivery_delay_ms`` of 0 to 100.
 
-        `subscribe` makes one. ``on_redeliver`` is told of the message ids that are asked for.
+        `subscribe` makes one. ``on_redeliver`` gets the message ids whose redelivery is requested.
         """
         self._settings = NackSettings() if settings is None else settings
         self._on_redeliver = on_redeliver

@@ -29,8 +29,8 @@ NO_BATCH: Final = -1
 """As an index: the message is an entry by itself."""
 
 ASKING_MS: Final = 100
-"""So long after an entry was handed over the real client has not asked for it yet: what else of the
-entry falls due comes with it. Handing it over again would start that time anew."""
+"""For so long after an entry was passed to the real client its redelivery is not requested yet, and other
+messages of the entry that fall due come with it. Passing it again would restart that time."""
 
 ANSWER_MS: Final = 160
 """So long after, it has come, unless the broker is far away. In between nothing is known."""
@@ -65,7 +65,7 @@ class _Batch:
         """To be kept back when they come the next time."""
         self.copies: dict[int, object] = {}
         """Index -> message id of the copy that was kept back last. Without batch index acks the real
-        client tells the broker once all messages of *one* delivery are acked: the latest one's."""
+        client acks an entry once all messages of *one* delivery are acked: the latest one's."""
 
 
 class Redelivery(NamedTuple):
@@ -91,7 +91,7 @@ class TopicNacks:
     # -- what happens
 
     def arrived(self, position: Position, index: int, message_id: object = None) -> Arrival:
-        """A message came."""
+        """Whether a message that arrived goes to the application, or waits, or is a duplicate."""
         waiting = self._tracker.indexes(position)
         if index == NO_BATCH:
             return Arrival.KEEP_BACK if waiting else Arrival.DELIVER
@@ -125,7 +125,7 @@ class TopicNacks:
         chance: float,
         original: object = None,
     ) -> None:
-        """The application wants a message again, later. Raises as `NackTracker.add`."""
+        """Redeliver a message later. Raises as `NackTracker.add`."""
         indexes = WHOLE if index == NO_BATCH else 1 << index
         self._tracker.add(
             position,
@@ -172,7 +172,7 @@ class TopicNacks:
                 del positions[gone]
 
     def clear(self) -> None:
-        """The subscription begins anew somewhere, or all that is unacked comes again."""
+        """Forget everything: a seek, or all unacked messages are redelivered."""
         self._tracker.clear()
         self._batches.clear()
         self._originals.clear()

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
 
 
 def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
-    """Declare the command."""
     bookies = commands.add_parser(
-        "bookies", help="check the copies of all ledger entries, and bring back what is missing"
+        "bookies", help="check the copies of all ledger entries, and repair them"
     )
     actions = bookies.add_subparsers(dest="action", required=True, metavar="ACTION")
     check = actions.add_parser("check", help="read and verify every copy; changes nothing")
-    repair = actions.add_parser("repair", help="the same, and mend what can be mended")
+    repair = actions.add_parser("repair", help="the same, and repair missing and bad copies")
     for parser in (check, repair):
         add_place_arguments(parser)
         parser.add_argument(
@@ -29,18 +28,17 @@ def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
     repair.add_argument(
         "--replace-lost",
         action="store_true",
-        help="copy what bookies held that are not here to others, and give those their place",
+        help="copy the entries of absent bookies to others, which take their places",
     )
     repair.add_argument(
-        "--bytes-per-second", type=float, help="read and write no faster (default: no limit)"
+        "--bytes-per-second", type=float, help="limit of reading and writing (default: none)"
     )
 
 
 def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
-    """Declare the command."""
-    ledgers = commands.add_parser("ledgers", help="look into ledgers, of messages and of cursors")
+    ledgers = commands.add_parser("ledgers", help="inspect ledgers, of messages and of cursors")
     actions = ledgers.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="which ledgers there are, and what they are for")
+    listing = actions.add_parser("list", help="all ledgers, and their owners")
     listing.add_argument("--topic", help="only those of this topic and of its cursors")
     listing.add_argument(
         "--state", type=str.upper, choices=("OPEN", "IN_RECOVERY", "CLOSED"), help="only these"
@@ -54,15 +52,15 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
     )
     read.add_argument("--payload", action="store_true", help="messages with their content")
     form = read.add_mutually_exclusive_group()
-    form.add_argument("--hex", action="store_true", help="the bytes as stored, to look at")
-    form.add_argument("--raw", action="store_true", help="the bytes as stored, and nothing else")
+    form.add_argument("--hex", action="store_true", help="the stored bytes, as a hex dump")
+    form.add_argument("--raw", action="store_true", help="the stored bytes, and nothing else")
     verify = actions.add_parser("verify", help="read and verify every copy of every entry")
     verify.add_argument("ledger", type=int, nargs="*", metavar="LEDGER")
     adopt = actions.add_parser(
         "adopt", help="put ledgers that the metadata have forgotten back under their topics"
     )
     adopt.add_argument(
-        "--apply", action="store_true", help="do it (default: say what would be done)"
+        "--apply", action="store_true", help="do it (default: only show what would be done)"
     )
     for parser in (listing, show, read, verify, adopt):
         add_place_arguments(parser)
@@ -72,25 +70,24 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that say where things are."""
+    """The options for the places of metadata and bookies."""
     parser.add_argument("--data-dir", type=Path, help="of a broker (default: ./data)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
     parser.add_argument(
         "--metadata-url", metavar="URL", help="sqlite:PATH or zk:HOST:PORT,.../ROOT"
     )
     parser.add_argument(
-        "--bookies", metavar="DIR[,DIR]", help="storage directories (default: as the broker has)"
+        "--bookies", metavar="DIR[,DIR]", help="storage directories (default: the broker's)"
     )
 
 
 def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
-    """Declare the command."""
-    delayed = commands.add_parser("delayed", help="messages that wait: list, cancel, clear")
+    delayed = commands.add_parser("delayed", help="delayed messages: list, cancel, clear the index")
     actions = delayed.add_subparsers(dest="action", required=True, metavar="ACTION")
-    shown = actions.add_parser("list", help="what each subscription of a topic holds back")
+    shown = actions.add_parser("list", help="held messages of each subscription of a topic")
     cancel = actions.add_parser("cancel", help="cancel delayed messages, for every subscription")
     clear = actions.add_parser(
-        "clear", help="drop the index; it is built again by reading, and no message is lost"
+        "clear", help="drop the index; reads rebuild it, and no message is lost"
     )
     for parser in (shown, cancel, clear):
         parser.add_argument("topic", metavar="TOPIC")

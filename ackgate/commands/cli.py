@@ -36,7 +36,7 @@ def run_parsed(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         # The reader has seen enough. Python would complain once more at exit.
         sys.stdout = None
-        return EXIT_FAILED if arguments.command == "bookies" else 0  # what it found was not told
+        return EXIT_FAILED if arguments.command == "bookies" else 0  # its findings were not printed
     except KeyboardInterrupt:
         return 130
     return code
@@ -70,22 +70,22 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
-    """The commands of a broker. `others` (name to help) are shown, and are read by somebody else."""
+    """The commands of a broker. `others` (name to help) are only listed in the help."""
     parser = argparse.ArgumentParser(
         prog="ackgate",
         description="A message broker that does not forget an ack, and stops before it would.",
-        epilog="Exit codes: 0 fine, 1 failed, or something wrong was found, 2 a wrong command line or "
+        epilog="Exit codes: 0 success, 1 a failure, or a problem was found, 2 a wrong command line or "
         "configuration.",
     )
     parser.add_argument(
         "--version",
         action="version",
         version=f"ackgate {ackgate.__version__}",
-        help="say which this is",
+        help="print the version",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     broker = commands.add_parser("broker", help="run a broker that speaks Pulsar's protocol")
-    broker.add_argument("--data-dir", type=Path, help="where everything is kept (default: ./data)")
+    broker.add_argument("--data-dir", type=Path, help="directory of all its data (default: ./data)")
     broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
     broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
     broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
@@ -99,14 +99,14 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
         help="set one key of broker.conf; may be repeated",
     )
     stats = commands.add_parser(
-        "stats", help="ask why a subscription is where it is, a broker or its files"
+        "stats", help="show why a subscription is stuck, from a broker or its files"
     )
     stats.add_argument("topic", metavar="TOPIC")
     stats.add_argument("--subscription", metavar="S", help="only this one")
     source = stats.add_mutually_exclusive_group()
     source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
     source.add_argument(
-        "--data-dir", type=Path, help="read the ledgers of a running or dead broker, untouched"
+        "--data-dir", type=Path, help="read the files of a running or dead broker, without changes"
     )
     stats.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
     stats.add_argument(
@@ -120,12 +120,12 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
         nargs="?",
         const=1.0,
         metavar="SECONDS",
-        help="ask again every so often (default: 1 s)",
+        help="repeat at this interval (default: 1 s)",
     )
-    config = commands.add_parser("config", help="what a broker would make of a broker.conf")
+    config = commands.add_parser("config", help="check a broker.conf")
     check = config.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "check",
-        help="list keys that are wrong, ask for security in vain, or have no effect",
+        help="list keys that are wrong, unknown or without effect",
         description="What a broker that is started here would make of FILE and of the environment's "
         "ACKGATE_ and PULSAR_PREFIX_ keys.",
         epilog="Exit codes: 0 every key has its effect or is at Pulsar's default, 1 some other key has "

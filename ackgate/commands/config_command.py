@@ -30,7 +30,7 @@ _COLUMNS: Final = 100
 
 
 class _Report(NamedTuple):
-    """What was found."""
+    """The findings of a check."""
 
     source: str
     found: GivenSettings

@@ -41,7 +41,7 @@ class BrokerSettings(SettingsGroup):
     )
     data_directory: str = setting(
         "data",
-        "Everything that must survive a restart lies below it. One broker at a time.",
+        "Holds everything that must survive a restart. One broker at a time.",
     )
     broker_service_port: int = setting(
         6650,
@@ -61,7 +61,7 @@ class BrokerSettings(SettingsGroup):
         "127.0.0.1",
         "Address to listen on. 0.0.0.0: every interface.",
         pulsar="0.0.0.0",  # noqa: S104  # a fact about Pulsar
-        departs="There is no authentication; being reachable from outside must be asked for.",
+        departs="There is no authentication; listening on other addresses must be configured.",
     )
     advertised_address: str = setting(
         "",
@@ -114,7 +114,7 @@ class BrokerSettings(SettingsGroup):
         None,
         "Memory for messages between their producers' sockets and the disk, over all connections, "
         "half-received ones included. When half of it is taken, the connections that hold most are "
-        "not read until it is written. At least room for two of the largest messages is given. Not "
+        "not read until it is written. There is always room for two of the largest messages. Not "
         "set: a sixteenth of the memory of the machine or container, from 16 to 64 MB. 0 or -1: no "
         "limit.",
         unit="MB",
@@ -135,7 +135,7 @@ class BrokerSettings(SettingsGroup):
     )
     handshake_timeout_seconds: int = setting(
         10,
-        "A connection that has not said CONNECT by then is closed.",
+        "A connection that has not sent CONNECT by then is closed.",
         unit="s",
         ge=1,
         le=3_600,

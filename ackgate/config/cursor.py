@@ -6,7 +6,7 @@ from ackgate.config.field import SettingsGroup, setting
 
 
 class CursorSettings(SettingsGroup):
-    """What a cursor tracks."""
+    """Settings of the ack state that a cursor tracks."""
 
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         True,

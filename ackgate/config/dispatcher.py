@@ -86,7 +86,7 @@ class DispatcherSettings(SettingsGroup):
     )
     dispatcher_max_round_robin_batch_size: int = setting(
         20,
-        "Most entries given to one consumer before the next consumer's turn.",
+        "Most entries sent to one consumer before the next consumer's turn.",
         unit="entries",
         pulsar=20,
         dynamic=True,

@@ -29,34 +29,34 @@ sources, the last of which wins:
 
 1. the defaults below;
 2. `--config FILE`, a `broker.conf` as it is. Keys that are not listed here have no effect: a warning
-   counts them at the start, and `ackgate config check FILE` lists them. Those that ask for security are
+   counts them at the start, and `ackgate config check FILE` lists them. Those that enable security are
    [refused](#security-that-is-refused). An empty value leaves a key unset;
 3. the environment: `ACKGATE_<key>`, such as `ACKGATE_brokerServicePort=6651`, or
    `PULSAR_PREFIX_<key>` as with Pulsar's container images;
 4. `--set KEY=VALUE`. An unknown key is an error here. An empty value brings back the default.
 
-A value that is not allowed stops the start with an error that names where it was said, the key, the
-value and what is allowed. Settings marked *run time* can also be changed in a running broker, by
+A wrong value stops the start with an error that names its source, the key, the value and what is
+allowed. Settings marked *run time* can also be changed in a running broker, by
 the admin interface's dynamic configuration.
 
-Two older names in Pulsar are understood: `managedLedgerMaxUnackedRangesToPersistInZooKeeper` and
+Two older names of Pulsar are accepted: `managedLedgerMaxUnackedRangesToPersistInZooKeeper` and
 `zookeeperServers`.
 
 ## Before the start
 
-`ackgate config check FILE` tells what a broker would make of a file (and of the environment): values that
-are not allowed, security that is asked for in vain, keys that nobody knows with the one that was
-probably meant, keys without effect that are not at Pulsar's default, and the names of all others. It
-exits with 0 if every key has its effect or is at Pulsar's default, with 1 if some other key has none, and
-with 2 if the broker would not start. `--json` is for programs.
+`ackgate config check FILE` checks a file (and the environment). It lists wrong values, security that the
+broker does not have, unknown keys with the key that was probably meant, keys without effect that differ
+from Pulsar's default, and the names of all others. The exit code is 0 if every key has its effect or is at
+Pulsar's default, 1 if some other key has no effect, and 2 if the broker would not start. `--json` is for
+programs.
 """
 
 _SECURITY: Final = """\
 ## Security that is refused
 
-A broker without authentication, authorization and TLS must not look as if it had them. With one of these
-keys switched on, in the file or the environment, it does not start, and names them. `--set KEY=false`
-(`--set KEY=` where the value is no switch) says that it shall start without.
+The broker has no authentication, authorization or TLS, and must not look as if it had. With one of these
+keys enabled, in the file or the environment, it does not start, and names them. `--set KEY=false`
+(`--set KEY=` where the value is no switch) starts it without.
 
 | key | asks for |
 |---|---|\
@@ -73,7 +73,7 @@ _INTRODUCTIONS: Final = {
 
 
 def document() -> str:
-    """The whole page."""
+    """The text of `docs/configuration.md`."""
     rooms = (line for name in ROOMS for line in _room(name))
     return "\n".join([_HEAD, *_security(), *_departures(), *rooms])
 

@@ -72,7 +72,7 @@ class GivenSettings:
 
     @property
     def used(self) -> dict[str, Given]:
-        """What has an effect."""
+        """The given keys that are settings."""
         return {key: said for key, said in self.given.items() if key in FIELDS}
 
     @property
@@ -83,7 +83,7 @@ class GivenSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, and what was given but is not used."""
+    """The settings, and the given keys without effect."""
 
     settings: Settings
 
@@ -102,7 +102,7 @@ def load_settings(
 
     `is_serving`: False for a tool that nobody connects to, so that the settings of a broker with
     security can be read. Raises `ConfigurationError`, which names source, key, value and what is
-    allowed, or what security is asked for in vain.
+    allowed, or which security the broker does not have.
     """
     found = gather(config_file, overrides, environ)
     if is_serving:

@@ -280,7 +280,7 @@ class PersistenceSettings(SettingsGroup):
     )
     bookkeeper_client_speculative_read_timeout_in_millis: int = setting(
         2_000,
-        "After so long without an answer to a read the next copy is asked as well. 0: not before the "
+        "After so long without an answer to a read the next copy is read as well. 0: not before the "
         "first one has failed.",
         unit="ms",
         pulsar=0,

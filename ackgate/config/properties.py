@@ -10,7 +10,7 @@ Pure. The rules are those of `java.util.Properties`, because the files were writ
 - ``\t \n \r \f \uXXXX`` stand for characters, before any other character a backslash vanishes;
 - a repeated key counts with its last value (the caller sees every one of them, in order).
 
-Blanks at the end of a value stay: whoever reads the value strips it if it may.
+Blanks at the end of a value stay; the reader of the value may strip it.
 """
 
 from __future__ import annotations

@@ -163,14 +163,14 @@ def _text(value: object) -> str:
 
 
 def _entry_bytes(given: Mapping[str, Given]) -> int:
-    """What `maxEntryBytes` must be at least for the message size given, if one was given."""
+    """The least `maxEntryBytes` for the message size given, if one is."""
     text = given["maxMessageSize"].text if "maxMessageSize" in given else ""
     message_bytes = int(text) if text.isdecimal() else 0
     return min(message_bytes + ENTRY_OVERHEAD_BYTES, INT_MAX)
 
 
 def _complaints(error: ValidationError, given: Mapping[str, Given]) -> list[str]:
-    """One line for each thing wrong: where it was said, what was said, what is allowed."""
+    """One line for each wrong value: its source, the value, and what is allowed."""
     lines: dict[str, None] = {}  # in order, once: a list with two bad members is one bad text
     for detail in error.errors(include_url=False, include_input=False):
         place = detail["loc"]

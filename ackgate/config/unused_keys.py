@@ -1,11 +1,11 @@
-"""Keys of a `broker.conf` that have no effect here, and those that must not be passed over in silence.
+"""Keys of a `broker.conf` that have no effect, and those that stop the start.
 
-Pure, but for reading the list of Pulsar's keys, which lies beside this file. A real `broker.conf` has
-hundreds of keys that do nothing here, nearly all at Pulsar's default: what matters are the few that
-somebody has changed, and those that nobody knows, for they may be misspelt.
+Pure, but for reading the list of Pulsar's keys beside this file. A real `broker.conf` has hundreds of
+keys without effect here, nearly all at Pulsar's default. Those that matter are the few that were
+changed, and unknown ones, which may be misspelt.
 
-A key that asks for security is another matter. Whoever sets it believes his data to be safe, so a
-broker that cannot do it does not start (`refuse_security`). Only the switches count: a key file without
+A key that enables security is different. Its user relies on it, so a broker without it does not start
+(`refuse_security`). Only the switches count: a key file without
 a port that uses it protects nothing in Pulsar either, and is one of the keys without effect.
 """
 
@@ -86,7 +86,7 @@ class SecuritySwitch(NamedTuple):
 
     key: str
     asks_for: str
-    """In words, what whoever sets it relies on."""
+    """The protection that it promises, in words."""
     is_on: Callable[[str], bool] = _unless_false
     """Of a value that is not empty."""
 
@@ -117,13 +117,13 @@ SECURITY_SWITCHES: Final = (
     SecuritySwitch("bookkeeperTLSClientAuthentication", "bookies reached encrypted"),
     SecuritySwitch("bookkeeperClientAuthenticationPlugin", "bookies that ask who comes", _if_set),
 )
-"""Whoever builds one of these takes it out of here and makes it a setting."""
+"""To implement one, remove it here and make it a setting."""
 
 SECURITY_KEYS: Final = frozenset(switch.key for switch in SECURITY_SWITCHES)
 
 
 class SecurityAsked(NamedTuple):
-    """A switch that is on, and where that was said."""
+    """A switch that is on, and the source that set it."""
 
     switch: SecuritySwitch
     said: Given
@@ -149,8 +149,8 @@ def refuse_security(given: Mapping[str, Given]) -> None:
         "the configuration asks for security that this broker does not have, so it does not start:"
     )
     tail = (
-        "Without it, whoever reaches the ports may do everything, and reads along. "
-        f"If that is what you want: {off}"
+        "Without it, everyone who reaches the ports can read and change everything. "
+        f"To start without it: {off}"
     )
     raise ConfigurationError("\n".join((head, *lines, tail)))
 
@@ -197,7 +197,7 @@ class UnusedKey(NamedTuple):
 
 
 def unused_keys(given: Mapping[str, Given], used: Iterable[str]) -> tuple[UnusedKey, ...]:
-    """What was given and is not used, sorted by key."""
+    """The given keys without effect, sorted."""
     names = sorted(given.keys() - set(used))
     defaults = pulsar_defaults() if names else {}
     return tuple(UnusedKey(key, given[key], _default_of(key, defaults)) for key in names)

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own: started, killed and started again by whoever holds it.
+"""A real broker in a process of its own, which a test starts, kills and restarts.
 
 Edge: owns one child process, its two pipes and two threads that drain them. For test suites, demos
 and benchmarks; see ``pytest_plugin.py`` for the fixture::
@@ -87,7 +87,7 @@ class BrokerProcess:
         return self.wait_until_ready(timeout_seconds)
 
     def launch(self) -> None:
-        """Start without waiting, for those who want to kill it before it is ready."""
+        """Start without waiting, to kill it before it is ready."""
         if self._process is not None:
             raise BrokerFailedError(f"broker {self._process.pid} is running already")
         self._first_line = queue.SimpleQueue()
@@ -152,7 +152,7 @@ class BrokerProcess:
         return self._end(None, timeout_seconds)
 
     def restart(self, timeout_seconds: float = 30.0) -> Self:
-        """Stop in good order and start again on the same ports."""
+        """Stop with SIGTERM, and start again on the same ports."""
         self.stop(timeout_seconds)
         return self.start(timeout_seconds)
 

@@ -1,7 +1,7 @@
-"""Sees to it that child processes do not outlive the one that started them, however that one ends.
+"""Ends child processes with the process that started them, however that one ends.
 
-Edge: owns one small process, started at first use, that does nothing but read a pipe. It is told
-which children live; when the pipe ends, because the parent was killed, it kills what is left. That
+Edge: owns one small process, started at first use, that does nothing but read a pipe. The parent
+writes its children's ids; when the pipe ends, because the parent was killed, it kills the rest. That
 works from every thread, unlike ``PR_SET_PDEATHSIG``, and on every POSIX system.
 """
 

@@ -1,4 +1,4 @@
-"""Several brokers on one ZooKeeper and the same bookies, for tests of what happens when one goes.
+"""Several brokers on one ZooKeeper and the same bookies, for tests of fail-over.
 
 Edge: owns broker processes, a proxy between each broker and each ZooKeeper server, and, unless it is
 given one, a ZooKeeper server::
@@ -9,7 +9,7 @@ given one, a ZooKeeper server::
         cluster.brokers[cluster.owner("orders")].kill()      # kill -9
         producer.send(b"goes on")                            # the other one has taken over
 
-        cluster.partition(0, ProxyMode.DROP)                 # broker 0 hears nothing of ZooKeeper
+        cluster.partition(0, ProxyMode.DROP)                 # broker 0 is cut off from ZooKeeper
         cluster.heal(0)
 
 Shared directories stand for shared bookies. A broker that is killed and started again comes back
@@ -38,7 +38,7 @@ _ANSWER_SECONDS: Final = 5.0
 
 
 class BrokerCluster:
-    """See the module."""
+    """Two or more brokers, by default with a ZooKeeper of their own."""
 
     def __init__(
         self,

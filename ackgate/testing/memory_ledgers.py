@@ -68,7 +68,7 @@ class MemoryLedgers:
 
 
 class MemoryLedgerReader:
-    """Implements `LedgerReader`."""
+    """A `LedgerReader` of a ledger in memory."""
 
     def __init__(self, storage: MemoryLedgers, ledger: _Ledger) -> None:
         self._storage = storage
@@ -103,7 +103,7 @@ class MemoryLedgerReader:
         return len(self._ledger.entries) - 1
 
     async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """Entries first..last, whoever has confirmed them."""
+        """Entries first..last, confirmed or not."""
         self._check_open()
         last_found = len(self._ledger.entries) - 1
         return _read(self._storage, self._ledger, first_entry_id, last_entry_id, last_found)
@@ -129,7 +129,7 @@ class MemoryLedgerReader:
 
 
 class MemoryLedgerWriter:
-    """Implements `LedgerWriter`."""
+    """A `LedgerWriter` of a ledger in memory."""
 
     def __init__(
         self, storage: MemoryLedgers, ledger: _Ledger, entry_bytes_max: int, in_flight_adds_max: int
@@ -248,7 +248,7 @@ def _close(ledger: _Ledger, last_entry_id: int) -> None:
 
 
 class MemoryLedgerClient:
-    """Implements `LedgerClient`."""
+    """A `LedgerClient` with its ledgers in memory."""
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class _State:
 
 
 class TcpProxy:
-    """See the module."""
+    """One proxy: a port that forwards to another, until its mode is changed."""
 
     def __init__(self, target: tuple[str, int], *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.target = target

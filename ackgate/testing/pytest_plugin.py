@@ -1,4 +1,4 @@
-"""pytest fixtures: a broker for a test session, and topics nobody else uses.
+"""pytest fixtures: a broker for a test session, and a fresh topic for each test.
 
 Edge. Name the plugin in the ``conftest.py`` at the root, or in a test file::
 
@@ -13,7 +13,7 @@ ports; settings of broker.conf come from the fixture `ackgate_settings`, which a
 Tests share the broker and are kept apart by their topics' names.
 
 `zookeeper` is a real ZooKeeper server for the session; tests are kept apart by their roots, each of
-which `zookeeper_url` makes up anew. It needs Java, and the jars that come with PySpark.
+which `zookeeper_url` chooses. It needs Java, and the jars that come with PySpark.
 
 `ackgate_cluster` is two brokers on that ZooKeeper, for one test, which may do to them what it likes::
 

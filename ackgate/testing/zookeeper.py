@@ -181,7 +181,7 @@ class ZooKeeperProcess:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP, and wait until it stands: its connections stay open and nothing answers."""
+        """SIGSTOP, and wait until it has stopped: its connections stay open, without answers."""
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 

@@ -73,33 +73,33 @@ def _ranges(entries: EntryRanges) -> str:
 
 def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) -> str:
     """How much was looked at, and what came of it."""
-    told = f"{count_text(totals.ledgers, 'ledger')} checked"
+    text = f"{count_text(totals.ledgers, 'ledger')} checked"
     wrong = totals.under_replicated_ledgers
     if wrong:
-        told += f", {wrong:,} with copies missing or damaged"
+        text += f", {wrong:,} with copies missing or damaged"
     elif totals.failed_ledgers < max(totals.ledgers, 1):
-        told += ", all copies are good"
+        text += ", all copies are good"
     if totals.failed_ledgers:
-        told += f", {totals.failed_ledgers:,} could not be looked at"
+        text += f", {totals.failed_ledgers:,} could not be looked at"
     if totals.lost_entries:
-        told += f", {count_text(totals.lost_entries, 'entry', 'entries')} without a good copy"
+        text += f", {count_text(totals.lost_entries, 'entry', 'entries')} without a good copy"
     if totals.repaired_entries or totals.moved_places:
-        told += (
+        text += (
             f"; copied {count_text(totals.repaired_entries, 'entry', 'entries')}"
             f" ({size_text(totals.repaired_bytes)})"
         )
     if totals.moved_places:
-        told += f", {count_text(totals.moved_places, 'place')} given to other bookies"
+        text += f", {count_text(totals.moved_places, 'place')} given to other bookies"
     if open_fragments:
-        told += (
+        text += (
             f"; {count_text(open_fragments, 'open fragment')} left to their owner, not looked at"
         )
     if unverified:
-        told += (
+        text += (
             f"; {count_text(unverified, 'ledger')} present but not verified: "
             "the password (managedLedgerPassword) is not theirs"
         )
-    return told
+    return text
 
 
 def open_fragments(audit: LedgerAudit) -> int:

@@ -1,7 +1,7 @@
-"""``ackgate bookies``: are all copies of all entries there and good? And: bring them back.
+"""``ackgate bookies``: verifies all copies of all entries, and repairs them.
 
-Edge: prints. ``check`` only looks, also beside a running broker; ``repair`` mends what it can. The exit
-code is 0 when all is well (afterwards), 1 when something is not, 2 when it could not begin: a wrong
+Edge: prints. ``check`` only reads, also beside a running broker; ``repair`` repairs what it can. The exit
+code is 0 when all copies are good (afterwards), 1 when some are not, 2 when it could not begin: a wrong
 command line, or a broker that runs on the data directory. That one audits by itself
 (``auditorPeriodicCheckInterval``). Beside brokers on a shared metadata store repair is safe.
 """
@@ -53,7 +53,7 @@ async def _run(
     is_repair: bool,
 ) -> int:
     totals = AuditTotals()
-    told: list[LedgerAudit] = []
+    audits: list[LedgerAudit] = []
     named: set[str] = set()
     unlooked = unverified = 0
     async with opened_storage(places, is_writing=is_repair) as storage:
@@ -67,7 +67,7 @@ async def _run(
             if audit.metadata is not None:
                 named.update(b for f in audit.metadata.fragments for b in f.ensemble)
             if not audit.is_whole or audit.error is not None:
-                told.append(audit)
+                audits.append(audit)
         not_here = sorted(named - {b.bookie_id for b in storage.client.bookies})
         summary = totals_line(totals, open_fragments=unlooked, unverified=unverified)
         if not_here:
@@ -76,18 +76,18 @@ async def _run(
             answer = {
                 "bookies": bookies_json(storage),
                 "bookiesNotHere": not_here,
-                "ledgers": [audit_json(audit) for audit in told],
+                "ledgers": [audit_json(audit) for audit in audits],
                 "totals": asdict(totals),
                 "openFragments": unlooked,
                 "notVerified": unverified,
             }
             print(json.dumps(answer, indent=2))  # noqa: T201
         else:
-            lines = [*bookie_lines(storage, named), "", *audit_lines(told)]
+            lines = [*bookie_lines(storage, named), "", *audit_lines(audits)]
             if is_repair and not arguments.replace_lost and totals.unmended_ledgers:
                 lines += ["--replace-lost gives the places of bookies that are not here to others"]
             print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
         # Nobody looks at the copies of what is still written; those of a bookie that is gone are gone.
         is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
-        is_found = totals.unmended_ledgers or is_missed or any(audit.error for audit in told)
+        is_found = totals.unmended_ledgers or is_missed or any(audit.error for audit in audits)
         return 1 if is_found or (storage.left_out and not arguments.ledger) else 0

@@ -106,7 +106,7 @@ def message_line(described: dict[str, Any]) -> str:
 
 
 def record_json(entry: LedgerEntry) -> dict[str, Any]:
-    """A cursor's record."""
+    """A record of a cursor ledger as JSON; of a damaged one the error."""
     described: dict[str, Any] = {"entryId": entry.entry_id, "bytes": len(entry.payload)}
     try:
         record = decode_record(entry.payload)

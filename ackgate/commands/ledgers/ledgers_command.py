@@ -238,8 +238,8 @@ def _show_lines(
     if records and summary["kind"] == "cursor":
         lines += ["", *table(RECORD_HEAD, [record_row(r) for r in records], right="entry bytes")]
     elif records:
-        told = [snapshot_row(record) for record in records]
-        lines += ["", *table(SNAPSHOT_HEAD, told, right="entry delayed bytes")]
+        shown = [snapshot_row(record) for record in records]
+        lines += ["", *table(SNAPSHOT_HEAD, shown, right="entry delayed bytes")]
     return lines
 
 
@@ -314,14 +314,14 @@ def _say_entry(
     elif arguments.hex:
         print("\n".join(hex_lines(ledger_id, entry)))  # noqa: T201
     elif kind in {"cursor", "delayed"}:
-        told = _record(ledger_id, entry, kind)
+        record = _record(ledger_id, entry, kind)
         if arguments.payload:
-            told["payload"] = base64.b64encode(entry.payload).decode()
-        row = record_row(told) if kind == "cursor" else snapshot_row(told)
-        print(json.dumps(told) if arguments.json else "  ".join(row))  # noqa: T201
+            record["payload"] = base64.b64encode(entry.payload).decode()
+        row = record_row(record) if kind == "cursor" else snapshot_row(record)
+        print(json.dumps(record) if arguments.json else "  ".join(row))  # noqa: T201
     else:
-        told = message_json(ledger_id, entry, has_payload=arguments.payload)
-        print(json.dumps(told) if arguments.json else message_line(told))  # noqa: T201
+        record = message_json(ledger_id, entry, has_payload=arguments.payload)
+        print(json.dumps(record) if arguments.json else message_line(record))  # noqa: T201
 
 
 async def _entries(
@@ -357,7 +357,7 @@ async def _one(reader: UnrecoveredReader, entry_id: int) -> LedgerEntry | tuple[
 
 async def _verify(storage: OfflineStorage, ledger_ids: list[int], *, is_json: bool) -> int:
     totals = AuditTotals()
-    told: list[LedgerAudit] = []
+    audits: list[LedgerAudit] = []
     unverified = 0
     for ledger_id in ledger_ids or await storage.client.ledger_ids():
         audit = await _audited(storage, ledger_id)
@@ -366,20 +366,20 @@ async def _verify(storage: OfflineStorage, ledger_ids: list[int], *, is_json: bo
         totals.add(audit, is_repair=False)
         unverified += is_unverified(audit)
         if not audit.is_whole or audit.error is not None:
-            told.append(audit)
+            audits.append(audit)
     if is_json:
         answer = {
             "bookies": bookies_json(storage),
-            "ledgers": [audit_json(audit) for audit in told],
+            "ledgers": [audit_json(audit) for audit in audits],
             "totals": asdict(totals),
             "notVerified": unverified,
         }
         print(json.dumps(answer, indent=2))  # noqa: T201
     else:
-        lines = audit_lines(told)
+        lines = audit_lines(audits)
         lines += [""] if lines else []
         if storage.left_out or any(b.statistics().damages for b in storage.client.bookies):
             lines += [*bookie_lines(storage), ""]
         lines.append(totals_line(totals, open_fragments=0, unverified=unverified))
         print("\n".join(lines))  # noqa: T201
-    return 1 if told else 0
+    return 1 if audits else 0

@@ -46,17 +46,23 @@ class StatsAnswer:
     is_embedded: bool = False
     """True: of a host that embeds subscriptions."""
     knows_messages: bool = True
-    """False: such a host keeps its messages itself. What lies after the last ack is in no count."""
+    """False: such a host keeps its messages itself. No count includes entries after the last ack."""
 
 
 def answer_json(answer: StatsAnswer) -> dict[str, Any]:
-    """For programs. The ack state stands once, beside the other statistics."""
+    """The answer as JSON. The ack state is in it once, beside the other statistics."""
     return {
         **fields_json(answer, without={"subscriptions"}),
-        "subscriptions": [_subscription_json(told) for told in answer.subscriptions],
+        "subscriptions": [
+            _subscription_json(subscription) for subscription in answer.subscriptions
+        ],
     }
 
 
-def _subscription_json(told: SubscriptionAnswer) -> dict[str, Any]:
-    stats = None if told.stats is None else fields_json(told.stats, without={"ack_state"})
-    return {**fields_json(told, without={"stats"}), "stats": stats}
+def _subscription_json(subscription: SubscriptionAnswer) -> dict[str, Any]:
+    stats = (
+        None
+        if subscription.stats is None
+        else fields_json(subscription.stats, without={"ack_state"})
+    )
+    return {**fields_json(subscription, without={"stats"}), "stats": stats}

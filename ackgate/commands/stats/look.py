@@ -39,15 +39,12 @@ class Look(NamedTuple):
         return self._in("2", text)
 
     def good(self, text: str) -> str:
-        """Mark a healthy state."""
         return self._in("32", text)
 
     def bad(self, text: str) -> str:
-        """Mark a failure."""
         return self._in("31;1", text)
 
     def warning(self, text: str) -> str:
-        """Mark a possible problem."""
         return self._in("33", text)
 
     def _in(self, code: str, text: str) -> str:

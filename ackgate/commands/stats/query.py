@@ -48,7 +48,7 @@ def query_stats(
     """
     broker = AdminClient(url, timeout_seconds)
     topic_name = TopicName.parse(topic).require_persistent()
-    count = _told(broker.get(path_of(topic_name), "partitions"), "partitions", int)
+    count = _member(broker.get(path_of(topic_name), "partitions"), "partitions", int)
     parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
     answers: list[SubscriptionAnswer] = []
     for part in parts:
@@ -68,22 +68,22 @@ def query_stats(
 def _subscription(
     broker: AdminClient, topic: TopicName, subscription: str, cells: int
 ) -> SubscriptionAnswer:
-    told = broker.get(
+    reply = broker.get(
         path_of(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
     )
-    stats = from_json(SubscriptionStats, _told(told, "stats", dict))
+    stats = from_json(SubscriptionStats, _member(reply, "stats", dict))
     return SubscriptionAnswer(
         topic=str(topic),
         subscription=subscription,
         ack_state=stats.ack_state,
-        picture=from_json(AckPicture, _told(told, "picture", dict)),
+        picture=from_json(AckPicture, _member(reply, "picture", dict)),
         stats=stats,
         written_ms=None,
     )
 
 
-def _told(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
-    """A member of an object."""
+def _member(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
+    """A member of an object. Raises `CorruptRecordError` if it is absent or of another type."""
     member = value.get(key) if isinstance(value, dict) else None
     if not isinstance(member, kind):
         raise CorruptRecordError(f"the broker's answer has no {key}")

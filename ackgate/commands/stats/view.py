@@ -1,6 +1,6 @@
 """A `StatsAnswer` for people: a block of lines per subscription, and a picture per message ledger.
 
-Pure: text in, text out; the terminal's width and whether it shows colours are told.
+Pure: returns text; the terminal's width, and whether it shows colours, are arguments.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CONSUMERS_MAX: Final = 20
 def render(answer: StatsAnswer, look: Look) -> str:
     """The whole answer as text."""
     host = "host" if answer.is_embedded else "broker"
-    told = (
-        f"as told by {answer.source}"
+    source = (
+        f"reported by {answer.source}"
         if answer.is_live
         else f"as persisted in {answer.source}; a running {host} may know more"
     )
-    lines = [f"{look.bold(answer.topic)}  {look.dim(told)}"]
+    lines = [f"{look.bold(answer.topic)}  {look.dim(source)}"]
     if not answer.knows_messages:
         lines.append(look.dim("an embedding host's: entries after the last ack are not known here"))
     for subscription in answer.subscriptions:
@@ -46,34 +46,34 @@ def render(answer: StatsAnswer, look: Look) -> str:
     return "\n".join(lines)
 
 
-def _subscription(answer: StatsAnswer, told: SubscriptionAnswer, look: Look) -> Iterator[str]:
-    where = "" if told.topic == answer.topic else f"  {told.topic}"
-    kind = "" if told.stats is None else f"  {_kind(told.stats)}"
-    yield look.bold(told.subscription) + kind + look.dim(where)
-    state = told.ack_state
-    if told.stats is not None:
-        yield _line("delivery", _delivery(told.stats, look))
-        reasons = waits_for(told.stats, answer.taken_ms)
+def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    where = "" if shown.topic == answer.topic else f"  {shown.topic}"
+    kind = "" if shown.stats is None else f"  {_kind(shown.stats)}"
+    yield look.bold(shown.subscription) + kind + look.dim(where)
+    state = shown.ack_state
+    if shown.stats is not None:
+        yield _line("delivery", _delivery(shown.stats, look))
+        reasons = waits_for(shown.stats, answer.taken_ms)
         if reasons:
             yield _line("waits", look.warning("; ".join(reasons)))
-        for label, text in delayed_lines(told.stats.delayed, answer.taken_ms, look):
+        for label, text in delayed_lines(shown.stats.delayed, answer.taken_ms, look):
             yield _line(label, text)
     if state.gate is not None:
         if state.gate.is_enabled:
             yield _line("gate", _gate(state.gate, answer.taken_ms, look))
         else:
-            yield _line("gate", _disabled_gate(told, state.gate, look))
-    yield _line("ack state", _acked(told))
-    yield _line("durable", _durable(told, answer.taken_ms, look))
+            yield _line("gate", _disabled_gate(shown, state.gate, look))
+    yield _line("ack state", _acked(shown))
+    yield _line("durable", _durable(shown, answer.taken_ms, look))
     if state.store is not None and state.store.outcome is not None:
         yield _line("last write", _last_write(state.store.outcome, answer.taken_ms, look))
     if state.recovery is not None:
         yield _line("recovered" if answer.is_live else "stored", _recovery(state.recovery, look))
     if state.forecast is not None:
         yield _line("forecast", _forecast(state, look))
-    if told.stats is not None:
-        yield from _consumers(told.stats.consumers, look)
-    yield from _picture(told, look)
+    if shown.stats is not None:
+        yield from _consumers(shown.stats.consumers, look)
+    yield from _picture(shown, look)
 
 
 def _kind(stats: SubscriptionStats) -> str:
@@ -91,13 +91,13 @@ def _delivery(stats: SubscriptionStats, look: Look) -> str:
     )
 
 
-def _disabled_gate(told: SubscriptionAnswer, gate: GateStatistics, look: Look) -> str:
+def _disabled_gate(shown: SubscriptionAnswer, gate: GateStatistics, look: Look) -> str:
     limit = f"  limit {gate.ranges_max:,} ranges"
-    if not told.ack_state.is_gate_switched_on:
+    if not shown.ack_state.is_gate_switched_on:
         return look.dim("off") + limit
-    if told.stats is None or told.stats.type == "None":
+    if shown.stats is None or shown.stats.type == "None":
         return "on" + limit + look.dim(", as soon as a Shared or Key_Shared consumer comes")
-    return look.dim(f"off: {told.stats.type} subscriptions have none") + limit
+    return look.dim(f"off: {shown.stats.type} subscriptions have none") + limit
 
 
 def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
@@ -115,9 +115,9 @@ def _gate(gate: GateStatistics, now_ms: int, look: Look) -> str:
     return look.bad("SHUT") + f" ({reasons})" + limits
 
 
-def _acked(told: SubscriptionAnswer) -> str:
-    cursor = told.ack_state.cursor
-    reading = "" if told.stats is None else f", reading at {cursor.read_position}"
+def _acked(shown: SubscriptionAnswer) -> str:
+    cursor = shown.ack_state.cursor
+    reading = "" if shown.stats is None else f", reading at {cursor.read_position}"
     partly = f", {count(cursor.partly_acked_count, 'batch', 'batches')} partly acked"
     return (
         f"{count(cursor.range_count, 'range')}, {count(cursor.hole_count, 'hole')}, "
@@ -126,8 +126,8 @@ def _acked(told: SubscriptionAnswer) -> str:
     )
 
 
-def _durable(told: SubscriptionAnswer, now_ms: int, look: Look) -> str:
-    state = told.ack_state
+def _durable(shown: SubscriptionAnswer, now_ms: int, look: Look) -> str:
+    state = shown.ack_state
     if state.recovery is None:
         return look.dim("nothing: a reader's state is not kept")
     ranges = f"{count(state.ranges_persisted, 'range')} of {state.ranges_live:,}"
@@ -140,7 +140,7 @@ def _durable(told: SubscriptionAnswer, now_ms: int, look: Look) -> str:
     store = state.store
     if store is None:
         written = (
-            "" if told.written_ms is None else f", written {span(now_ms - told.written_ms)} ago"
+            "" if shown.written_ms is None else f", written {span(now_ms - shown.written_ms)} ago"
         )
         return f"{ranges}, {again}{written}"
     waiting = (
@@ -167,34 +167,36 @@ def _last_write(outcome: PersistOutcome, now_ms: int, look: Look) -> str:
 def _recovery(report: RecoveryReport, look: Look) -> str:
     if report.source.value == "new":
         return look.dim("nothing: it was made then")
-    told = (
+    text = (
         f"from {report.source.value}: {count(report.ranges, 'range')} above {report.mark_delete}, "
         f"version {report.version:,}, {count(report.records_applied, 'record')}"
     )
     if report.damaged_records:
-        told += "  " + look.warning(count(report.damaged_records, "damaged record"))
+        text += "  " + look.warning(count(report.damaged_records, "damaged record"))
     elif report.torn_records:
-        told += "  " + look.warning(f"{count(len(report.torn_records), 'record')} torn")
+        text += "  " + look.warning(f"{count(len(report.torn_records), 'record')} torn")
     if report.lost is not None:
-        told += "  " + look.bad(f"lost: {report.lost}")
+        text += "  " + look.bad(f"lost: {report.lost}")
     if report.dropped is not None and not report.dropped.is_clean:
-        told += "  " + look.warning(_misfits(report.dropped))
-    return told
+        text += "  " + look.warning(_misfits(report.dropped))
+    return text
 
 
 def _misfits(dropped: RecoveredStateReport) -> str:
-    """What of the stored state concerns entries that are not there, or not as it was."""
+    """The stored acks that fit no entry, or not any more."""
     lost = dropped.entries_beyond_end + dropped.entries_of_unknown_ledgers
-    told = [f"{count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
+    misfits = [f"{count(lost, 'acked entry', 'acked entries')} not there any more"] if lost else []
     if dropped.unknown_ledger_ids:
-        told.append(f"ledgers {', '.join(map(str, dropped.unknown_ledger_ids))} are lost or empty")
+        misfits.append(
+            f"ledgers {', '.join(map(str, dropped.unknown_ledger_ids))} are lost or empty"
+        )
     if dropped.mark_delete_was is not None:
-        told.append(f"mark-delete was {dropped.mark_delete_was}, beyond the end")
+        misfits.append(f"mark-delete was {dropped.mark_delete_was}, beyond the end")
     if dropped.entries_below_mark_delete:
-        told.append(f"{dropped.entries_below_mark_delete:,} acks below mark-delete")
+        misfits.append(f"{dropped.entries_below_mark_delete:,} acks below mark-delete")
     if dropped.batch_sets_dropped:
-        told.append(f"{count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
-    return "did not fit: " + "; ".join(told)
+        misfits.append(f"{count(dropped.batch_sets_dropped, 'batch', 'batches')} impossible")
+    return "did not fit: " + "; ".join(misfits)
 
 
 def _forecast(state: AckState, look: Look) -> str:
@@ -245,18 +247,18 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
         yield _line("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
 
 
-def _picture(told: SubscriptionAnswer, look: Look) -> Iterator[str]:
-    cursor = told.ack_state.cursor
+def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
+    cursor = shown.ack_state.cursor
     # Files do not say how far has been read.
-    read_position = LATEST if told.stats is None else cursor.read_position
-    for acks in told.picture.ledgers:
+    read_position = LATEST if shown.stats is None else cursor.read_position
+    for acks in shown.picture.ledgers:
         passed, behind = hole_picture(acks, cursor.mark_delete, read_position, look.glyphs)
         drawn = look.dim(passed.text) + look.good(behind.text)
         padding = " " * (look.cells - len(acks.cells))
         figures = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
         yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
-    if told.picture.ledgers_omitted:
-        yield _line("", look.dim(f"and {count(told.picture.ledgers_omitted, 'later ledger')}"))
+    if shown.picture.ledgers_omitted:
+        yield _line("", look.dim(f"and {count(shown.picture.ledgers_omitted, 'later ledger')}"))
 
 
 def _line(label: str, text: str) -> str:
@@ -306,7 +308,7 @@ def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
     if stats.blocked_subscription_on_unacked_msgs:
         reasons.append("too many messages are sent and not acked")
     if stats.is_blocked_on_ack_state_persistent:
-        reasons.append("the gate is shut: only what was given before, or falls due, is sent")
+        reasons.append("the gate is shut: only redeliveries and due messages are sent")
     state = stats.delayed
     deadline = state.next_due_ms
     if stats.msg_delayed:
@@ -315,7 +317,7 @@ def waits_for(stats: SubscriptionStats, now_ms: int) -> list[str]:
     if state.nacks.pending:
         nack_ms = state.nacks.next_deadline_ms
         due = "" if nack_ms is None else f", {_due('the next', nack_ms, now_ms)}"
-        reasons.append(f"{state.nacks.pending:,} were given back and are held back{due}")
+        reasons.append(f"{state.nacks.pending:,} negatively acked messages are held{due}")
     if stats.unacked_messages:
         reasons.append(f"{count(stats.unacked_messages, 'message')} sent and not acked yet")
     return reasons

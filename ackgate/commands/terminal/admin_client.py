@@ -1,4 +1,4 @@
-"""A broker's admin interface, asked from outside: for the commands and their Python calls.
+"""A client of a broker's admin interface: for the commands and their Python calls.
 
 Edge: HTTP with the standard library. Who serves a topic is found by following redirects, whatever
 the method; a refusal is raised in the broker's own words.
@@ -28,7 +28,6 @@ class AdminClient:
     """The admin interface of one broker, and of those that it sends to."""
 
     def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Raises `CallerError`."""
         if urlsplit(url).scheme not in {"http", "https"}:
             raise CallerError(f"not the address of an admin interface: {url!r}")
         self._url = url.rstrip("/")
@@ -81,8 +80,7 @@ class AdminClient:
 class _NotFollowed(urllib.request.HTTPRedirectHandler):
     """The library follows some redirects, and forgets the method and the body of others."""
 
-    def redirect_request(self, *_: object) -> None:
-        """Redirects are not followed."""
+    def redirect_request(self, *_: object) -> None: ...
 
 
 _OPENER: Final = urllib.request.build_opener(_NotFollowed)

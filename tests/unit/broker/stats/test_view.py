@@ -204,7 +204,7 @@ def stored_answer() -> StatsAnswer:
 def test_a_subscription_whose_gate_is_shut() -> None:
     assert render(live_answer(), LOOK) == dedent(
         """\
-        persistent://public/default/orders  as told by http://127.0.0.1:8080
+        persistent://public/default/orders  reported by http://127.0.0.1:8080
 
         billing  Shared
           delivery    backlog 1,234,567  unacked 15  to replay 2  out 10.0/s  acked 5.0/s  again 0.5/s
@@ -269,9 +269,9 @@ def lines_of(answer: StatsAnswer, *labels: str) -> list[str]:
 def test_why_nothing_is_delivered_and_what_is_held() -> None:
     assert lines_of(waiting_answer(), "waits", "delayed", "nacks") == [
         (
-            "waits       the gate is shut: only what was given before, or falls due, is sent; "
+            "waits       the gate is shut: only redeliveries and due messages are sent; "
             "1,000,000 of 1,234,567 entries delayed, the next due in 90.0 s; "
-            "12 were given back and are held back, the next is due; 15 messages sent and not acked yet"
+            "12 negatively acked messages are held, the next is due; 15 messages sent and not acked yet"
         ),
         (
             "delayed     1,000,000 tracked in buckets, 5,000 bytes, next due in 90.0 s, 4 buckets with "
