@@ -14,10 +14,10 @@ import pytest
 
 from ackgate.cursor import Position
 from ackgate.persistence.deliveries.columns import DeliveryEvent, EventKind
-from ackgate.persistence.deliveries.replay import TopicReplay
 from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.testing import BrokerProcess
 from tests.support.delivery_journals import read_events
+from tests.support.topic_replay import TopicReplay
 
 TOPIC = "persistent://public/default/journaled"
 PATH = delivery_journal_path("public", "default", "journaled")

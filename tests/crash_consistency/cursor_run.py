@@ -19,7 +19,7 @@ from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import AckGateError
 from ackgate.persistence import BookieLedgerClient, CursorStore, PersistenceSettings
 from tests.crash_consistency.machine import CREATED_MS, Machine, Moment
-from tests.support.simulation.process_disk import SimulatedDisk
+from tests.support.simulation.disk import SimulatedDisk
 
 PATH = "/managed-ledgers/public/default/persistent/topic/sub"
 ENTRIES = 400

@@ -21,7 +21,7 @@ from ackgate.persistence.bookies.takeover import Takeover
 from tests.crash_consistency.cursor_run import CursorRun
 from tests.crash_consistency.explorer import Explorer, InconsistentError
 from tests.crash_consistency.ledger_run import LedgerRun
-from tests.support.simulation.process_disk import SimulatedDisk
+from tests.support.simulation.disk import SimulatedDisk
 
 if TYPE_CHECKING:
     from ackgate.persistence.system.disk import DiskFile

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "ackgate"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "ackgate"
+SUPPORT = ROOT / "tests" / "support"
 
 PURE = (
     "cursor",
@@ -22,25 +24,26 @@ PURE = (
 )
 
 
-def modules() -> dict[str, Path]:
+def modules(package: Path = PACKAGE) -> dict[str, Path]:
+    """By name, without the package's own."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(package.rglob("*.py")):
         if not path.name.endswith("_pb2.py"):
-            names = path.relative_to(PACKAGE).with_suffix("").parts
+            names = path.relative_to(package).with_suffix("").parts
             found[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
     return found
 
 
-def imports(module: str, known: Mapping[str, Path]) -> set[str]:
+def imports(module: str, known: Mapping[str, Path], package: str = "ackgate.") -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(known[module].read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ackgate."):
-            base = (node.module or "").removeprefix("ackgate.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package):
+            base = (node.module or "").removeprefix(package)
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
                 found.add(whole if whole in known else base)
         elif isinstance(node, ast.Import):
-            found |= {alias.name.removeprefix("ackgate.") for alias in node.names}
+            found |= {alias.name.removeprefix(package) for alias in node.names}
     return {name for name in found if name in known} - {module}
 
 
@@ -75,6 +78,14 @@ def room_of(module: str, known: Mapping[str, Path]) -> str:
 def test_no_two_modules_need_each_other() -> None:
     known = modules()
     edges = {module: imports(module, known) for module in known}
+    assert set(circles(edges)) == set()
+
+
+def test_no_two_modules_of_the_tests_support_need_each_other() -> None:
+    known = modules(SUPPORT)
+    assert "simulation.world" in known
+    edges = {module: imports(module, known, "tests.support.") for module in known}
+    assert edges["simulation.world"] > {"simulation.clients", "simulation.faults"}
     assert set(circles(edges)) == set()
 
 

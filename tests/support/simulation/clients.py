@@ -7,7 +7,7 @@ the topic's, and again when it is gone; what they do is drawn from the seed.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.ports import (
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import MessageOut
     from tests.support.simulation.facts import SubscriptionFacts, TopicFacts
+    from tests.support.simulation.loop import Process
     from tests.support.simulation.network import Connection
+    from tests.support.simulation.plan import Plan
     from tests.support.simulation.session import SimulatedSession
-    from tests.support.simulation.world import World
 
 WINDOW: Final = 10
 """Entries of a producer on their way."""
@@ -49,10 +50,46 @@ class DisconnectedError(AckGateError):
     """The connection is gone."""
 
 
+class Surroundings(Protocol):
+    """What clients know of the world they live in."""
+
+    plan: Plan
+    clients: Process
+    """The process of all clients."""
+    is_draining: bool
+    last_id: int
+    pace: float
+    """Mean seconds between two steps of a client."""
+    preferred: dict[str, int]
+    """The broker that a topic's clients go to."""
+
+    def log(self, *words: object) -> None:
+        """Note an event."""
+
+    def next_id(self) -> int:
+        """A number that was never used."""
+
+    def clock_ms(self) -> int:
+        """The time of day."""
+
+    def some_broker(self, rng: random.Random) -> int | None:
+        """Number of a broker that can be connected to; None when there is none now."""
+
+    def connect(
+        self, client: Client, number: int | None
+    ) -> tuple[Connection, SimulatedSession, str] | None:
+        """Connect a client to a broker (None: to its topic's); None when that is not there now."""
+
+    def moved(self, client: ConsumingClient, target: Position, token: int, before: int) -> None:
+        """A reset has succeeded."""
+
+
 class Client:
     """One client with one connection at a time. Implements `ClientSide`."""
 
-    def __init__(self, world: World, name: str, topic: TopicName, rng: random.Random) -> None:
+    def __init__(
+        self, world: Surroundings, name: str, topic: TopicName, rng: random.Random
+    ) -> None:
         self.world = world
         self.name = name
         self.topic = topic
@@ -197,7 +234,7 @@ class ProducingClient(Client):
 
     def __init__(
         self,
-        world: World,
+        world: Surroundings,
         name: str,
         topic: TopicName,
         rng: random.Random,
@@ -271,7 +308,7 @@ class ConsumingClient(Client):
 
     def __init__(
         self,
-        world: World,
+        world: Surroundings,
         name: str,
         topic: TopicName,
         rng: random.Random,
@@ -423,7 +460,7 @@ class ConsumingClient(Client):
     def _ask_receipt(self, command: pb.CommandAck) -> None:
         if self.rng.random() < self.world.plan.receipt_share:
             command.request_id = self.world.next_id()
-            self.receipts_due[command.request_id] = self.world.loop.time()
+            self.receipts_due[command.request_id] = asyncio.get_running_loop().time()
 
     def acks_answered(
         self, consumer_id: int, request_ids: Sequence[int], error: str | None

@@ -9,24 +9,49 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.support.simulation.facts import ViolationError
 
 if TYPE_CHECKING:
     import random
+    from collections import Counter
 
     from tests.support.simulation.broker import SimulatedBroker
-    from tests.support.simulation.disk import Operation
-    from tests.support.simulation.world import World
+    from tests.support.simulation.disk import Operation, SimulatedFiles
+    from tests.support.simulation.loop import SimulationLoop
+    from tests.support.simulation.network import Connection
+    from tests.support.simulation.plan import Plan
 
 _NO_CRASH: Final = frozenset({"kill", "power_loss"})
+
+
+class Breakable(Protocol):
+    """What there is to break in a world."""
+
+    plan: Plan
+    loop: SimulationLoop
+    files: SimulatedFiles
+    brokers: dict[int, SimulatedBroker]
+    connections: list[Connection]
+    preferred: dict[str, int]
+    """The broker that a topic's clients go to."""
+    counts: Counter[str]
+
+    def log(self, *words: object) -> None:
+        """Note an event."""
+
+    def fail(self, error: BaseException) -> None:
+        """The run has failed."""
+
+    def kill(self, broker: SimulatedBroker) -> None:
+        """End a broker as `kill -9` does."""
 
 
 class Faults:
     """The faults of one world."""
 
-    def __init__(self, world: World, rng: random.Random, crash_rng: random.Random) -> None:
+    def __init__(self, world: Breakable, rng: random.Random, crash_rng: random.Random) -> None:
         self._world = world
         self._rng = rng
         self._crash_rng = crash_rng

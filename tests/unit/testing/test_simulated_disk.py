@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ackgate.persistence.system.disk import DiskFile
-from tests.support.simulation.disk import SimulatedFiles
+from tests.support.simulation.disk import SimulatedDisk, SimulatedFiles
 from tests.support.simulation.inodes import KEPT, LOST, Change, Fate
 from tests.support.simulation.power_loss import choose_fates
-from tests.support.simulation.process_disk import SimulatedDisk
 
 ROOT = Path("/d")
 

@@ -20,7 +20,6 @@ from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.config.settings import Given, Settings
 from ackgate.cursor import Position
 from ackgate.persistence import MemoryMetadataStore
-from ackgate.persistence.deliveries.replay import TopicReplay
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
@@ -28,6 +27,7 @@ from tests.support.bare_broker import bare_broker, loop_clock_ms
 from tests.support.delivery_journals import blocks_of, events_of
 from tests.support.faults import FaultPlan
 from tests.support.faulty_ledgers import FaultyLedgerClient
+from tests.support.topic_replay import TopicReplay
 
 if TYPE_CHECKING:
     from ackgate.broker.journal.writer import JournalStatistics
