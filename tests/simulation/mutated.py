@@ -1,38 +1,21 @@
 """``python -m tests.simulation.mutated [--seeds N] [NAME ...]``: run the simulation on mutated code.
 
-One line of JSON for each mutation: the seed that found it and how, or None. Each runs in a process
-of its own, forked off before anything of ackgate was imported: there the module in question is
-compiled from the changed source. A mutation whose old text is not there exactly once is an error.
+One line of JSON for each mutation: the seed that found it and how, or None. Each runs in a fork of its
+own, where one function is replaced.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from pathlib import Path
-from types import CodeType, ModuleType
 from typing import NamedTuple
 
-from tests.simulation.mutations import MUTATIONS, Mutation
-
-HEAVY = (
-    "pydantic",
-    "fastavro",
-    "pyroaring",
-    "numpy",
-    "google.protobuf.message",
-    "logging",
-    "asyncio",
-)
-"""Imported once, before forking."""
+from tests.simulation.mutations import MUTATIONS, Mutation, patch
+from tests.support.simulation.world import simulate
 
 
 class Found(NamedTuple):
@@ -47,53 +30,10 @@ class Found(NamedTuple):
     seconds: float
 
 
-class MutatingLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a module from changed source."""
-
-    def __init__(self, mutation: Mutation, path: str) -> None:
-        super().__init__(mutation.module, path)
-        self._mutation = mutation
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Never from the cache."""
-        path = self.get_filename(fullname)
-        return compile(mutated_source(self._mutation, Path(path).read_text()), path, "exec")
-
-
-class MutatingFinder(importlib.abc.MetaPathFinder):
-    """Finds one module before anybody else does."""
-
-    def __init__(self, mutation: Mutation) -> None:
-        self._mutation = mutation
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Only the mutated one."""
-        if fullname != self._mutation.module:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        assert spec is not None
-        assert spec.origin is not None
-        loader = MutatingLoader(self._mutation, spec.origin)
-        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
-
-
-def mutated_source(mutation: Mutation, source: str) -> str:
-    """The changed source. Raises `LookupError` when the old text is not there exactly once."""
-    count = source.count(mutation.old)
-    if count != 1:
-        raise LookupError(f"{mutation.module}: found {count} times, not once: {mutation.old!r}")
-    return source.replace(mutation.old, mutation.new)
-
-
 def search(mutation: Mutation, seeds: int) -> Found:
-    """Run seeds until one finds the mutation. In a process that has not imported ackgate yet."""
+    """Run seeds until one finds the mutation. It stays in the process."""
     began = time.perf_counter()
-    sys.meta_path.insert(0, MutatingFinder(mutation))
-    from tests.support.simulation.world import simulate
-
-    assert mutation.module in sys.modules
+    patch(mutation)
     for seed in range(seeds):
         error = simulate(seed, changes=mutation.changes).violation
         if error is not None:
@@ -127,8 +67,6 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("names", nargs="*", help="parts of names; default: all")
     arguments = parser.parse_args()
-    for name in HEAVY:
-        importlib.import_module(name)
     missed = 0
     for mutation in MUTATIONS:
         if arguments.names and not any(part in mutation.name for part in arguments.names):
