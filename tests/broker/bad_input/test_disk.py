@@ -69,7 +69,9 @@ def publish_until(broker: BrokerProcess, topic: str, trouble: str) -> list[bytes
 
     publisher = threading.Thread(target=publish)
     publisher.start()
-    eventually(lambda: trouble in broker.log, seconds=60)
+    while trouble not in broker.log:
+        before = len(confirmed)
+        eventually(lambda: trouble in broker.log or len(confirmed) > before, seconds=60)  # noqa: B023
     client.close()
     publisher.join(10)
     assert not publisher.is_alive()
