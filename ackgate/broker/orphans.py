@@ -38,7 +38,7 @@ from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, Ledg
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic import BrokerParts
 
 log = logging.getLogger(__name__)
 

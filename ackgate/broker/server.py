@@ -16,18 +16,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
-from ackgate.broker.cluster.ownership import Ownership
-from ackgate.broker.cluster.policies import PolicyStore
+from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.orphans import delete_orphan_ledgers
-from ackgate.broker.schemas.registry import SchemaRegistry
-from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
+from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.stats import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.stopping import Stopping
-from ackgate.broker.topic.disk_space import DiskSpace
-from ackgate.broker.topic.parts import BrokerParts
-from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.topic import BrokerParts, DiskSpace, TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
-from ackgate.broker.wire.protocol_server import ProtocolServer
+from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
-    from ackgate.broker.admin.http.peers import Peers
+    from ackgate.broker.admin import Peers
     from ackgate.config.settings import Settings
     from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
@@ -136,8 +132,7 @@ class BrokerServer:
             broker.broker_service_port,
         )
         self._protocol.answer_lookups_by(self.ownership)
-        from ackgate.broker.admin.app import serve_http  # noqa: PLC0415 - after the port answers
-        from ackgate.broker.admin.http.peers import Peers  # noqa: PLC0415 - so does this
+        from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
         self._peers = Peers()
         self.ownership.ask_to_acquire = self._peers.acquire

@@ -6,16 +6,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.cluster.audit import LOOK_SECONDS
-from ackgate.broker.topic import disk_space
-from ackgate.broker.topic.topic import Topic
+from ackgate.broker.cluster import AUDIT_LOOK_SECONDS
+from ackgate.broker.topic import DISK_LOOK_SECONDS, Topic
 from ackgate.errors import OwnershipError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.broker.topic.parts import BrokerParts
-    from ackgate.broker.topic.registry import TopicRegistry
+    from ackgate.broker.topic import BrokerParts, TopicRegistry
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class Chore(NamedTuple):
 def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
     """The chores of every broker."""
     return [
-        Chore(parts.disk_space.look, lambda: disk_space.LOOK_SECONDS),
+        Chore(parts.disk_space.look, lambda: DISK_LOOK_SECONDS),
         Chore(
             lambda: registry.for_each(Topic.flush_cursors),
             lambda: parts.settings.persistence.managed_ledger_cursor_position_flush_seconds,
@@ -52,11 +50,11 @@ def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
         ),
         Chore(
             parts.audit.check_bookies_if_due,
-            lambda: min(parts.audit.bookies_interval_seconds, LOOK_SECONDS),
+            lambda: min(parts.audit.bookies_interval_seconds, AUDIT_LOOK_SECONDS),
         ),
         Chore(
             parts.audit.check_everything_if_due,
-            lambda: min(parts.audit.interval_seconds, LOOK_SECONDS),
+            lambda: min(parts.audit.interval_seconds, AUDIT_LOOK_SECONDS),
         ),
     ]
 

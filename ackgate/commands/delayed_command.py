@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
-from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.admin_client import DEFAULT_URL, AdminClient, path_of
 from ackgate.errors import ConfigurationError, CorruptRecordError
 

@@ -86,6 +86,11 @@ FACES: dict[str, str] = {
 
 ROOT = Path(ackgate.__file__).parent
 
+ROOMS = sorted(
+    f"ackgate.broker.{path.parent.name}" for path in (ROOT / "broker").glob("*/__init__.py")
+)
+"""Faces for the rest of the broker; the import contracts let nobody past them."""
+
 
 @pytest.mark.parametrize("face", FACES)
 def test_face_has_exactly_these_names(face: str) -> None:
@@ -96,7 +101,15 @@ def test_face_has_exactly_these_names(face: str) -> None:
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_the_broker_has_a_face(room: str) -> None:
+    module = importlib.import_module(room)
+    assert len(set(module.__all__)) == len(module.__all__) > 0
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("face", [*FACES, *ROOMS])
 def test_type_checkers_see_the_same_names_in_the_same_homes(face: str) -> None:
     tree = ast.parse(Path(importlib.import_module(face).__file__ or "").read_text())
     seen = {

@@ -1,1 +1,9 @@
 """The admin interface over HTTP: Pulsar's paths, and the metrics."""
+
+from ackgate.broker.admin.app import serve_http
+from ackgate.broker.admin.http.peers import Peers
+
+__all__ = [
+    "Peers",
+    "serve_http",
+]

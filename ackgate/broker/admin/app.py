@@ -31,7 +31,7 @@ from ackgate.broker.admin.http.browsers import BrowserGuard, RequestHeaders
 from ackgate.broker.admin.http.call import AUTHORITATIVE, Call, Reply, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, status_of
 from ackgate.broker.admin.http.router import Router
-from ackgate.broker.wire.errors import NotOwnedError
+from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError, ConfigurationError
 
 if TYPE_CHECKING:

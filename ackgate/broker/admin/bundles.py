@@ -10,13 +10,12 @@ from ackgate.broker.admin.http.peers import bundle_path
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import raise_refusal
-from ackgate.broker.cluster.bundle_states import BundleState
-from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX
-from ackgate.broker.wire.errors import NotOwnedError
+from ackgate.broker.cluster import LOCATE_SECONDS_MAX, BundleState
+from ackgate.broker.wire import NotOwnedError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call
-    from ackgate.broker.cluster.bundles import Bundle
+    from ackgate.broker.cluster import Bundle
     from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 
 

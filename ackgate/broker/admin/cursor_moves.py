@@ -16,7 +16,7 @@ from ackgate.cursor import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic import SubscriptionDriver
 
 BATCH_MESSAGES_MAX: Final = 1_000_000
 """Index of a message in its batch: what is larger is no index."""

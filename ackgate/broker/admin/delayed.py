@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.delayed.cancel import POSITIONS_MAX, CancelOutcome
-from ackgate.broker.stats.delayed import delayed_state
-from ackgate.broker.stats.json_form import fields_json
-from ackgate.broker.topic.topic import clear_delayed
+from ackgate.broker.delayed import POSITIONS_MAX, CancelOutcome
+from ackgate.broker.stats import delayed_state, fields_json
+from ackgate.broker.topic import clear_delayed
 from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.broker.admin.http.call import Call, Reply
-    from ackgate.broker.delayed.cancel import PositionOutcome
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.delayed import PositionOutcome
+    from ackgate.broker.topic import SubscriptionDriver, Topic
 
 _SINGLE_STATUS: Final[Mapping[CancelOutcome, int]] = {
     CancelOutcome.UNKNOWN_POSITION: 404,

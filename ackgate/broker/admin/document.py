@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.admin.app import SECTIONS
 from ackgate.broker.admin.metrics import TABLES
 from ackgate.broker.admin.policies import POLICIES
-from ackgate.broker.stats.described import descriptions
-from ackgate.broker.stats.json_form import key_of
-from ackgate.broker.stats.values import ConsumerStats, PublisherStats, SubscriptionStats, TopicStats
+from ackgate.broker.stats import (
+    ConsumerStats,
+    PublisherStats,
+    SubscriptionStats,
+    TopicStats,
+    descriptions,
+    key_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

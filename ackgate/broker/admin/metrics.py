@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.exposition import Exposition, Metric
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.stats.described import descriptions
-from ackgate.broker.stats.take import topic_stats
-from ackgate.broker.stats.values import SubscriptionStats, TopicStats
+from ackgate.broker.stats import SubscriptionStats, TopicStats, descriptions, topic_stats
 from ackgate.dispatcher import PauseReason
 from ackgate.dispatcher.buckets import LATENCY_BOUNDS_MS
 from ackgate.persistence.ledgers.client import BookieLedgerClient
@@ -30,10 +28,9 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import AdminBroker, Call
     from ackgate.broker.admin.http.exposition import Labelled, Sample
-    from ackgate.broker.cluster.audit import BrokerAudit
-    from ackgate.broker.stats.ack_state import AckState
-    from ackgate.broker.topic.parts import BrokerParts
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.cluster import BrokerAudit
+    from ackgate.broker.stats import AckState
+    from ackgate.broker.topic import BrokerParts, Topic
     from ackgate.dispatcher.buckets import BucketStatistics
     from ackgate.persistence.records.outcome import CursorStoreStats
 

@@ -12,14 +12,13 @@ from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.policies import namespace_json, namespace_policies_in
-from ackgate.broker.cluster.bundles import BadBundleError, NamespaceBundles
-from ackgate.broker.cluster.policies import namespace_policy_path
-from ackgate.broker.wire.names import NamespaceName
+from ackgate.broker.cluster import BadBundleError, NamespaceBundles, namespace_policy_path
+from ackgate.broker.wire import NamespaceName
 from ackgate.errors import NodeExistsError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
-    from ackgate.broker.cluster.namespaces import Namespaces
+    from ackgate.broker.cluster import Namespaces
 
 
 async def list_tenants(call: Call) -> Reply:

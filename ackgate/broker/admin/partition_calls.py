@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Call
     from ackgate.broker.admin.http.router import Handler
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire import TopicName
 
 ASKED_AT_ONCE_MAX: Final = 32
 """Partitions that are asked at the same time."""

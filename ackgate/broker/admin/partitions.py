@@ -9,8 +9,8 @@ from ackgate.broker.admin.http.refusals import RefusedError, topic_exists, topic
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each_tried, raise_refusal
 from ackgate.broker.admin.topics import check_unused, delete_topic
-from ackgate.broker.topic.registry import TopicConflictError
-from ackgate.broker.wire.errors import TopicNotFoundError
+from ackgate.broker.topic import TopicConflictError
+from ackgate.broker.wire import TopicNotFoundError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ackgate.broker.admin.http.call import DONE, NOTHING, Call, integer_in, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.cluster.policies import (
+from ackgate.broker.cluster import (
     DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,

@@ -20,13 +20,15 @@ from ackgate.broker.admin.http.call import json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
-from ackgate.broker.stats.internal import internal_stats
-from ackgate.broker.stats.json_form import fields_json, to_json
-from ackgate.broker.stats.ledger_acks import CELLS_MAX, ack_picture
-from ackgate.broker.stats.take import (
+from ackgate.broker.stats import (
+    CELLS_MAX,
+    ack_picture,
     earliest_publish_times,
+    fields_json,
+    internal_stats,
     iso_time,
     subscription_stats,
+    to_json,
     topic_stats,
 )
 
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.admin.http.router import Handler
-    from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats, TopicStats
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.stats import ConsumerStats, SubscriptionStats, TopicStats
+    from ackgate.broker.topic import Topic
 
 _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
     "systemTopicBytesInCounter": 0,

@@ -9,14 +9,13 @@ from ackgate.broker.admin.http.call import DONE, CursorTarget, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each, on_each_tried, raise_refusal
-from ackgate.broker.wire.errors import TopicNotFoundError
+from ackgate.broker.wire import TopicNotFoundError
 from ackgate.cursor import LATEST
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.topic import SubscriptionDriver, Topic
+    from ackgate.broker.wire import TopicName
 
 PROPERTIES_MAX: Final = 100
 """Properties of one subscription; they lie in its metadata node."""

@@ -10,17 +10,15 @@ from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
-from ackgate.broker.cluster.bundle_states import BundleState
-from ackgate.broker.schemas.registry import version_bytes
-from ackgate.broker.topic.registry import TopicConflictError
-from ackgate.broker.wire.errors import NotOwnedError
-from ackgate.broker.wire.ports import SchemaType
+from ackgate.broker.cluster import BundleState
+from ackgate.broker.schemas import version_bytes
+from ackgate.broker.topic import TopicConflictError
+from ackgate.broker.wire import NotOwnedError, SchemaType
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
-    from ackgate.broker.topic.topic import Topic
-    from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import StoredSchema
+    from ackgate.broker.topic import Topic
+    from ackgate.broker.wire import StoredSchema, TopicName
     from ackgate.cursor import Position
 
 _PARTITION_LIKE: Final = re.compile(r"(.*)-partition-[0-9]+")

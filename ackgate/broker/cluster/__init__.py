@@ -1,1 +1,106 @@
-"""Which brokers there are, which of them serves what, and what the metadata store says to all of them."""
+"""Which brokers there are, which of them serves what, and what the metadata store says to all of them.
+
+The face of the room. A name is imported from its home when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.broker.cluster.audit import AUDIT_LOOK_SECONDS, BrokerAudit
+    from ackgate.broker.cluster.bundle_states import BundleState
+    from ackgate.broker.cluster.bundles import BadBundleError, Bundle, NamespaceBundles
+    from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
+    from ackgate.broker.cluster.namespaces import Namespaces
+    from ackgate.broker.cluster.ownership import LOCATE_SECONDS_MAX, Lease, Ownership
+    from ackgate.broker.cluster.partition_counts import (
+        create_partition_count,
+        encode_partition_count,
+        partitioned_topic_path,
+        partitioned_topics_path,
+        raise_partition_count,
+        read_partition_count,
+    )
+    from ackgate.broker.cluster.policies import (
+        DELAYED_DELIVERY,
+        MESSAGE_TTL_SECONDS,
+        PAUSE_ON_ACK_STATE,
+        POLICY_FORMS,
+        REDELIVERY_BACKOFF,
+        RETENTION_MB,
+        RETENTION_MINUTES,
+        EffectivePolicies,
+        PolicyStore,
+        namespace_policy_path,
+        topic_policy_path,
+    )
+    from ackgate.broker.cluster.services import BrokerServices
+
+__all__ = [
+    "AUDIT_LOOK_SECONDS",
+    "DELAYED_DELIVERY",
+    "LOCATE_SECONDS_MAX",
+    "MESSAGE_TTL_SECONDS",
+    "PAUSE_ON_ACK_STATE",
+    "POLICY_FORMS",
+    "REDELIVERY_BACKOFF",
+    "RETENTION_MB",
+    "RETENTION_MINUTES",
+    "BadBundleError",
+    "BrokerAudit",
+    "BrokerServices",
+    "Bundle",
+    "BundleState",
+    "DynamicConfiguration",
+    "EffectivePolicies",
+    "Lease",
+    "NamespaceBundles",
+    "Namespaces",
+    "Ownership",
+    "PolicyStore",
+    "create_partition_count",
+    "encode_partition_count",
+    "namespace_policy_path",
+    "partitioned_topic_path",
+    "partitioned_topics_path",
+    "raise_partition_count",
+    "read_partition_count",
+    "topic_policy_path",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ackgate.broker.cluster.audit": ("AUDIT_LOOK_SECONDS", "BrokerAudit"),
+        "ackgate.broker.cluster.bundle_states": ("BundleState",),
+        "ackgate.broker.cluster.bundles": ("BadBundleError", "Bundle", "NamespaceBundles"),
+        "ackgate.broker.cluster.dynamic_configuration": ("DynamicConfiguration",),
+        "ackgate.broker.cluster.namespaces": ("Namespaces",),
+        "ackgate.broker.cluster.ownership": ("LOCATE_SECONDS_MAX", "Lease", "Ownership"),
+        "ackgate.broker.cluster.partition_counts": (
+            "create_partition_count",
+            "encode_partition_count",
+            "partitioned_topic_path",
+            "partitioned_topics_path",
+            "raise_partition_count",
+            "read_partition_count",
+        ),
+        "ackgate.broker.cluster.policies": (
+            "DELAYED_DELIVERY",
+            "EffectivePolicies",
+            "MESSAGE_TTL_SECONDS",
+            "PAUSE_ON_ACK_STATE",
+            "POLICY_FORMS",
+            "PolicyStore",
+            "REDELIVERY_BACKOFF",
+            "RETENTION_MB",
+            "RETENTION_MINUTES",
+            "namespace_policy_path",
+            "topic_policy_path",
+        ),
+        "ackgate.broker.cluster.services": ("BrokerServices",),
+    },
+)

@@ -32,7 +32,7 @@ AUDITOR_PATH: Final = "/ackgate/auditor"
 AUDITS_PATH: Final = "/ackgate/audits"
 """Below it, when each check was done last: milliseconds since 1970."""
 
-LOOK_SECONDS: Final = 600.0
+AUDIT_LOOK_SECONDS: Final = 600.0
 """How often at least a broker looks whether a check is due."""
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.wire.names import NamespaceName, quoted
+from ackgate.broker.wire import NamespaceName, quoted
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.nodes import owner_nodes
 from ackgate.persistence.nodes.owner_nodes import HASH_MAX, OWNERS, owners_path
@@ -29,7 +29,7 @@ from ackgate.persistence.nodes.paths import name_of_node, node_of_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire import TopicName
 
 BUNDLES_MAX: Final = 1024
 """Of one namespace. Each has an owner node; thousands of nodes would make every join slow."""

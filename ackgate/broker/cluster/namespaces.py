@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.cluster.partition_counts import PARTITIONED_TOPICS
-from ackgate.broker.wire.errors import NamespaceNotFoundError
-from ackgate.broker.wire.names import NamespaceName
+from ackgate.broker.wire import NamespaceName, NamespaceNotFoundError
 from ackgate.errors import CallerError
 from ackgate.persistence.nodes.paths import (
     MANAGED_LEDGERS,

@@ -36,7 +36,7 @@ from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
 from ackgate.broker.cluster.bundles import NamespaceBundles
 from ackgate.broker.cluster.cluster_view import ClusterView
 from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
-from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError
 from ackgate.errors import (
     AckGateError,
     ClosedHandleError,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.cluster.bundles import Bundle
     from ackgate.broker.cluster.services import BrokerServices
-    from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.broker.wire import NamespaceName, TopicName
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)

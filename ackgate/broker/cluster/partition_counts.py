@@ -20,7 +20,7 @@ from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.broker.wire import NamespaceName, TopicName
     from ackgate.persistence.ports import MetadataStore
 
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"

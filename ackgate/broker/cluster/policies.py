@@ -29,7 +29,7 @@ from ackgate.persistence.nodes.paths import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackgate.broker.wire.names import NamespaceName, TopicName
+    from ackgate.broker.wire import NamespaceName, TopicName
     from ackgate.config.delayed import DelayedSettings
     from ackgate.persistence.ports import MetadataStore
 

@@ -25,7 +25,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from ackgate.broker.delayed.hidden_cursors import HiddenCursor, HiddenCursorTopic
-from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
+from ackgate.broker.wire import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
 from ackgate.errors import CallerError, CursorClosedError, OwnershipError
 
 if TYPE_CHECKING:

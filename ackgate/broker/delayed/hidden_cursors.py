@@ -12,9 +12,8 @@ from ackgate.errors import OwnershipError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.broker.cluster.services import BrokerServices
-    from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.cluster import BrokerServices
+    from ackgate.broker.wire import Entry, TopicName
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import Position
     from ackgate.errors import AckGateError

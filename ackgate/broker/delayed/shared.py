@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap
 
-    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire import Entry
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import ManagedCursor, Position

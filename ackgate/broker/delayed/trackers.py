@@ -17,9 +17,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 from zlib import crc32
 
-from ackgate.broker.cluster.services import BrokerServices
+from ackgate.broker.cluster import BrokerServices
 from ackgate.broker.delayed.tracker_status import DelayStatus, TrackerStep
-from ackgate.broker.wire.errors import PersistenceFailedError
+from ackgate.broker.wire import PersistenceFailedError
 from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.cursor import BucketRecord
 from ackgate.dispatcher.buckets import BucketTracker, bucket_settings

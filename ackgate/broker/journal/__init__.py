@@ -1,1 +1,21 @@
 """The delivery journal of a topic: one tuple per event on the hot path, columns and blocks in a task."""
+
+from ackgate.broker.journal.journaling import SubscriptionRecorder, TopicJournaling
+from ackgate.broker.journal.topic_journal import (
+    UNKNOWN_TIME,
+    TopicJournal,
+    key_of_entry,
+    time_of_entry,
+)
+from ackgate.broker.journal.writer import JournalPace, JournalStatistics
+
+__all__ = [
+    "UNKNOWN_TIME",
+    "JournalPace",
+    "JournalStatistics",
+    "SubscriptionRecorder",
+    "TopicJournal",
+    "TopicJournaling",
+    "key_of_entry",
+    "time_of_entry",
+]

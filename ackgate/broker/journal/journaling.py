@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
-from ackgate.broker.cluster.services import BrokerServices
+from ackgate.broker.cluster import BrokerServices
 from ackgate.broker.journal.writer import JournalPace, JournalWriter, limits_of
 from ackgate.config.field import key_of
 from ackgate.config.settings import ROOMS
@@ -21,11 +21,10 @@ from ackgate.subscription import notes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ackgate.broker.cluster.policies import EffectivePolicies
+    from ackgate.broker.cluster import EffectivePolicies
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import SubscriptionType
+    from ackgate.broker.wire import SubscriptionType, TopicName
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

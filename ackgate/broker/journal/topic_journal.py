@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackgate.broker.journal.notes import Note
-    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire import Entry
     from ackgate.cursor import CursorMove, CursorSnapshot, Position, Span
     from ackgate.persistence.deliveries.details import Configured, Opened
     from ackgate.persistence.proto.message_pb2 import MessageMetadata

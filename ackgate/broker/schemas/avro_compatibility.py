@@ -29,7 +29,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.wire.errors import IncompatibleSchemaError
+from ackgate.broker.wire import IncompatibleSchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

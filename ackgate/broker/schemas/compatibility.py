@@ -17,8 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.schemas.avro_compatibility import parse, why_not_readable
-from ackgate.broker.wire.errors import IncompatibleSchemaError
-from ackgate.broker.wire.ports import Schema, SchemaType
+from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,8 +24,13 @@ from ackgate.broker.schemas.compatibility import (
     check_reader,
     is_same,
 )
-from ackgate.broker.wire.errors import IncompatibleSchemaError, MetadataFailedError
-from ackgate.broker.wire.ports import Schema, SchemaType, StoredSchema
+from ackgate.broker.wire import (
+    IncompatibleSchemaError,
+    MetadataFailedError,
+    Schema,
+    SchemaType,
+    StoredSchema,
+)
 from ackgate.errors import (
     CorruptRecordError,
     NodeExistsError,
@@ -35,8 +40,7 @@ from ackgate.errors import (
 from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ProducerRequest, ServedTopic, SubscribeRequest
+    from ackgate.broker.wire import ProducerRequest, ServedTopic, SubscribeRequest, TopicName
     from ackgate.config.broker import BrokerSettings
     from ackgate.persistence.ports import MetadataStore
 

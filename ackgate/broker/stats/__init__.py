@@ -1,1 +1,95 @@
-"""Statistics of topics, subscriptions and consumers: taken once, frozen, rendered by others."""
+"""Statistics of topics, subscriptions and consumers: taken once, frozen, rendered by others.
+
+The face of the room. A name is imported from its home when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.broker.stats.ack_state import AckState
+    from ackgate.broker.stats.delayed import DelayedState, delayed_state
+    from ackgate.broker.stats.described import descriptions
+    from ackgate.broker.stats.internal import internal_stats
+    from ackgate.broker.stats.json_form import fields_json, from_json, key_of, to_json
+    from ackgate.broker.stats.ledger_acks import (
+        CELLS_MAX,
+        FULL,
+        AckPicture,
+        LedgerAcks,
+        ack_picture,
+    )
+    from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
+    from ackgate.broker.stats.take import (
+        earliest_publish_times,
+        iso_time,
+        subscription_stats,
+        topic_stats,
+    )
+    from ackgate.broker.stats.values import (
+        ConsumerStats,
+        PublisherStats,
+        SubscriptionStats,
+        TopicStats,
+    )
+
+__all__ = [
+    "CELLS_MAX",
+    "FULL",
+    "SAMPLE_SECONDS",
+    "AckPicture",
+    "AckState",
+    "ConsumerStats",
+    "DelayedState",
+    "LedgerAcks",
+    "PublisherStats",
+    "StatsSampler",
+    "SubscriptionStats",
+    "TopicStats",
+    "ack_picture",
+    "delayed_state",
+    "descriptions",
+    "earliest_publish_times",
+    "fields_json",
+    "from_json",
+    "internal_stats",
+    "iso_time",
+    "key_of",
+    "subscription_stats",
+    "to_json",
+    "topic_stats",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ackgate.broker.stats.ack_state": ("AckState",),
+        "ackgate.broker.stats.delayed": ("DelayedState", "delayed_state"),
+        "ackgate.broker.stats.described": ("descriptions",),
+        "ackgate.broker.stats.internal": ("internal_stats",),
+        "ackgate.broker.stats.json_form": ("fields_json", "from_json", "key_of", "to_json"),
+        "ackgate.broker.stats.ledger_acks": (
+            "AckPicture",
+            "CELLS_MAX",
+            "FULL",
+            "LedgerAcks",
+            "ack_picture",
+        ),
+        "ackgate.broker.stats.sampler": ("SAMPLE_SECONDS", "StatsSampler"),
+        "ackgate.broker.stats.take": (
+            "earliest_publish_times",
+            "iso_time",
+            "subscription_stats",
+            "topic_stats",
+        ),
+        "ackgate.broker.stats.values": (
+            "ConsumerStats",
+            "PublisherStats",
+            "SubscriptionStats",
+            "TopicStats",
+        ),
+    },
+)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic import SubscriptionDriver
     from ackgate.cursor import CursorStatistics
     from ackgate.dispatcher import GateStatistics
     from ackgate.persistence.cursors.store import CursorStore

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ackgate.broker.delayed.tracker_status import DelayStatus
+from ackgate.broker.delayed import DelayStatus
 from ackgate.subscription import HeldStatistics
 
 if TYPE_CHECKING:
-    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic import SubscriptionDriver
     from ackgate.dispatcher.buckets import BucketStatistics
 
 

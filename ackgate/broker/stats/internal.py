@@ -14,9 +14,8 @@ from ackgate.broker.stats.take import iso_time
 from ackgate.cursor import Position
 
 if TYPE_CHECKING:
-    from ackgate.broker.journal.writer import JournalStatistics
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.journal import JournalStatistics
+    from ackgate.broker.topic import SubscriptionDriver, Topic
 
 RANGES_TOLD_MAX: Final = 10_000
 """Ranges of one cursor in an answer (Pulsar prints all of them, megabytes if need be)."""

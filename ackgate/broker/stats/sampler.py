@@ -15,10 +15,7 @@ from ackgate.broker.stats.ack_state import Headroom, headroom_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.topic import Consumer, Producer, SubscriptionDriver, Topic
 
     Counting: TypeAlias = Topic | Producer | SubscriptionDriver | Consumer
 

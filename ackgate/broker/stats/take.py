@@ -23,18 +23,15 @@ from ackgate.broker.stats.values import (
     SubscriptionStats,
     TopicStats,
 )
-from ackgate.broker.wire.ports import AccessMode, SubscriptionType
+from ackgate.broker.wire import AccessMode, SubscriptionType
 from ackgate.dispatcher import KeyShared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.broker.stats.sampler import StatsSampler
-    from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.producer import Producer
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
-    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.topic import Consumer, Producer, SubscriptionDriver, Topic
+    from ackgate.broker.wire import Entry
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from ackgate.broker.wire.errors import ServerError, server_error
-from ackgate.broker.wire.ports import ConsumerStatsReply, LastMessageId, mask_of_words
+from ackgate.broker.wire import (
+    ConsumerStatsReply,
+    LastMessageId,
+    ServerError,
+    mask_of_words,
+    server_error,
+)
 from ackgate.cursor import Position
 from ackgate.errors import CallerError, CursorClosedError, PositionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.ports import MessageOut, SessionPort, SubscribeRequest
+    from ackgate.broker.wire import Entry, MessageOut, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.cursor import ManagedCursor
     from ackgate.dispatcher import ConsumerStatistics

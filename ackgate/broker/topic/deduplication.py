@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import google_crc32c
 
-from ackgate.broker.wire.entry import repacked, unpack
+from ackgate.broker.wire import repacked, unpack
 from ackgate.persistence.messages.frame import metadata_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ackgate.broker.wire.entry import Batch, Entry
+    from ackgate.broker.wire import Batch, Entry
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.cursor import Position
     from ackgate.persistence.proto.message_pb2 import MessageMetadata as StoredMetadata

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+DISK_LOOK_SECONDS: Final = 1.0
 """How often to look."""
 
 LOOK_SHARE: Final = 8
@@ -90,7 +90,7 @@ class DiskSpace:
 
     async def look(self) -> None:
         """Look again. Does nothing while the last look is not through: its disk does not answer."""
-        await asyncio.wait([self._begin_look()], timeout=LOOK_SECONDS)
+        await asyncio.wait([self._begin_look()], timeout=DISK_LOOK_SECONDS)
 
     def _begin_look(self) -> asyncio.Task[None]:
         if self._looking is None:
@@ -166,6 +166,6 @@ class DiskSpace:
         looking = self._looking
         if looking is not None:
             looking.cancel()
-            await asyncio.wait([looking], timeout=LOOK_SECONDS)
+            await asyncio.wait([looking], timeout=DISK_LOOK_SECONDS)
         if self._looking is None:
             self._lane.close()

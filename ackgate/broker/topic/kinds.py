@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, assert_never
 
-from ackgate.broker.wire.ports import SubscriptionType
+from ackgate.broker.wire import SubscriptionType
 from ackgate.dispatcher import DispatchLimits, Exclusive, Failover, KeyShared, Shared, gate
 from ackgate.dispatcher.delayed import DelaySettings
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.subscription import SubscriptionSettings
 
 if TYPE_CHECKING:
-    from ackgate.broker.cluster.policies import EffectivePolicies
+    from ackgate.broker.cluster import EffectivePolicies
     from ackgate.broker.topic.parts import BrokerParts
-    from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import SubscribeRequest
+    from ackgate.broker.wire import SubscribeRequest, TopicName
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.dispatcher import SubscriptionKind
 

@@ -11,8 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ackgate.broker.topic.subscription import SubscribedTopic, SubscriptionDriver
-from ackgate.broker.wire.errors import NotAllowedError, SubscriptionNotFoundError
-from ackgate.broker.wire.ports import InitialPosition
+from ackgate.broker.wire import InitialPosition, NotAllowedError, SubscriptionNotFoundError
 from ackgate.cursor import EARLIEST, LATEST, Position
 from ackgate.errors import CallerError, ConsumerBusyError, OwnershipError
 from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
@@ -20,8 +19,7 @@ from ackgate.persistence.nodes.paths import HIDDEN_CURSORS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.ports import SubscribeRequest
+    from ackgate.broker.wire import Entry, SubscribeRequest
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger

@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ackgate.broker.cluster.audit import BrokerAudit
-from ackgate.broker.cluster.namespaces import Namespaces
-from ackgate.broker.cluster.ownership import Lease
-from ackgate.broker.journal.writer import JournalPace
+from ackgate.broker.cluster import BrokerAudit, Lease, Namespaces
+from ackgate.broker.journal import JournalPace
 from ackgate.broker.topic.disk_space import DiskSpace
 from ackgate.broker.topic.waits import Waits
-from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
+from ackgate.broker.wire import PublishBuffer, publish_buffer_bytes
 from ackgate.embedded.bucket_storage import StorageLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ackgate.broker.cluster.policies import PolicyStore
-    from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.cluster import PolicyStore
+    from ackgate.broker.wire import Entry, TopicName
     from ackgate.config.settings import Settings
     from ackgate.errors import OwnershipError
     from ackgate.persistence.messages.cache import EntryCache

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.ports import ProducerRequest, SessionPort
+    from ackgate.broker.wire import ProducerRequest, SessionPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 

@@ -18,8 +18,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError, ServiceNotReadyError
-from ackgate.broker.wire.ports import AccessMode
+from ackgate.broker.wire import (
+    AccessMode,
+    ProducerBusyError,
+    ProducerFencedError,
+    ServiceNotReadyError,
+)
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:

@@ -17,19 +17,23 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ackgate.broker.cluster.partition_counts import (
+from ackgate.broker.cluster import (
     create_partition_count,
     partitioned_topic_path,
     partitioned_topics_path,
     raise_partition_count,
     read_partition_count,
+    topic_policy_path,
 )
-from ackgate.broker.cluster.policies import topic_policy_path
-from ackgate.broker.schemas.registry import SchemaRegistry
+from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.topic.topic import Topic
-from ackgate.broker.wire.errors import BrokerError, ServiceNotReadyError, TopicNotFoundError
-from ackgate.broker.wire.names import TopicName
-from ackgate.broker.wire.publish_buffer import publish_buffer_bytes
+from ackgate.broker.wire import (
+    BrokerError,
+    ServiceNotReadyError,
+    TopicName,
+    TopicNotFoundError,
+    publish_buffer_bytes,
+)
 from ackgate.errors import (
     CallerError,
     NodeExistsError,
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from ackgate.broker.topic.parts import BrokerParts, OwnedTopic
-    from ackgate.broker.wire.names import NamespaceName
+    from ackgate.broker.wire import NamespaceName
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,16 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ackgate.broker.delayed.shared import SharedTracking
-from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.journal.journaling import SubscriptionRecorder
+from ackgate.broker.delayed import SharedTracking, TrackerHome
+from ackgate.broker.journal import SubscriptionRecorder
 from ackgate.broker.topic.consumer import Consumer
 from ackgate.broker.topic.kinds import TopicRules, kind_of_request, subscription_settings
-from ackgate.broker.wire.errors import NotAllowedError, PersistenceFailedError, ServiceNotReadyError
-from ackgate.broker.wire.ports import MessageOut
+from ackgate.broker.wire import (
+    MessageOut,
+    NotAllowedError,
+    PersistenceFailedError,
+    ServiceNotReadyError,
+)
 from ackgate.cursor import NO_NACKS, ManagedCursor
 from ackgate.errors import (
     AckGateError,
@@ -46,11 +49,9 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap
 
-    from ackgate.broker.delayed.cancel import CancelledMessages
-    from ackgate.broker.delayed.shared import SharedDelays
-    from ackgate.broker.journal.topic_journal import TopicJournal
-    from ackgate.broker.wire.entry import Entry
-    from ackgate.broker.wire.ports import SessionPort, SubscribeRequest, SubscriptionType
+    from ackgate.broker.delayed import CancelledMessages, SharedDelays
+    from ackgate.broker.journal import TopicJournal
+    from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics, Gate
     from ackgate.dispatcher.timing import Timer

@@ -14,22 +14,18 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ackgate.broker.cluster.policies import (
-    MESSAGE_TTL_SECONDS,
-    PAUSE_ON_ACK_STATE,
-    EffectivePolicies,
-)
-from ackgate.broker.delayed.cancel import CancelledMessages, settings_of_cancelled
-from ackgate.broker.delayed.shared import SharedDelays
-from ackgate.broker.journal.journaling import TopicJournaling
-from ackgate.broker.journal.topic_journal import UNKNOWN_TIME, key_of_entry, time_of_entry
+from ackgate.broker.cluster import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
+from ackgate.broker.delayed import CancelledMessages, SharedDelays, settings_of_cancelled
+from ackgate.broker.journal import UNKNOWN_TIME, TopicJournaling, key_of_entry, time_of_entry
 from ackgate.broker.topic.deduplication import SequenceIds, Verdict, sequence_ids
 from ackgate.broker.topic.opening import SubscriptionOpening
 from ackgate.broker.topic.producer import Producer
 from ackgate.broker.topic.producers import TopicProducers
 from ackgate.broker.topic.topic_deduplication import TopicDeduplication
-from ackgate.broker.wire.entry import ENTRY_FORM, Entry
-from ackgate.broker.wire.errors import (
+from ackgate.broker.wire import (
+    ENTRY_FORM,
+    Entry,
+    InitialPosition,
     ProducerBlockedError,
     ProducerBusyError,
     ServerError,
@@ -37,7 +33,6 @@ from ackgate.broker.wire.errors import (
     TopicTerminatedError,
     server_error,
 )
-from ackgate.broker.wire.ports import InitialPosition
 from ackgate.errors import AckGateError, CallerError, OwnershipError
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.messages.managed_ledger import ManagedLedger
@@ -55,12 +50,11 @@ from ackgate.persistence.nodes.paths import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ackgate.broker.journal.topic_journal import TopicJournal
+    from ackgate.broker.journal import TopicJournal
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.parts import BrokerParts
     from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.wire.names import TopicName
-    from ackgate.broker.wire.ports import ProducerRequest, SessionPort, SubscribeRequest
+    from ackgate.broker.wire import ProducerRequest, SessionPort, SubscribeRequest, TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import Position

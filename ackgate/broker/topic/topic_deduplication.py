@@ -16,7 +16,7 @@ from ackgate.cursor import Position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.wire.entry import Entry
+    from ackgate.broker.wire import Entry
     from ackgate.config.broker import BrokerSettings
     from ackgate.errors import OwnershipError
     from ackgate.persistence.cursors.store import CursorStore

@@ -1,1 +1,155 @@
-"""The wire protocol: connections, frames, commands, and the ports through which they reach topics."""
+"""The wire protocol: connections, frames, commands, and the ports through which they reach topics.
+
+The face of the room. A name is imported from its home when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.broker.wire.entry import ENTRY_FORM, Batch, Entry, repacked, unpack
+    from ackgate.broker.wire.errors import (
+        BrokerError,
+        IncompatibleSchemaError,
+        InvalidTopicNameError,
+        MetadataFailedError,
+        NamespaceNotFoundError,
+        NotAllowedError,
+        NotOwnedError,
+        PersistenceFailedError,
+        ProducerBlockedError,
+        ProducerBusyError,
+        ProducerFencedError,
+        ServerError,
+        ServiceNotReadyError,
+        SubscriptionNotFoundError,
+        TopicNotFoundError,
+        TopicTerminatedError,
+        server_error,
+    )
+    from ackgate.broker.wire.names import (
+        InvalidNameError,
+        NamespaceName,
+        TopicName,
+        check_subscription_name,
+        quoted,
+    )
+    from ackgate.broker.wire.ports import (
+        AccessMode,
+        ConsumerStatsReply,
+        InitialPosition,
+        LastMessageId,
+        MessageOut,
+        ProducerRequest,
+        Schema,
+        SchemaType,
+        ServedTopic,
+        SessionPort,
+        StoredSchema,
+        SubscribeRequest,
+        SubscriptionType,
+        mask_of_words,
+    )
+    from ackgate.broker.wire.protocol_server import ProtocolServer
+    from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
+
+__all__ = [
+    "ENTRY_FORM",
+    "AccessMode",
+    "Batch",
+    "BrokerError",
+    "ConsumerStatsReply",
+    "Entry",
+    "IncompatibleSchemaError",
+    "InitialPosition",
+    "InvalidNameError",
+    "InvalidTopicNameError",
+    "LastMessageId",
+    "MessageOut",
+    "MetadataFailedError",
+    "NamespaceName",
+    "NamespaceNotFoundError",
+    "NotAllowedError",
+    "NotOwnedError",
+    "PersistenceFailedError",
+    "ProducerBlockedError",
+    "ProducerBusyError",
+    "ProducerFencedError",
+    "ProducerRequest",
+    "ProtocolServer",
+    "PublishBuffer",
+    "Schema",
+    "SchemaType",
+    "ServedTopic",
+    "ServerError",
+    "ServiceNotReadyError",
+    "SessionPort",
+    "StoredSchema",
+    "SubscribeRequest",
+    "SubscriptionNotFoundError",
+    "SubscriptionType",
+    "TopicName",
+    "TopicNotFoundError",
+    "TopicTerminatedError",
+    "check_subscription_name",
+    "mask_of_words",
+    "publish_buffer_bytes",
+    "quoted",
+    "repacked",
+    "server_error",
+    "unpack",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ackgate.broker.wire.entry": ("Batch", "ENTRY_FORM", "Entry", "repacked", "unpack"),
+        "ackgate.broker.wire.errors": (
+            "BrokerError",
+            "IncompatibleSchemaError",
+            "InvalidTopicNameError",
+            "MetadataFailedError",
+            "NamespaceNotFoundError",
+            "NotAllowedError",
+            "NotOwnedError",
+            "PersistenceFailedError",
+            "ProducerBlockedError",
+            "ProducerBusyError",
+            "ProducerFencedError",
+            "ServerError",
+            "ServiceNotReadyError",
+            "SubscriptionNotFoundError",
+            "TopicNotFoundError",
+            "TopicTerminatedError",
+            "server_error",
+        ),
+        "ackgate.broker.wire.names": (
+            "InvalidNameError",
+            "NamespaceName",
+            "TopicName",
+            "check_subscription_name",
+            "quoted",
+        ),
+        "ackgate.broker.wire.ports": (
+            "AccessMode",
+            "ConsumerStatsReply",
+            "InitialPosition",
+            "LastMessageId",
+            "MessageOut",
+            "ProducerRequest",
+            "Schema",
+            "SchemaType",
+            "ServedTopic",
+            "SessionPort",
+            "StoredSchema",
+            "SubscribeRequest",
+            "SubscriptionType",
+            "mask_of_words",
+        ),
+        "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
+        "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
+    },
+)

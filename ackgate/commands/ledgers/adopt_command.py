@@ -11,12 +11,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.cluster.partition_counts import (
+from ackgate.broker.cluster import (
     encode_partition_count,
     partitioned_topic_path,
     read_partition_count,
 )
-from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.tables import printable, table
 from ackgate.errors import CallerError
 from ackgate.persistence.adoption import carry_out, plan_adoption

@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.wire.names import TopicName
+from ackgate.broker.wire import TopicName
 from ackgate.commands.ledgers.adopt_command import run_adopt
 from ackgate.commands.ledgers.audit_view import (
     audit_json,

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ackgate.broker.stats.json_form import fields_json
+from ackgate.broker.stats import fields_json
 
 if TYPE_CHECKING:
-    from ackgate.broker.stats.ack_state import AckState
-    from ackgate.broker.stats.ledger_acks import AckPicture
-    from ackgate.broker.stats.values import SubscriptionStats
+    from ackgate.broker.stats import AckPicture, AckState, SubscriptionStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats.ledger_acks import CELLS_MAX
+from ackgate.broker.stats import CELLS_MAX
 from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look

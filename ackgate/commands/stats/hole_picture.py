@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.broker.stats.ledger_acks import FULL
+from ackgate.broker.stats import FULL
 
 if TYPE_CHECKING:
-    from ackgate.broker.stats.ledger_acks import LedgerAcks
+    from ackgate.broker.stats import LedgerAcks
     from ackgate.cursor import Position
 
 

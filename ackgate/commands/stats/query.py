@@ -17,10 +17,8 @@ import time
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from ackgate.broker.stats.json_form import from_json
-from ackgate.broker.stats.ledger_acks import AckPicture
-from ackgate.broker.stats.values import SubscriptionStats
-from ackgate.broker.wire.names import TopicName
+from ackgate.broker.stats import AckPicture, SubscriptionStats, from_json
+from ackgate.broker.wire import TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.commands.terminal.admin_client import (
     DEFAULT_URL,

@@ -12,11 +12,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.broker.cluster.partition_counts import read_partition_count
-from ackgate.broker.stats.ack_state import AckState
-from ackgate.broker.stats.ledger_acks import ack_picture
-from ackgate.broker.wire.errors import InvalidTopicNameError
-from ackgate.broker.wire.names import TopicName
+from ackgate.broker.cluster import read_partition_count
+from ackgate.broker.stats import AckState, ack_picture
+from ackgate.broker.wire import InvalidTopicNameError, TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.cursor import ManagedCursor, MessageLedgers
 from ackgate.errors import CallerError, NoSuchLedgerError, NoSuchNodeError

@@ -14,9 +14,7 @@ from ackgate.cursor import LATEST
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackgate.broker.stats.ack_state import AckState
-    from ackgate.broker.stats.delayed import DelayedState
-    from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
+    from ackgate.broker.stats import AckState, ConsumerStats, DelayedState, SubscriptionStats
     from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
     from ackgate.commands.stats.look import Look
     from ackgate.cursor import RecoveredStateReport

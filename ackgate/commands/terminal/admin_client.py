@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.names import TopicName
+    from ackgate.broker.wire import TopicName
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_SECONDS: Final = 10.0

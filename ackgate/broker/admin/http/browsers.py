@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.refusals import RefusedError
-from ackgate.broker.wire.names import quoted
+from ackgate.broker.wire import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

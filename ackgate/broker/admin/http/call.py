@@ -13,21 +13,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ackgate.broker.admin.http.refusals import RefusedError, subscription_not_found, topic_not_found
-from ackgate.broker.wire.errors import TopicNotFoundError
-from ackgate.broker.wire.names import NamespaceName, TopicName, check_subscription_name
+from ackgate.broker.wire import (
+    NamespaceName,
+    TopicName,
+    TopicNotFoundError,
+    check_subscription_name,
+)
 from ackgate.cursor import EARLIEST, ENTRY_ID_MAX, LATEST, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ackgate.broker.cluster.dynamic_configuration import DynamicConfiguration
-    from ackgate.broker.cluster.ownership import Ownership
-    from ackgate.broker.schemas.registry import SchemaRegistry
-    from ackgate.broker.stats.sampler import StatsSampler
-    from ackgate.broker.topic.parts import BrokerParts
-    from ackgate.broker.topic.registry import TopicRegistry
-    from ackgate.broker.topic.subscription import SubscriptionDriver
-    from ackgate.broker.topic.topic import Topic
+    from ackgate.broker.cluster import DynamicConfiguration, Ownership
+    from ackgate.broker.schemas import SchemaRegistry
+    from ackgate.broker.stats import StatsSampler
+    from ackgate.broker.topic import BrokerParts, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.config.settings import Settings
 
 JSON_TYPE: Final = "application/json"

@@ -17,7 +17,7 @@ from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.refusals import RefusedError
 
 if TYPE_CHECKING:
-    from ackgate.broker.cluster.bundles import Bundle
+    from ackgate.broker.cluster import Bundle
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from ackgate.broker.wire.errors import (
+from ackgate.broker.wire import (
     BrokerError,
+    InvalidNameError,
     InvalidTopicNameError,
     MetadataFailedError,
     PersistenceFailedError,
@@ -18,7 +19,6 @@ from ackgate.broker.wire.errors import (
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
-from ackgate.broker.wire.names import InvalidNameError
 from ackgate.errors import (
     AckGateError,
     CallerError,
