@@ -41,7 +41,7 @@ def register(spark: Any) -> None:  # noqa: ANN401 - Spark has no types here
 
 
 def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: ANN401 - as above
-    """``ackgate pipeline`` with these arguments, in this session if one is given; returns the exit code."""
+    """Run ``ackgate pipeline`` with these arguments, optionally in this session. Returns the exit code."""
     from ackgate.pipeline import command  # noqa: PLC0415
 
     return command.run_pipeline(words, spark=spark)

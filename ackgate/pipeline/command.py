@@ -109,7 +109,6 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
 
 
 def _data_address(arguments: argparse.Namespace) -> DataAddress:
-    """Raises `ConfigurationError`."""
     if arguments.data_dir is None and arguments.metadata_url is None:
         raise ConfigurationError("--data-dir (or --metadata-url and --bookies) says where to read")
     options = {
@@ -158,7 +157,7 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
                     sessions.wait_for_executors(session, _tell)
                 yield session
         except KeyboardInterrupt:
-            raise  # amid a call to Java, which cannot be called again; it ends with this process
+            raise  # during a call to Java, which cannot be called again; it ends with this process
         except BaseException:
             _stop(session)
             raise
@@ -174,7 +173,7 @@ def _tail(log: Path) -> str:
 
 def _hush() -> None:
     """No page of traces for a call to Java that was interrupted."""
-    logging.getLogger().addFilter(lambda _: False)  # py4j tells the root logger of some errors,
+    logging.getLogger().addFilter(lambda _: False)  # py4j reports some errors to the root logger,
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)  # and its own of others
 
 
@@ -184,14 +183,14 @@ def _stop(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM arrived."""
+    """SIGTERM, raised like an interrupt."""
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Python's own way of being interrupted, for SIGTERM as well.
 
-    PySpark's handler calls Java amid a call to Java, which ends in a page of traces.
+    PySpark's handler calls Java during a call to Java, which ends in a page of traces.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

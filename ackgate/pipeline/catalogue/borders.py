@@ -1,12 +1,11 @@
 """The last entry of each ledger that may be read.
 
-Edge: asks the bookies of ledgers that nobody closed; nothing is fenced, and a broker that runs does
-not notice. ::
+Edge: reads the bookies of open ledgers, without fencing them or disturbing a running broker. ::
 
     closed                      its last entry
-    open, a broker lives        the last add confirmed: what is behind it may vanish yet
+    open, a broker lives        the last add confirmed: later entries may still vanish
     open, its writer is dead    where a recovery would find the end now
-    open, on another machine    the last add confirmed: nobody can tell here whether its writer lives
+    open, on another machine    the last add confirmed: whether its writer lives is unknown here
     open, a cursor's            the same, alive or not: its newest record is the last entry, and only
                                 another one would confirm it
 """
@@ -153,8 +152,8 @@ async def opened_ledgers(address: StorageAddress) -> AsyncIterator[LedgerClient]
 def is_locked(path: Path, locks: Path = LOCKS) -> bool:
     """Whether some process holds the lock of this file.
 
-    Nothing is locked to find out: whoever wants the lock at this moment gets it. Where there is no table of
-    locks, every lock counts as held.
+    Takes no lock to find out, so it delays no process that wants it. Without a table of locks, every lock
+    counts as held.
     """
     try:
         about = path.stat()

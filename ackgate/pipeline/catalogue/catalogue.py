@@ -242,7 +242,6 @@ class Catalogue:
         return dict(sorted(found.items()))
 
     def ledger(self, ledger_id: int) -> LedgerMetadata:
-        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
         return self.entry(ledger_id).metadata
 
     def entry(self, ledger_id: int) -> CatalogEntry:

@@ -55,7 +55,6 @@ class SqliteNodes:
             self._connection = connect_reader(path)
 
     def get(self, path: str) -> bytes | None:
-        """As `Nodes.get`."""
         with self._translating():
             row = self._connection.execute(
                 "SELECT value FROM node WHERE parent = ? AND name = ?", split(path)
@@ -63,7 +62,6 @@ class SqliteNodes:
         return None if row is None else bytes(row[0])
 
     def children(self, path: str) -> dict[str, bytes]:
-        """As `Nodes.children`."""
         with self._translating():
             rows = self._connection.execute(
                 "SELECT name, value FROM node WHERE parent = ? ORDER BY name", (path,)
@@ -71,7 +69,6 @@ class SqliteNodes:
         return {str(name): bytes(value) for name, value in rows}
 
     def close(self) -> None:
-        """As `Nodes.close`."""
         self._connection.close()
 
     @contextlib.contextmanager
@@ -94,7 +91,6 @@ class FetchedSqliteNodes(SqliteNodes):
         self.where = shown_address(address)
 
     def close(self) -> None:
-        """As `Nodes.close`."""
         super().close()
         self._scratch.close()
 
@@ -114,12 +110,10 @@ class ZooKeeperNodes:
             raise
 
     def get(self, path: str) -> bytes | None:
-        """As `Nodes.get`."""
         node = self._loop.run_until_complete(self._store.get(path))
         return None if node is None else node.value
 
     def children(self, path: str) -> dict[str, bytes]:
-        """As `Nodes.children`."""
         return self._loop.run_until_complete(self._children(path))
 
     async def _children(self, path: str) -> dict[str, bytes]:
@@ -137,7 +131,6 @@ class ZooKeeperNodes:
         return found
 
     def close(self) -> None:
-        """As `Nodes.close`."""
         try:
             self._loop.run_until_complete(self._store.close())
         finally:
@@ -149,7 +142,7 @@ _LOGS: Final = ("-log", "-wal")
 """Ours, by which the file is proved, and SQLite's, which never has less than ours had before."""
 
 _LOG_HEADER_BYTES: Final = 32
-"""Of either: it changes when the log begins anew."""
+"""Identifies a log; it changes when a new one begins."""
 
 
 @contextlib.contextmanager
@@ -165,8 +158,8 @@ def fetched_sqlite(address: str) -> Iterator[Path]:
 def _fetched(address: str, shown: str, scratch: Path) -> Path:
     """The file as last committed.
 
-    Its logs are fetched last: as long as SQLite's has not begun anew meanwhile, it has everything that
-    may have been brought into the file while that was on its way.
+    Its logs are fetched last: unless SQLite began a new log since, they have everything that may have
+    been written into the file during its transfer.
     """
     import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
 

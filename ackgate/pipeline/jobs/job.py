@@ -31,7 +31,7 @@ Figure: TypeAlias = int | float | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class SummaryTable:
-    """A small table at the end of a job: what a person wants to see first."""
+    """A small table at the end of a job, with the most important results."""
 
     title: str
     columns: tuple[str, ...]
@@ -111,8 +111,7 @@ class Job(Protocol):
         """Its name on the command line."""
 
     @property
-    def help(self) -> str:
-        """One line for ``--help``."""
+    def help(self) -> str: ...
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the job's own arguments to those of every job. Imports no Spark."""
@@ -121,4 +120,4 @@ class Job(Protocol):
         """Raises `ConfigurationError` for arguments that make no sense. Called before Spark starts."""
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `AckGateError` for what the user can mend."""
+        """Raises `AckGateError` for what the user can fix."""

@@ -74,7 +74,7 @@ def state_rows(
 
 
 class _Part(NamedTuple):
-    """Rows of one kind."""
+    """Rows of one kind, as columns."""
 
     kind: str
     ledger_ids: NDArray[np.int64]

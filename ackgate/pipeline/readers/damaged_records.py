@@ -26,9 +26,10 @@ class DamagedRecords:
     """Damaged places of files, too."""
 
     def meet(self, ledger: str, ledger_id: int, entry_id: int, error: CorruptRecordError) -> None:
-        """Raise it again with its place, unless it is to be left out.
+        """Raise it again with its place, unless damaged records are left out.
 
-        To leave out what a later version has written would be to forget acks: that is told, or fails.
+        Records of a later version are never left out silently, which would forget acks: they are reported,
+        or fail.
         """
         is_later = isinstance(error, UnknownFormatError)
         if self.on_corrupt == "fail" or (self.on_corrupt == "skip" and is_later):

@@ -86,7 +86,7 @@ def read_messages(
     """The range's messages, with these columns of the table, ascending.
 
     Raises `CorruptRecordError` for what no copy has and for metadata that cannot be parsed, unless
-    such entries are skipped (`damages` tells of them then), `StorageError`.
+    such entries are skipped (`damages` has them then), `StorageError`.
     """
     batches = read_range(bookies, entry_range, on_corrupt=on_corrupt, damages=damages)
     for batch in batches:
@@ -162,7 +162,6 @@ class _Rows:
         return made if kept is None else made.filter(pa.array(kept))
 
     def _kept(self) -> Flags | None:
-        """None: all."""
         if not self.decoded.damaged and self._times.is_all:
             return None
         kept = np.ones(len(self._batch.entry_ids), np.bool_)

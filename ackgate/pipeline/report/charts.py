@@ -53,7 +53,7 @@ def chart(
     has_zoom: bool = True,
     has_two_scales: bool = False,
 ) -> Spec:
-    """A chart as wide as its place. `has_zoom` wants a first layer with x on a number or a time.
+    """A chart as wide as its place. `has_zoom` needs a first layer with x on a number or a time.
 
     `has_two_scales`: the last layer has a y axis of its own, on the right.
     """
@@ -157,7 +157,7 @@ def name(field: str, title: str | None = None, *, order: Sequence[str] | None = 
 
 
 def series(names: Sequence[str], colors: Sequence[str] = PALETTE, field: str = "series") -> Spec:
-    """Colours by name, with a legend; `colors` begin anew when there are more names."""
+    """Colours by name, with a legend; `colors` repeat when there are more names."""
     return {
         "field": field,
         "type": "nominal",

@@ -86,7 +86,7 @@ def heading(text: str, level: int = 2) -> str:
 
 
 def paragraph(*lines: str) -> str:
-    """Words, a line each."""
+    """Text, with one line for each argument."""
     return f"<p>{'<br>'.join(map(escaped, lines))}</p>"
 
 

@@ -106,7 +106,7 @@ def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
     for word in arguments.conf:
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
-            raise ConfigurationError(f"--conf {word!r}: wants KEY=VALUE")
+            raise ConfigurationError(f"--conf {word!r}: must be KEY=VALUE")
         settings[key.strip()] = value
     return settings
 

@@ -96,7 +96,7 @@ def _staging_of(output: Path) -> Path:
 def _started(pid: int) -> str | None:
     """When that process was started, in the system's own count; None: there is none.
 
-    Tells a process from a later one with the same number, where the system says (Linux).
+    Distinguishes a process from a later one with the same number, if the system can (Linux).
     """
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -102,7 +102,7 @@ def check_master(master: str) -> None:
     Spark itself would ask for a minute, and then say so on a page.
     """
     if not _MASTER.fullmatch(master):
-        raise ConfigurationError(f"--master {master}: wants local[N], or spark://HOST:PORT")
+        raise ConfigurationError(f"--master {master}: must be local[N], or spark://HOST:PORT")
     if not master.startswith("spark://"):
         return
     faults = []
@@ -177,7 +177,7 @@ def register_source(session: Any) -> None:  # noqa: ANN401 - Spark has no types 
 
 
 def choose_python(session: Any) -> None:  # noqa: ANN401 - Spark has no types here
-    """Have the tasks of a session run in this interpreter, unless somebody has said which one.
+    """Let the tasks of a session run in this interpreter, unless another one is configured.
 
     PySpark takes whatever ``python3`` is on the PATH. Without an activated environment that has neither
     ackgate nor Arrow. On a cluster that name is left for each machine to look up, if it is this one here.
@@ -235,7 +235,7 @@ def shippable(files: Sequence[Path], scratch: Path) -> list[Path]:
 def java_output(log: Path | None) -> Iterator[None]:
     """What Java processes started in the block write to standard error goes to this file; None: on.
 
-    For as long as they live. Of the whole process, so that nothing else should be told meanwhile.
+    For as long as they live. It redirects the whole process, so nothing else should write there then.
     """
     if log is None:
         yield

@@ -35,11 +35,11 @@ class JobProgress:
 
     @classmethod
     def on_terminal(cls, spark: Any) -> Self:  # noqa: ANN401
-        """On standard error."""
+        """The progress of a session, on standard error."""
         return cls(sys.stderr, spark)
 
     def tell(self, what: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         with self._lock:
             self._clear()
             print(what, file=self._stream, flush=True)

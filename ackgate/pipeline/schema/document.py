@@ -23,13 +23,13 @@ END: Final = "<!-- The end of what is generated. -->"
 
 
 def document() -> str:
-    """From `BEGIN` to `END`."""
+    """The generated text of `docs/pipeline.md`, from `BEGIN` to `END`."""
     tables = [line for table in TABLES.values() for line in _table(table)]
     return "\n".join([BEGIN, "", *_options(), *tables, END])
 
 
 def put_into(page: str) -> str:
-    """The page with what stands between the marks made anew."""
+    """The page with the text between the marks replaced."""
     before, _, rest = page.partition(BEGIN)
     return before + document() + rest.partition(END)[2]
 

@@ -31,7 +31,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "`sqlite:PATH`.",
     "config": "The broker's `broker.conf`. Its storage settings apply: password of digests, bookies, "
     "metadata store.",
-    "topic": "Topics by name, joined by commas; a partitioned topic stands for all its partitions. "
+    "topic": "Topics by name, joined by commas; a partitioned topic means all its partitions. "
     "Default: all.",
     "subscription": "Only this one; `messages` and `delivery_journal` hold whole topics.",
     "table": "Which table. Default: `messages`.",
@@ -90,7 +90,7 @@ class IdRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options, understood."""
+    """The parsed options of the data source."""
 
     table: Table
     paths: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class SourceOptions:
     gaps_path: str | None = None
     """Where a stream reports entries that were trimmed before it read them. None: that is an error."""
     given: frozenset[str] = frozenset()
-    """Names of the options that were said."""
+    """Names of the given options."""
 
     def wants_ledger(self, ledger_id: int) -> bool:
         """Whether `ledger_ids` lets it pass."""
@@ -127,7 +127,7 @@ class SourceOptions:
         return wanted is None or any(first <= ledger_id <= last for first, last in wanted)
 
     def refuse(self, names: Iterable[str], use: str) -> None:
-        """Raise `CallerError` if one of these was said: it says nothing of this use."""
+        """Raise `CallerError` if one of these was given, since it has no effect here."""
         for name in names:
             if name in self.given:
                 raise CallerError(f"option {name} has no meaning for {use}")
@@ -181,7 +181,7 @@ def _gaps_path(values: Mapping[str, str]) -> str | None:
     is_reporting = _choice(values, "onTrimmed", ("fail", "report")) == "report"
     path = values.get("gapsPath", "").strip()
     if is_reporting and not path:
-        raise CallerError("option gapsPath is missing: onTrimmed=report tells there what is gone")
+        raise CallerError("option gapsPath is missing: onTrimmed=report writes the gaps there")
     if path and not is_reporting:
         raise CallerError("option gapsPath has no meaning without onTrimmed=report")
     return path or None

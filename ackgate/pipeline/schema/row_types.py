@@ -14,7 +14,7 @@ _SPARK: Final = {int: "bigint", float: "double", str: "string", bool: "boolean"}
 
 
 def spark_columns(row: type) -> str:
-    """As in ``applyInArrow(..., schema)``."""
+    """Columns and types, as ``applyInArrow(..., schema)`` takes them."""
     return ", ".join(f"{name} {_spark(hint)}" for name, hint in _fields(row))
 
 

@@ -4,14 +4,14 @@ Edge: the driver plans (`planning`), the executors read entries and make Arrow o
 A partition is a group of tasks; both are plain and small.
 
 A stream follows the ledgers of topics as they grow. What it may read ends at the last add confirmed,
-whether or not the broker lives: what is behind it may vanish yet, or come to be confirmed, and a batch
-that is read again after a crash must be the same. What was trimmed before the stream has read it fails
-the stream. With the option ``gapsPath`` (a path of this machine or an address that fsspec opens) each gap
+whether or not the broker lives: later entries may still vanish or be confirmed, and a batch that is
+read again after a crash must be the same. Entries trimmed before the stream has read them fail the
+stream. With the option ``gapsPath`` (a path of this machine or an address that fsspec opens) each gap
 becomes a file of JSON there. A batch that is planned again writes the same file again.
 
-The first batch of a stream, and the first after a restart, is not held to ``maxEntriesPerTrigger``: Spark
-asks for its end before it says where the stream is. With the trigger ``availableNow`` leave the option out:
-Spark asks for the end once, and takes what the limit leaves for all that there is.
+``maxEntriesPerTrigger`` does not apply to the first batch of a stream, or to the first after a restart:
+Spark requests its end before it says where the stream is. With the trigger ``availableNow`` leave the
+option out: Spark requests the end once, and would take the limited one for the end of all.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AckgateDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As in ``format``."""
+        """The name in ``format``."""
         return "ackgate"
 
     def schema(self) -> Any:  # noqa: ANN401 - as above
@@ -161,7 +161,7 @@ class Gap(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.topic}: entries behind {self.behind} were trimmed before the stream has read "
+            f"{self.topic}: entries after {self.behind} were trimmed before the stream has read "
             f"them; what is left begins with ledger {self.up_to.ledger_id}"
         )
 
@@ -172,7 +172,7 @@ class Gap(NamedTuple):
         return f"gap-{topic}-{self.behind.ledger_id}-{self.behind.entry_id}.json"
 
     def row(self) -> dict[str, str | int]:
-        """As it is written."""
+        """The gap as the row of its file."""
         return {
             "topic": self.topic,
             "behind_ledger_id": self.behind.ledger_id,
@@ -183,7 +183,6 @@ class Gap(NamedTuple):
 
 
 def write_gap(directory: str, gap: Gap) -> None:
-    """Raises `StorageError`."""
     text = json.dumps(gap.row()) + "\n"
     try:
         if is_remote(directory):
@@ -214,7 +213,7 @@ class AckgateStreamReader(DataSourceStreamReader):
         options.refuse(OF_READS, "a stream")
         self._options = options
         self._at: dict[str, Position] | None = None
-        """Up to where batches were planned; None while nobody has said."""
+        """Up to where batches were planned; None while that is unknown."""
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Where a stream without a checkpoint begins."""

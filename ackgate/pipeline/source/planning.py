@@ -1,12 +1,12 @@
 """Cuts a read into tasks: on the driver, from the metadata store alone.
 
-Edge: the catalogue, the sizes of files, and their sync markers. A task is what one topic's or one cursor's
-entries of one or more ledgers take. Small ones travel together, so that a hundred thousand small ledgers do
-not make as many Spark tasks, and a large file is shared by several.
+Edge: the catalogue, the sizes of files, and their sync markers. A task reads entries of one topic or one
+cursor, from one or more ledgers. Small ones are combined, so that a hundred thousand small ledgers do not
+make as many Spark tasks, and several tasks share a large file.
 
-A ledger in which nothing was found is empty, or has files that nobody here can read. One that is closed says
-how many entries it has, and a missing one is reported. Of one that nobody closed only the files say it, and
-whoever looks for its end passes over those that are none: so their heads are looked at here.
+A ledger without entries is empty, or has unreadable files. The metadata of a closed ledger have its count of
+entries, and missing ones are reported. Of an open ledger only the files have it, and the search for its end
+skips unreadable files: so their heads are checked here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
 TASKS_TOGETHER_MAX: Final = 1000
 """Parts of several ledgers that make one task of Spark, at most; or as much as `SPLIT_BYTES`. PySpark
-spends some 0.2 s on each task beside what it does (the search paths of modules are read anew, garbage is
+spends some 0.2 s on each task beside what it does (the search paths of modules are read again, garbage is
 collected), and a ledger takes a millisecond however small it is."""
 
 JOURNAL_WEIGHT: Final = 64
@@ -134,7 +134,6 @@ class _Planning:
         """Of the table `corrupt`: files that no task will come to."""
 
     def tasks(self) -> Iterator[ReadTask]:
-        """Those of the table."""
         match self._options.table.name:
             case "messages":
                 return self._of_messages()

@@ -1,15 +1,15 @@
-"""Where a stream is, how far it may go, and what lies between. Positions are its offsets.
+"""The offsets of a stream: its position, the end, and the entries in between.
 
-Pure. A position stands behind the last entry that was read. The end is always in the newest ledger,
-so that a ledger which was read and rolled over can be trimmed without anybody missing it::
+Pure. An offset is the position of the last entry that was read. The end is always in the newest ledger, so
+that a ledger that was read and rolled over can be trimmed without harm::
 
     ledgers      4: 0..99 closed     7: 0..41 confirmed, open
     offset       4:60
     end                              7:41
     to read      4:61..4:99          7:0..7:41
 
-What lies between two offsets never changes: entries up to the last add confirmed stay what they are,
-and a ledger that has a successor is closed. So a batch that is planned again is the same batch.
+The entries between two offsets never change: those up to the last add confirmed stay the same, and a
+ledger with a successor is closed. So a batch that is planned again is the same batch.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def shares(pending: Mapping[str, int], entries_max: int) -> dict[str, int]:
     """Divide a batch among topics: equal shares, and what small ones leave goes to the others."""
     found, left = {}, entries_max
     for done, (topic, count) in enumerate(sorted(pending.items(), key=lambda item: item[::-1])):
-        # The last ones take the remainder, so that the whole is given out.
+        # The last ones take the remainder, so that nothing is left over.
         found[topic] = min(count, left // (len(pending) - done))
         left -= found[topic]
     return found

@@ -1,7 +1,7 @@
-"""Finding a block of a fragment file without reading the file: by seeking to sync markers.
+"""Finds a block of a fragment file without reading the whole file, by seeking to sync markers.
 
-Edge: a few reads for each answer. Ids found here are not verified; whoever reads from there on checks
-what it gets, and looks elsewhere for what does not come.
+Edge: a few reads for each search. Ids found here are not verified; a reader that starts there checks
+the entries, and reads missing ones elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def split_entry_ids(file: DiskFile, split_bytes: int) -> list[int]:
     parts = size // split_bytes
     try:
         header = read_header(file) if parts > 1 else None
-    except CorruptRecordError:  # whoever reads it says so
+    except CorruptRecordError:  # a reader of it reports that
         header = None
     if header is None:
         return []

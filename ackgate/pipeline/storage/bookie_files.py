@@ -1,8 +1,8 @@
-"""The files of several bookies, opened for looking.
+"""The files of several bookies, opened for reading.
 
-Edge: blocking; takes no lock, changes nothing, so that a broker beside it does not notice. Made once
-per plan and once per task. A plan lists directories and tells each range its files; a task lists them
-only for what is not in these, since among a hundred thousand ledgers that takes longer than to read.
+Edge: blocking; takes no lock, changes nothing, so it does not disturb a running broker. Made once per
+plan and once per task. A plan lists directories and gives each range its files; a task lists them only
+for entries that are not in these, since with a hundred thousand ledgers listing takes longer than reading.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class BookieFiles:
         return self._storage
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the cached descriptors."""
         self._storage.close()
 
 
@@ -214,7 +214,6 @@ class OpenBookies:
         )
 
     def close(self) -> None:
-        """Close all of them."""
         for files in self._open.values():
             files.close()
         self._open.clear()

@@ -1,4 +1,4 @@
-"""Many entries of a ledger, as arrays: where each lies in the bytes of its blocks. None is cut out.
+"""Many entries of a ledger, as arrays of their places in the bytes of its blocks, without copies.
 
 Pure. Blocks are read side by side: step k finds the k-th entry of every block at once, since where an
 entry begins is known only when the one before it has been measured::
@@ -8,9 +8,9 @@ entry begins is known only when the one before it has been measured::
     block 2    entry 437 | entry 438 | ...
     step            0          1         2
 
-Numbers are measured eight bytes at a time: a byte below 128 ends one. Nothing is checked on the way; in
-the end every entry must fit its CRC32C, which covers its numbers, and every block must end where its
-last entry does. When something does not, the answer is None, and whoever asked reads one by one.
+Numbers are measured eight bytes at a time: a byte below 128 ends one. All checks come at
+the end: every entry must match its CRC32C, which covers its numbers, and every block must end where its
+last entry does. Otherwise the result is None, and the caller reads one by one.
 """
 
 from __future__ import annotations
@@ -64,12 +64,11 @@ class EntryColumns(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the payloads."""
         return int((self.stops - self.starts).sum())
 
     @property
     def payloads(self) -> list[bytes]:
-        """Each entry's, cut out."""
+        """A copy of each entry's payload."""
         data = self.data
         return [
             data[start:stop]

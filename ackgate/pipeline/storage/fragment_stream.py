@@ -91,7 +91,6 @@ class FragmentStream:
             pass
 
     def close(self) -> None:
-        """Give the descriptor back."""
         self._file.close()
 
     def _read_groups(self) -> Iterator[EntryColumns]:

@@ -33,7 +33,6 @@ class EntryRange:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger."""
         return self.metadata.ledger_id
 
     @property
@@ -43,7 +42,7 @@ class EntryRange:
 
     @property
     def fragment(self) -> Fragment:
-        """Where they lie."""
+        """The fragment that has the entries."""
         return next(
             fragment
             for fragment in reversed(self.metadata.fragments)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.ranges import EntryRange
 
 OnCorrupt = Literal["fail", "skip", "tell"]
-"""Skip leaves out damaged entries, but fails for those of a later version; tell leaves out both."""
+""""skip" leaves out damaged entries, but fails for those of a later version; "tell" leaves out both."""
 
 _FIRST_ENTRIES: Final = 1024
 _ENTRIES_MAX: Final = 16_384
@@ -264,7 +264,6 @@ class _Reading:
         return counted + self._missing
 
     def close(self) -> None:
-        """Give the files back."""
         for stream in self._streams:
             stream.close()
 

@@ -1,7 +1,7 @@
-"""Files that lie elsewhere, as the readers of ledgers want them: the reading half of a `Disk`.
+"""Remote files for the readers of ledgers: the reading half of a `Disk`.
 
-Edge: over fsspec. A request there costs milliseconds, so a file is read in large windows once it is
-read in order, and in small ones while somebody seeks::
+Edge: over fsspec. A request costs milliseconds, so a file is read in large windows once reads are in
+order, and in small ones during a search::
 
     .......[ kept |        window        ].......      a read near its end: the window moves on
 """
@@ -54,12 +54,11 @@ class RemotePath:
         return RemotePath(joined(self.address, name))
 
     def __str__(self) -> str:
-        """Without user and password."""
+        """The address without user and password."""
         return shown_address(self.address)
 
     @property
     def name(self) -> str:
-        """Its last part."""
         return last_part(self.address)
 
 
@@ -67,14 +66,13 @@ class RemoteDisk:
     """Lists and opens what lies at addresses. Knows nothing of locks, and writes nothing."""
 
     def open_read(self, path: RemotePath) -> RemoteFile:
-        """Raises `FileNotFoundError`, `OSError`."""
         files, plain = _files_of(path)
         try:
             size = files.info(plain).get("size")
         except (ValueError, TypeError) as error:
             raise OSError(f"{path}: {error}") from error
         if size is None:
-            raise OSError(f"{path}: its size is not told there")
+            raise OSError(f"{path}: its size is unknown")
         return RemoteFile(files, plain, path, int(size))
 
     def list(self, directory: RemotePath) -> list[str]:
@@ -91,7 +89,6 @@ class RemoteDisk:
         return sorted({last_part(str(name)) for name in found})
 
     def names_stamp(self, directory: RemotePath) -> int | None:  # noqa: ARG002 - as `Disk` has it
-        """There is no knowing."""
         return None
 
 
@@ -107,7 +104,6 @@ class RemoteFile:
         self._data = b""
 
     def size(self) -> int:
-        """In bytes."""
         return self._size
 
     def read(self, offset: int, size: int) -> bytes:
@@ -145,7 +141,6 @@ class RemoteFile:
             self._start, self._data = offset - len(kept), kept + data
 
     def close(self) -> None:
-        """Give the window back."""
         self._data = b""
 
 

@@ -144,7 +144,7 @@ def test_topics_share_all_messages(messages, topics, skew, batch_size):
         ({"messages": -1}, "--messages must be at least 0"),
         ({"topics": 0}, "--topics must be at least 1"),
         ({"skew": 1.5}, "--skew is a share"),
-        ({"batch_size": 2, "delayed_share": 0.1}, "--delayed-share wants --batch-size 1"),
+        ({"batch_size": 2, "delayed_share": 0.1}, "--delayed-share requires --batch-size 1"),
         ({"event_seconds_max": 10**10}, "--event-seconds-max reaches back before 1970"),
         ({"messages": 10_000, "ledger_entries": 1}, "10,000 ledgers"),
     ],

@@ -63,7 +63,7 @@ def test_masters_that_need_no_answer(master):
 
 @pytest.mark.parametrize("master", ["", "locally", "http://host:7077", "spark://"])
 def test_an_unknown_kind_of_master_is_refused(master):
-    with pytest.raises(ConfigurationError, match=r"wants local\[N\], or spark://HOST:PORT"):
+    with pytest.raises(ConfigurationError, match=r"must be local\[N\], or spark://HOST:PORT"):
         check_master(master)
 
 

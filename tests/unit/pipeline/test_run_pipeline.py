@@ -191,7 +191,7 @@ def test_a_wrong_command_line_ends_with_2(job, run, monkeypatch, capsys):
     )
 
     assert run("--conf", "spark.x") == 2
-    assert "wants KEY=VALUE" in capsys.readouterr().err
+    assert "must be KEY=VALUE" in capsys.readouterr().err
 
 
 def test_a_session_that_the_caller_has_is_used_and_kept(job, tmp_path):

@@ -64,8 +64,8 @@ def test_only_settings_of_pace_move_the_moments():
 @pytest.mark.parametrize(
     ("grid", "why"),
     [
-        ([f"{LIMIT}"], "wants NAME=VALUE"),
-        ([f"{LIMIT}="], "wants NAME=VALUE"),
+        ([f"{LIMIT}"], "must be NAME=VALUE"),
+        ([f"{LIMIT}="], "must be NAME=VALUE"),
         (["managedLedgerMaxUnackedRangesToPresist=1"], f"did you mean {LIMIT}"),
         ([f"{LIMIT}=-1"], f"variant {LIMIT}=-1"),
         ([f"{LIMIT}=ten"], "whole number"),
@@ -82,7 +82,12 @@ def test_what_cannot_be_is_refused_by_name(grid, why):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("[", "no JSON"), ("[]", "wants an object"), ('{"a": 1}', "wants an object"), (None, "read")],
+    [
+        ("[", "no JSON"),
+        ("[]", "must be an object"),
+        ('{"a": 1}', "must be an object"),
+        (None, "read"),
+    ],
 )
 def test_so_is_a_file(tmp_path, content, why):
     file = tmp_path / "variants.json"

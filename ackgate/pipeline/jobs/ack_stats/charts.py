@@ -1,6 +1,6 @@
 """The charts of one subscription: ranges against the limit, holes, bytes, the gate, and holes of today.
 
-Pure. What a chart shows stands in its data sets; see `ackgate.pipeline.report.charts`.
+Pure. A chart's data sets hold what it shows; see `ackgate.pipeline.report.charts`.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def _reasons(one: GateInterval) -> list[str]:
 
 
 def age_chart(holes: Sequence[OpenHole]) -> Spec:
-    """Each hole of today: where it is, how old it is, and by colour whom it was given to last."""
+    """Each present hole: its place, its age, and by colour the consumer that got it last."""
     unit, unit_ms = largest_unit(max((hole.age_ms for hole in holes), default=0))
     names = [who for who, _ in Counter(hole.consumer for hole in holes).most_common()]
     if len(names) > len(PALETTE):

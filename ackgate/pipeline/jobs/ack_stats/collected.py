@@ -29,7 +29,7 @@ HOLES_MAX: Final = 120
 
 
 def gate_histories(intervals: DataFrame, chosen: DataFrame) -> dict[tuple[str, str], GateHistory]:
-    """By topic and subscription."""
+    """Histories of the gate, by topic and subscription."""
     rows = _by_subscription(
         journal_frames.newest_intervals(intervals, chosen, INTERVALS_MAX).orderBy("from_ms")
     )
@@ -105,7 +105,6 @@ def _by_subscription(frame: DataFrame) -> dict[tuple[str, str], list[dict[str, A
 
 
 def _leavers(rows: list[dict[str, Any]], kind: str) -> tuple[Leaver, ...]:
-    """The most holes first."""
     ordered = sorted(rows, key=lambda row: int(row["by_holes"]))
     return tuple(Leaver.of_row(row, kind) for row in ordered)
 

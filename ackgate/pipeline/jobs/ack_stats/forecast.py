@@ -1,15 +1,15 @@
 r"""When will the range count reach the limit, and what limit would have sufficed?
 
-Pure and without chance: the same records give the same answer. A forecast reaches as far ahead as it
-is told to, by default as long as was watched; where the count does not get to the limit within that,
-there is no time, which is not to say that it never will. How good such forecasts are on this very
-series is found by making them at earlier points and looking at what came (`BackTest`).
+Pure and without chance: the same records give the same answer. The default horizon of a forecast
+is the length of the history. If the count does not reach the limit within it, there is no time; it may
+still reach it later. `BackTest` measures how good such forecasts are on this very series: it makes them
+at earlier points, and compares them with what followed.
 
-A `Trend` is where a series goes if it goes on as before, on a grid of equal steps. The line is Theil
-and Sen's: its slope is the median of the slopes between all pairs of points, so that single bursts do
-not turn it round. How much of the past counts (the last eighth, quarter, half, all of it), and whether
-there is growth at all or only up and down around a level, is what would have told this very series
-best. The band around it is what forecasts made at earlier points missed by, lead for lead::
+A `Trend` continues a series as before, on a grid of equal steps. The line is Theil and Sen's: its slope
+is the median of the slopes between all pairs of points, so that single bursts do not turn it. The share
+of the past that counts (the last eighth, quarter, half, all of it), and the choice between growth and a
+level, are those that would have forecast this very series best. The band around it is the error of
+forecasts made at earlier points, lead for lead::
 
     ranges                       . - '  high
        |          __/\__ . - ' _ _ _ _  expected
@@ -72,12 +72,12 @@ class Trend:
         return np.maximum(self.level + self.slope * leads, 0.0)
 
     def low(self, leads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The band's lower edge."""
+        """The band's lower edge, for each lead."""
         errors = _beyond(leads, self.leads, self.errors_low)
         return np.maximum(self.level + self.slope * leads + errors, 0.0)
 
     def high(self, leads: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The band's upper edge."""
+        """The band's upper edge, for each lead."""
         errors = _beyond(leads, self.leads, self.errors_high)
         return np.maximum(self.level + self.slope * leads + errors, 0.0)
 
@@ -163,7 +163,7 @@ def _beyond(
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Range counts to come."""
+    """A forecast of range counts: the expected line and its band."""
 
     times_ms: NDArray[np.float64]
     low: NDArray[np.float64]

@@ -135,7 +135,7 @@ def totals(stats: DataFrame) -> DataFrame:
 
 
 def most_urgent(stats: DataFrame, count: int) -> DataFrame:
-    """The subscriptions that want looking at first: those that will be at their limit soonest."""
+    """The most urgent subscriptions: those that reach their limit soonest."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     at_ms = f.coalesce("at_limit_expected_ms", "at_limit_earliest_ms")

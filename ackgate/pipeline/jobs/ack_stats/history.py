@@ -1,11 +1,11 @@
 """The history of one cursor, in at most so many bins of time, whatever the number of its records.
 
-Pure. Ranges, bytes and drops are in every record; holes and acked entries are worked out of the fold,
-once for each bin that a record falls into:
+Pure. Ranges, bytes and drops are in every record; holes and acked entries are computed from the fold,
+once for each bin with a record:
 
     records   s d d d s d d        d d d s          d d
     bins     |-------|-------|-------|-------|-------|
-                   ^       ^               ^       ^       state looked at
+                   ^       ^               ^       ^       state sampled
 
 A hole is a maximal run of unacked entries, above the mark-delete, that an acked one of the same ledger
 follows. Holes are written half-open, one array each of ledgers, starts and stops, in ascending order::
@@ -13,8 +13,8 @@ follows. Holes are written half-open, one array each of ledgers, starts and stop
     ledger 7, mark-delete 7:2     # # # . . # # . #            holes [3, 5) and [7, 8)
     ledger 8                      . . # # . . . (last entry)   hole  [0, 2)
 
-What is unacked at a ledger's end, behind its last acked entry, is backlog and no hole: records do not
-say where a ledger ends.
+Unacked entries after a ledger's last acked one are backlog and no hole: records do not say where a
+ledger ends.
 """
 
 from __future__ import annotations
@@ -95,16 +95,14 @@ class Holes:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self.starts)
 
     @property
     def entries(self) -> int:
-        """Unacked entries in them."""
         return int(np.sum(self.stops - self.starts))
 
     def position(self, number: int) -> Position:
-        """Where a hole begins."""
+        """The first position of a hole."""
         return Position(int(self.ledger_ids[number]), int(self.starts[number]))
 
 
@@ -270,7 +268,7 @@ def cursor_history(
     # A clock may go back; what was written later is never drawn as earlier.
     times = np.maximum.accumulate(np.array([row.written_ms for row in rows], np.int64))
     edges = time_edges(int(times[0]), int(times[-1]) + 1, time_bins_max)
-    # Row number that each bin begins with, and behind the last one.
+    # The first row number of each bin, and the one after the last.
     begins = np.searchsorted(times, edges, side="left")
     fold, high_water = RecordFold(), HighWater()
     bins = []

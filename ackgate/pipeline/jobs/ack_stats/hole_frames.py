@@ -1,13 +1,13 @@
-"""The holes of today, how old they are, and who left them: functions from DataFrames to DataFrames.
+"""The present holes, their age, and the consumers that left them: DataFrames to DataFrames.
 
 Edge to Spark. A hole is joined with the messages in it (their keys) and with the delivery journal
-(whom each was given to last), by buckets of entries, so that no hole is too long for one task::
+(the last consumer of each), by buckets of entries, so that no hole is too long for one task::
 
     ack_state ---- holes ------- entries in holes ---- consumers, keys
                      |              |          |
     since when: records, journal   messages   journal: last dispatch
 
-What is called `journal` is what `journal_frames.journal_events` makes of the table.
+`journal` is the result of `journal_frames.journal_events`.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def topic_ends(stats: DataFrame, journal: DataFrame) -> DataFrame:
 
 
 def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> DataFrame:
-    """One row for each entry in a hole of which the message is there.
+    """One row for each entry in a hole whose message exists.
 
-    `consumer` is whom it was given to last (without the connection's number). `cause` is "given", or
-    why there is none: delayed (not due yet), waiting (the journal knows of no dispatch) or unknown
-    (the journal does not reach back so far, or there is none).
+    `consumer` is the last one that got it (without the connection's number). `cause` is "given", or why
+    there is no consumer: delayed (not due yet), waiting (the journal has no dispatch) or unknown (the
+    journal does not reach back so far, or there is none).
     """
     last_bucket = f"(least(end_entry_id, first_entry_id + {BUCKETS_MAX * BUCKET_ENTRIES}) - 1)"
     in_buckets = aged.selectExpr(
@@ -203,7 +203,7 @@ def _acks(journal: DataFrame) -> DataFrame:
 
 
 def _last_dispatches(journal: DataFrame) -> DataFrame:
-    """One row for each entry that a subscription was given."""
+    """One row for each entry that was dispatched to a subscription."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     last = "max(struct(owner_epoch, sequence, time_us, consumer, redelivery_count)) AS last"

@@ -27,7 +27,7 @@ SUMMARY_ROWS: Final = 10
 
 
 class AckStats:
-    """The job."""
+    """The job `ack-stats`."""
 
     name = "ack-stats"
     help = "history of ack ranges and holes, and when each limit will be reached"
@@ -62,7 +62,6 @@ class AckStats:
         _checked(arguments)
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `ConfigurationError` as `check_arguments`."""
         from ackgate.pipeline.jobs.ack_stats import frames, journal_frames  # noqa: PLC0415
         from ackgate.pipeline.jobs.journal import once  # noqa: PLC0415
 
@@ -138,12 +137,14 @@ def _checked(arguments: argparse.Namespace) -> tuple[LimitRule, int | None, int]
         is_default=arguments.config is None,
     )
     if not 0 <= arguments.plots <= DRAWN_MAX:
-        raise ConfigurationError(f"--plots {arguments.plots}: wants 0 to {DRAWN_MAX}")
+        raise ConfigurationError(f"--plots {arguments.plots}: must be 0 to {DRAWN_MAX}")
     hours = arguments.horizon_hours
     if hours is None:
         return rule, None, arguments.plots
     if not 0 < hours <= 24 * 3660:
-        raise ConfigurationError(f"--horizon-hours {hours}: wants more than 0 and at most 10 years")
+        raise ConfigurationError(
+            f"--horizon-hours {hours}: must be more than 0 and at most 10 years"
+        )
     return rule, max(round(hours * 3_600_000), 1), arguments.plots
 
 

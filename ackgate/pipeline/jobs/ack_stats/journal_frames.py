@@ -33,9 +33,9 @@ _OUTCOME: Final = (
 
 
 def journal_events(delivery_journal: DataFrame, subscription: str | None = None) -> DataFrame:
-    """What this job wants of each event, small enough to be kept: `limit` and `outcome` of the details.
+    """The columns that this job needs of each event, with only `limit` and `outcome` of the details.
 
-    With `subscription` only its events, and those that are about none.
+    With `subscription` only its events, and those of no subscription.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 

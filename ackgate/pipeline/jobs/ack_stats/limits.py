@@ -93,7 +93,7 @@ def limit_rule(words: Iterable[str], configured: int, *, is_default: bool) -> Li
         name, sign, digits = word.rpartition("=")
         if not (digits.isascii() and digits.isdigit()):
             raise ConfigurationError(
-                f"--limit {word}: wants a number of ranges, or NAMESPACE=RANGES or TOPIC=RANGES"
+                f"--limit {word}: must be a number of ranges, or NAMESPACE=RANGES or TOPIC=RANGES"
             )
         if not sign:
             asked = int(digits)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AckStatsReport:
-    """What the page shows."""
+    """The data of the report's page."""
 
     source: str
     """Where the ledgers are, for people."""
@@ -67,7 +67,7 @@ _NOTE: Final = (
 
 
 def ack_stats_page(data: AckStatsReport) -> str:
-    """The page."""
+    """The report as one HTML page."""
     drawn = [one for one in data.table[: data.drawn] if one.history]
     return page(
         "Ack statistics",

@@ -1,8 +1,8 @@
-"""What a row of table `cursor_records` says, and the record that it stands for.
+"""Rows of the table `cursor_records`, and the records that they describe.
 
-Pure. A history folds these records as recovery does (`persistence.recovery.RecordFold`). Where one is
-missing (its ledger is gone, or it is damaged) the state is unknown until the next snapshot; the figures
-that a record carries are known anyway.
+Pure. A history folds these records as recovery does (`persistence.recovery.RecordFold`). After a
+missing one (its ledger is gone, or it is damaged) the state is unknown until the next snapshot; the
+figures in the records are still known.
 """
 
 from __future__ import annotations

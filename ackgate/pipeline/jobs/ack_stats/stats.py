@@ -117,7 +117,7 @@ class SubscriptionFigures:
     record_bytes: int
     records_cut: int | None
     entries_dropped_max: int | None
-    """Null, like all that wants a history: there is none."""
+    """Null, like all that needs a history, since there is none."""
     range_limit: int
     """The newest one."""
     range_limit_source: str
@@ -179,7 +179,7 @@ class SubscriptionFigures:
 
     @property
     def urgency(self) -> tuple[float, float]:
-        """Sorts the subscriptions that want looking at first to the front."""
+        """Sort key: the most urgent subscriptions first."""
         at_ms = self.at_limit_expected_ms or self.at_limit_earliest_ms
         share = self.ranges_in_memory_max / max(self.range_limit, 1)
         return (float("inf") if at_ms is None else float(at_ms), -share)

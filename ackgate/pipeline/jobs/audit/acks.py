@@ -1,9 +1,9 @@
-"""When each ack became durable, or that it did not.
+"""When each ack became durable, if it did.
 
     versions    acked 7   acked 8   persisted 8   acked 9   acked 10  |  recovered 9
                 pending until it -------^         persisted_untold    never_persisted
 
-    persisted         by a write that the journal tells of
+    persisted         by a write that the journal has
     persisted_untold  by one at the end of a killed broker's life: the next owner found it
     pending           not when the journal ends
     never_persisted   gone with its owner

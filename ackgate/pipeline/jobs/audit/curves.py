@@ -102,5 +102,5 @@ def to_ack_us() -> Expression:
 
 
 def to_durable_us() -> Expression:
-    """Of an ack."""
+    """Microseconds from an ack to its durable write."""
     return f.col("durable_at.time_us") - f.col("at.time_us")

@@ -1,22 +1,22 @@
-"""Each delivery of an entry to a subscription: the how manieth, if not the first, why again.
+"""Each delivery of an entry to a subscription: its number, and for a redelivery its cause.
 
     dispatched  nacked  dispatched  acked  persisted | dispatched        (| another owner)
     1           asked   2, nack_or_timeout           | 3, a breach: the ack was durable
 
-A cause is what happened between a delivery and the one before it, the first of:
+The cause is what happened between a delivery and the one before it, the first that applies:
 
-    reset             the subscription was put back behind the entry, or made anew
-    ack_lost          another owner; covered by a durable record that was whole: must not be
+    reset             the subscription was moved back before the entry, or created again
+    ack_lost          another owner; covered by a complete durable record: a breach
     unrecorded        as ack_lost, but the journal lacks events, and a seek may be among them
     restart           another owner, and none before it had an ack of it
     ack_not_persisted another owner; acked, but no durable record covered the ack
-    outcome_dropped   another owner; covered by a record that a limit had left something out of
+    outcome_dropped   another owner; covered by a record that a limit had cut
     consumer_closed   its consumer went away
-    nack_or_timeout   asked for again; negative acks and ack time-outs are one command on the wire
-    unexplained       none of these: must not be, unless journal events were dropped
+    nack_or_timeout   redelivery requested; negative acks and ack timeouts are one command on the wire
+    unexplained       none of these: a breach, unless journal events were dropped
 
-Of a batch some messages may be acked: they must not come again with the others. A delivery has a
-`finding` besides, when there is something wrong with it whether it is the first or not:
+Acked messages of a batch must not be redelivered with the others. Besides, any delivery, the first
+included, may have a `finding`:
 
     sent_though_acked this owner's cursor had it (or some messages of it) as acked
     too_early         before its time, by more than the tracker's tick

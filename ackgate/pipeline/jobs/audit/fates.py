@@ -1,24 +1,24 @@
-"""What became of each published entry at each subscription that it had to reach.
+"""The fate of each published entry at each subscription that it had to reach.
 
     acked         sent, and acked after it
     sent          sent, and not acked when the journal ends
     backlog       not read yet; gated: and the gate is shut; delayed: not due, or only just
-    held          read, and kept back while others are in flight (Shared, Key_Shared), or for the
+    held          read, and held while others are in flight (Shared, Key_Shared), or for the
                   consumer of its key (Key_Shared)
     set_aside     skipped, cleared, expired or sought over, cancelled, or its subscription is gone
-    lost_acked    acked, and never sent: nobody has seen it
-    lost_skipped  read over: entries behind it were sent, it was not, and nothing holds it back
+    lost_acked    acked, and never sent: no consumer has seen it
+    lost_skipped  skipped: later entries were sent, it was not, and nothing holds it
     unknown       as lost_*, but its delivery may be among events that are missing
 
 Events are missing where the journal says that they were dropped, and at the end of an epoch whose
-broker was killed: what a recovered state has as acked, or a later owner's consumer acks, may have
-been sent then; what waits after a negative ack, too. Of an entry that was published then nobody knows
-whether it is a delayed one.
+broker was killed: entries that a recovered state has as acked, that a later owner's consumer acks, or
+that wait after a negative ack may have been sent then. Whether an entry published then is delayed is
+unknown.
 
 An entry is out of order when another one of the same key has overtaken it on its way to a
-subscription, counted by first deliveries: what comes again comes late. Order is not promised to
+subscription, counted by first deliveries, since redeliveries are late. Order is not promised to
 Shared subscriptions, to Key_Shared ones that allow it or for entries without a key, for delayed
-entries, and over a seek. Not sure where a seek or a first delivery may be missing.
+entries, and over a seek. It is not sure where a seek or a first delivery may be missing.
 
 Pure: DataFrame to DataFrame. Windows and aggregations are by entry.
 """
@@ -227,11 +227,11 @@ def _fate(grace_us: int) -> Expression:
         f.col("last_reset") > f.greatest("published_at", "last_sent_at"), f.lit(NO)
     )
     is_read = f.coalesce(f.col("read_up_to") > position(), f.lit(NO))
-    # Whoever takes anything gets first what has fallen due; an owner has to find it at first.
+    # A consumer gets due entries first; an owner has to find them first.
     due_us = f.greatest(f.col("deliver_at_ms") * 1_000, "last_epoch_us")
     is_early = f.col("deliver_at_ms").isNotNull() & (due_us + grace_us > f.col("sent_until_us"))
     published_in = f.col("published_at.owner_epoch")
-    # Its delivery would be told, if its ack is: they have the same owner, and no event is missing.
+    # If its ack is recorded, so is its delivery: they have the same owner, and no event is missing.
     begins_at = f.col("begins_at")
     is_of_one_owner = f.col("acked_at.owner_epoch") == published_in
     is_of_one_life = is_of_one_owner & (f.col("acked_at") >= begins_at)
@@ -312,10 +312,10 @@ def with_order(of_fates: DataFrame, of_timelines: DataFrame, of_lives: DataFrame
 
 
 def _is_sure() -> Expression:
-    """Whether no delivery before these, and nothing that put the entry aside, can be missing.
+    """Whether no earlier delivery, and no event that set the entry aside, can be missing.
 
-    All is told from when it was published up to the end of what is told of that owner. A later one has
-    what was not acked when it began, and reads it in order; but for what waits after a negative ack.
+    The journal is complete from the entry's publish to the end of that owner's part. A later owner begins
+    with the unacked entries, and reads them in order, except those that wait after a negative ack.
     """
     published_in, overtaken_in = (
         f.col(f"{at}.owner_epoch") for at in ("published_at", "first_sent")

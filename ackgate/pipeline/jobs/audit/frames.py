@@ -190,7 +190,7 @@ class Audit:
         return self.acks.where("is_late")
 
     def early_receipts(self) -> DataFrame:
-        """RECEIPTS_COLUMNS of those that were given before the ack was durable. There must be none."""
+        """RECEIPTS_COLUMNS of receipts before the ack was durable. There must be none."""
         return self.receipts.where("is_early")
 
     def by_topic(self) -> DataFrame:
@@ -359,7 +359,7 @@ def _of_receipts(of_receipts: DataFrame) -> DataFrame:
 
 
 def _counts() -> dict[str, Expression]:
-    """By name."""
+    """Counts of the audit, by name."""
 
     def each(column: str, values: Sequence[str], prefix: str = "") -> dict[str, Expression]:
         return {f"{prefix}{value}": f.count_if(f.col(column) == value) for value in values}

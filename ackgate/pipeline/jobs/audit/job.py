@@ -127,7 +127,7 @@ def chosen(data: DataAddress, journal: DataFrame) -> DataFrame:
 
 def _microseconds(value: float, unit_us: int, option: str) -> int:
     if not 0 <= value * unit_us < 2**62:
-        raise ConfigurationError(f"{option} {value}: wants a time of 0 or more")
+        raise ConfigurationError(f"{option} {value}: must be a time of 0 or more")
     return round(value * unit_us)
 
 

@@ -77,7 +77,7 @@ _NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What the page shows."""
+    """The data of the report's page."""
 
     source: str
     totals: Mapping[str, Any]
@@ -91,7 +91,7 @@ class AuditReport:
 
 
 def audit_page(data: AuditReport) -> str:
-    """The page."""
+    """The report as one HTML page."""
     specs = []
     if data.deliveries:
         specs.append(deliveries_chart(data.deliveries))
@@ -198,7 +198,7 @@ def waits_chart(waits: Sequence[tuple[str, int, int]]) -> Spec:
 
 
 def _step_us(step: int) -> float:
-    """Where a step begins."""
+    """The lower bound of a step, in microseconds."""
     return float(2 ** (step / 2))
 
 

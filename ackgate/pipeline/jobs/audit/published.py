@@ -54,7 +54,7 @@ def _untold(journal: DataFrame) -> DataFrame:
         .groupBy(*by, "ledger_id")
         .agg(f.max("entry_id").alias("last"))
     )
-    # What all epochs before have told of: entries of their openings, too.
+    # Entries that earlier epochs recorded, those at their openings included.
     ends = told.select(*by, f.struct("ledger_id", (f.col("last") + 1).alias("end")).alias("end"))
     opened = found.where("entries > 0").select(
         *by, f.struct("ledger_id", f.col("entries").alias("end")).alias("end")

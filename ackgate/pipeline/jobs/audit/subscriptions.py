@@ -1,12 +1,12 @@
-"""What holds of a whole subscription, or of one epoch of it: a row for each. Small.
+"""Facts about whole subscriptions, and about each of their epochs: one row each. Small.
 
-A killed broker takes the end of its journal along. Nothing in the journal says where such an end is, but
-the state that the next owner recovers may be newer than what was told before:
+A killed broker loses the end of its journal. Nothing in the journal marks that end, but the state that
+the next owner recovers may be newer than what was recorded:
 
-    epoch 1   acked v1, persisted v1, acked v2     |  not told: acked v3, persisted v3, seek v4 ...
+    epoch 1   acked v1, persisted v1, acked v2     |  not recorded: acked v3, persisted v3, seek v4 ...
     epoch 2   recovered v1   nothing is missing that is durable
-              recovered v2   a write is not told: what it left out, or undid, is not known
-              recovered v3   acks are not told either
+              recovered v2   a write is not recorded: what it left out, or undid, is unknown
+              recovered v3   acks are not recorded either
 
 Pure: DataFrame to DataFrame.
 """
@@ -80,10 +80,10 @@ TICK_MS: Final = 1_000
 def topics(journal: DataFrame) -> DataFrame:
     """TOPICS_COLUMNS: where each topic's journal begins and ends, and how many events are missing in it.
 
-    `headless_epoch` is the one whose beginning is not in the journal any more, if there is one: what its
-    settings were and what was durable before is not known. The other columns say what openings tell of
-    settings: whether delayed delivery was on all the time, how early a tracker may be, and whether
-    receipts promise durability.
+    `headless_epoch` is the one whose beginning is no longer in the journal, if there is one: its settings
+    and the durable state before it are unknown. The other columns have the settings at each opening:
+    whether delayed delivery was on all the time, how early a tracker may be, and whether receipts promise
+    durability.
     """
     dropped = f.when(f.col("event") == "dropped", f.coalesce("version", f.lit(1))).otherwise(0)
 
@@ -115,8 +115,8 @@ def topics(journal: DataFrame) -> DataFrame:
 def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
     """LIVES_COLUMNS: of each subscription its last life, and how far it has been read.
 
-    `rewinds` are the places that it was put back to (sought, or made anew), `moves` when it was moved at
-    all, `recovered` is when its state was read back last, `is_unordered` that a key may go to several
+    `rewinds` are the positions that it was moved back to (by a seek, or created again), `moves` the times of
+    all moves, `recovered` is when its state was read back last, `is_unordered` that a key may go to several
     consumers at once, `noted_epochs` are those with cumulative acks or a recovered state, `read_up_to` is
     the highest entry that normal reads have sent in the topic's last epoch, since the last rewind
     (`rewound_at`), `sent_until_us` when anything was sent last in that epoch. For `*_epochs` see
@@ -151,11 +151,11 @@ def lives(journal: DataFrame, of_topics: DataFrame) -> DataFrame:
 
 
 def _recoveries(journal: DataFrame) -> DataFrame:
-    """A row for each subscription: the epochs that began with more than was recorded before.
+    """A row for each subscription: the epochs that began with a newer state than recorded.
 
-    `write_untold_epochs`: the recovered state is none that the epoch before tells of as durable.
-    `ack_untold_epochs`: it has acks or moves that the epoch before does not tell of. `holding_epochs`:
-    there were entries that wait after a negative ack, which nobody names.
+    `write_untold_epochs`: the epoch before has no record that the recovered state was durable.
+    `ack_untold_epochs`: it has acks or moves that the epoch before did not record. `holding_epochs`:
+    there were entries that wait after a negative ack, which no event names.
     """
     event = f.col("event")
     is_recovered, is_made = event == "recovered", event == "subscribed"
@@ -186,7 +186,7 @@ def _recoveries(journal: DataFrame) -> DataFrame:
     told, durable = f.col("before.told_version"), f.col("before.durable")
     found = f.col("recovered")
     is_next = f.col("before.owner_epoch") == f.col("owner_epoch") - 1
-    # Made anew, it counts versions from 0 again. It has a younger cursor ledger, or none yet: then it
+    # Created again, it counts versions from 0. It has a younger cursor ledger, or none yet: then it
     # has been there for moments only, and differs by its place.
     is_known_ledger = found["ledger_id"].eqNullSafe(durable["ledger_id"]) | f.coalesce(
         found["ledger_id"] < durable["ledger_id"], f.lit(NO)
@@ -284,8 +284,8 @@ def with_moves(rows: DataFrame, of_lives: DataFrame, is_asked: Expression) -> Da
 def persists(journal: DataFrame) -> DataFrame:
     """PERSISTS_COLUMNS: for each epoch the version that was durable at its end.
 
-    `cut_epochs` are those, this one or later, of which the last record did not hold all: a limit left
-    something out. What was written before the subscription was made anew does not count.
+    `cut_epochs` are those, this one or later, whose last record a limit had cut. Writes before the
+    subscription was created again do not count.
     """
     dropped, in_memory, persisted = told_numbers(
         "entries_dropped", "batch_indexes_in_memory", "batch_indexes_persisted"

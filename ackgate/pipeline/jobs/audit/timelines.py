@@ -40,7 +40,7 @@ TIMELINE_COLUMNS: Final = (
 
 
 def timelines(journal: DataFrame, of_expected: DataFrame) -> DataFrame:
-    """TIMELINE_COLUMNS: a row for each delivery, and one (`nth` 0) for what came before the first.
+    """TIMELINE_COLUMNS: a row for each delivery, and one (`nth` 0) for the time before the first.
 
     Structs: `published` (at, key, deliver_at_ms, is_untold; the same in all rows of an entry, null:
     it did not have to reach the subscription), `first_ack` and `last_ack` (at, version: the first

@@ -41,7 +41,7 @@ class GeneratePlan:
     properties: int = 0
     """Of each message, ``property-0`` and on."""
     event_seconds_max: int = 0
-    """The application's time is up to so long before the publish time; 0: none is given."""
+    """The event time is up to so long before the publish time; 0: there is none."""
     delayed_share: float = 0.0
     delay_seconds_max: int = 86_400
     batch_size: int = 1
@@ -63,7 +63,7 @@ class GeneratePlan:
                 raise ConfigurationError(f"{_option(name)} is a share: 0 to 1")
         if self.batch_size > 1 and self.delayed_share:
             raise ConfigurationError(
-                "delayed messages are not sent in batches: --delayed-share wants --batch-size 1"
+                "delayed messages are not sent in batches: --delayed-share requires --batch-size 1"
             )
         if self.event_seconds_max * 1000 > self.start_ms:
             raise ConfigurationError("--event-seconds-max reaches back before 1970")
@@ -87,7 +87,6 @@ class GeneratePlan:
             yield TopicPlan(number, f"generated-{number}", count, self)
 
     def subscription_names(self) -> list[str]:
-        """Of every topic."""
         return [f"subscription-{number}" for number in range(self.subscriptions)]
 
 

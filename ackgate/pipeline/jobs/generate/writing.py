@@ -122,7 +122,7 @@ class _Clock:
 
 
 class _Writing:
-    """Writes topic after topic."""
+    """Writes the plan's data, one topic after the other."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class _Writing:
             self._clock.now_ms = self._time_ms(stop)
             _ack(store, topic, facts, acked)
             await store.flush()
-        store.abandon(OwnershipError("whoever starts on this data owns it"))
+        store.abandon(OwnershipError("the next broker on this data owns it"))
 
     def _count(self, **more: int) -> None:
         self.written = replace(

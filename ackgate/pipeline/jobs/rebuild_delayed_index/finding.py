@@ -43,7 +43,7 @@ class DelayedTopic(NamedTuple):
 
 
 class MarkDeletes(NamedTuple):
-    """By topic and cursor."""
+    """Mark-delete positions by topic and cursor."""
 
     all: Mapping[tuple[str, str], Position]
 

@@ -20,7 +20,7 @@ TIME_MS_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
-    """The job."""
+    """The job `rebuild-delayed-index`."""
 
     name = "rebuild-delayed-index"
     help = (
@@ -60,10 +60,10 @@ class RebuildDelayedIndex:
         )
         now_ms = arguments.now_ms
         if now_ms is not None and not 0 <= now_ms <= TIME_MS_MAX:
-            raise ConfigurationError(f"--now-ms {now_ms}: wants 0 to {TIME_MS_MAX}")
+            raise ConfigurationError(f"--now-ms {now_ms}: must be 0 to {TIME_MS_MAX}")
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `AckGateError` for what the user can mend."""
+        """Raises `AckGateError` for what the user can fix."""
         from ackgate.pipeline.jobs.rebuild_delayed_index.rebuild import Rebuild  # noqa: PLC0415
 
         return Rebuild(run).run()

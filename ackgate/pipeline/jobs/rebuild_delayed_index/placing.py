@@ -1,17 +1,17 @@
 """Puts rebuilt buckets into the storage: their ledgers first, then the node that names them.
 
-Edge: ledgers and metadata store, opened for writing, so that no broker starts on them meanwhile. ::
+Edge: ledgers and metadata store, opened for writing, so that no broker can start on them. ::
 
-    take_stock   the cursors' nodes and their versions; refuses a topic that has an owner
+    take_stock   the cursors' nodes and their versions; rejects a topic that has an owner
     check        whether the new registries have room in their nodes     nothing is written so far
     store        a ledger for each bucket                a crash from here on leaves ledgers that
-    register     the node, at the version that it had    nobody names: the next broker deletes them
+    register     the node, at the version that it had    no node names: the next broker deletes them
     delete       the ledgers of the buckets before
 
-Among brokers that share the store, ours are told from orphans as long as our session lives (`makers`).
+Brokers that share the store do not take our ledgers for orphans while our session lives (`makers`).
 
-A registry is put in place by one compare-and-set on its cursor's node: the whole of it, with what was
-there before gone, or nothing. A node that somebody has written meanwhile is left as it is.
+One compare-and-set on its cursor's node replaces the whole registry, or nothing. A node that was
+changed since is left alone.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class Placing:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, places: StoragePlaces) -> Iterator[Placing]:
-        """Raises `DataDirectoryBusyError`, `ConfigurationError`, `MetadataStoreError`."""
         with asyncio.Runner() as runner:
             context = opened_storage(places, is_writing=True)
             storage = runner.run(context.__aenter__())
@@ -257,7 +256,7 @@ class Placing:
             clock_ms=lambda: time.time_ns() // 1_000_000,
             create_at=ledgers.first_position,
         )
-        store.abandon(OwnershipError("whoever loads the topic owns it"))
+        store.abandon(OwnershipError("the broker that loads the topic owns it"))
 
 
 def _with_buckets(properties: Mapping[str, str], buckets: Sequence[BucketRecord]) -> dict[str, str]:
@@ -273,6 +272,6 @@ async def _delete(snapshots: BucketSnapshots, ids: Sequence[int]) -> int:
         try:
             await snapshots.delete(snapshot_id)
         except AckGateError as error:
-            log.warning("snapshot ledger %d is left behind: %s", snapshot_id, error)
+            log.warning("snapshot ledger %d could not be deleted: %s", snapshot_id, error)
             left += 1
     return left

@@ -31,7 +31,7 @@ PIECE: Final = (
 
 
 class Counts(NamedTuple):
-    """Entries of one target."""
+    """Counts of entries of one target."""
 
     delayed: int = 0
     """Not due yet."""
@@ -82,12 +82,12 @@ class PlannedBuckets(NamedTuple):
 
     @property
     def bucket_count(self) -> int:
-        """Of all targets."""
+        """Buckets of all targets."""
         return len(self.snapshot_ids)
 
     @property
     def entry_count(self) -> int:
-        """In all buckets."""
+        """Entries in all buckets."""
         return sum(piece.stop - piece.start for _, piece in self.pieces)
 
     def of_target(self, target: int) -> tuple[int, int]:

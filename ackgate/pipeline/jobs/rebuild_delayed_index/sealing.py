@@ -40,7 +40,7 @@ class SealedEntries(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What they take."""
+        """Bytes of its snapshot."""
         return sum(map(len, self.payloads))
 
 

@@ -1,6 +1,6 @@
 """The targets of a rebuild: cursors whose trackers keep buckets, and their readers.
 
-Pure, and picklable: tasks are given it. ::
+Pure, and picklable for the tasks. ::
 
     an index for each subscription      target  orders/billing      readers  billing
                                         target  orders/audit        readers  audit
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One cursor's tracker."""
+    """A cursor whose tracker keeps buckets, and the subscriptions that read it."""
 
     number: int
     topic: str
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """All of them."""
+    """The targets of a rebuild, and which of them each message ledger belongs to."""
 
     all: tuple[Target, ...]
     by_ledger: Mapping[int, tuple[int, ...]]
@@ -69,6 +69,6 @@ class Targets:
 
     @property
     def first_ledger_id(self) -> int:
-        """No reader wants a message of a ledger before this one."""
+        """No reader needs a message of a ledger before this one."""
         starts = [t.read_from.ledger_id for t in self.all if t.read_from is not None]
         return max(min(starts, default=0), 0)

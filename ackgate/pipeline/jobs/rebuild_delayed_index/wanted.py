@@ -37,7 +37,7 @@ class AckedRanges(NamedTuple):
 
     @classmethod
     def of(cls, firsts: Numbers, ends: Numbers) -> AckedRanges:
-        """In any order."""
+        """From ranges in any order."""
         order = np.argsort(firsts)
         return cls(firsts[order], ends[order])
 

@@ -121,7 +121,6 @@ class DelayReplay:
         self._now_ms = 0
 
     def run(self, tape: Tape, tallies: Tallies) -> None:
-        """The next stretch."""
         for change in tape.type_changes:
             if change.type_name is not None:
                 self._is_holding = change.type_name.lower().replace("_", "") in PAUSING_TYPES

@@ -45,7 +45,7 @@ class Difference(NamedTuple):
 
 
 class Differences:
-    """Of one subscription."""
+    """Differences between recording and replay of one subscription, at most so many."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, Difference]] = []
@@ -58,7 +58,6 @@ class Differences:
         self._changes: deque[tuple[Tape, GateChange]] = deque()
 
     def add(self, owner_epoch: int, found: Iterable[Difference]) -> None:
-        """These, too."""
         for difference in found:
             self.count += 1
             if len(self.rows) < ROWS_MAX:
@@ -112,7 +111,7 @@ def _of_gate(
     is_same = edge.is_shut == change.is_shut and (
         not edge.is_shut or edge.reasons == change.reasons
     )
-    # Nothing that the gate hears of may lie between it and what the journal says of it.
+    # No event of the gate may be between it and the journal's event of it.
     is_prompt = of_edge is not of_change or edge.calls == change.calls
     if not is_same or not (is_prompt or change.reasons & _BY_DEADLINE):
         yield Difference(change.sequence, "gate", _shown(change), _shown(edge))

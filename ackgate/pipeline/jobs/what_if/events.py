@@ -53,8 +53,8 @@ class Events:
     numbers: Mapping[str, NDArray[np.int64]]
     """`NUMBERS`; `NONE` where there is none."""
     words: Mapping[str, Mapping[int, Any]]
-    """`WORDS`, by the place of the event that has one. Of dispatched events the reason is told by
-    `is_normal` alone."""
+    """`WORDS`, by the place of the event that has one. Dispatched events have their reason only in
+    `is_normal`."""
     is_normal: NDArray[np.bool_]
     """Dispatched events: read for the first time."""
 
@@ -62,7 +62,7 @@ class Events:
         return int(self.kinds.size)
 
     def of_epoch(self, owner_epoch: int) -> Events:
-        """They are this epoch's."""
+        """The same events with this epoch."""
         return replace(self, owner_epoch=owner_epoch)
 
     def part(self, start: int, stop: int) -> Events:

@@ -1,7 +1,7 @@
 """The dispatch gate, driven by the same acks and by a replay's own writes.
 
-Pure. Between two of its changes the gate need not be told of every ack: only of those at which a count
-crosses one of its marks, and of where the counts stand when a write is durable.
+Pure. Between two of its changes the gate does not need every ack: only those at which a count crosses
+one of its marks, and the counts when a write is durable.
 
     ranges      9 10 11 12 11 10  9  8       limit 10, resume mark 8
     told              *        *      *
@@ -49,7 +49,7 @@ class _Told(NamedTuple):
     calls: int
 
     def is_told_with(self, other: _Told) -> bool:
-        """Whether the gate has heard of both before anybody asks what it says now."""
+        """Whether the gate gets both before its state is read."""
         is_one_call = (self.time_us, self.calls) == (other.time_us, other.calls)
         return is_one_call and (self.order, other.order) == (0, 1)
 
@@ -75,7 +75,7 @@ class ReplayedGate:
 
     @property
     def limit(self) -> int:
-        """Of ranges."""
+        """The limit of ranges."""
         return self.gate.settings.ranges_max
 
     def run(self, tape: Tape, written: TapeWrites) -> list[ReplayedEdge]:

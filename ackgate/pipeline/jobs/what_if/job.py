@@ -51,7 +51,7 @@ _COLUMNS: Final = (
 
 
 class WhatIf:
-    """The job."""
+    """The job `what-if`."""
 
     name = "what-if"
     help = "replay recorded traffic under other settings"
@@ -125,12 +125,12 @@ def _checked(arguments: argparse.Namespace) -> tuple[tuple[Variant, ...], int | 
     variants = variants_of(arguments.set, arguments.variants)
     asked = arguments.interval_seconds
     if asked is not None and not 1 <= asked <= 366 * 24 * 3600:
-        raise ConfigurationError(f"--interval-seconds {asked}: wants a second to a year")
+        raise ConfigurationError(f"--interval-seconds {asked}: must be a second to a year")
     groups = arguments.settings_groups
     if groups is None:
         groups = -(-len(variants) // VARIANTS_IN_GROUP)
     elif not 1 <= groups <= len(variants):
-        raise ConfigurationError(f"--settings-groups {groups}: wants 1 to {len(variants)}")
+        raise ConfigurationError(f"--settings-groups {groups}: must be 1 to {len(variants)}")
     return variants, None if asked is None else asked * 1_000_000, groups
 
 

@@ -1,17 +1,17 @@
-"""When a cursor is written, and what: at the moments of the recording, or by the pace of other settings.
+"""When a cursor is written, and what: at the recorded moments, or at the pace of other settings.
 
-Pure. Both answer with the writes that became durable within a tape.
+Pure. Both return the writes that became durable within a tape.
 
 `RecordedMoments` forms the state of the same version again. A write is reported when it is durable, and
-holds the state of when it began; so the cursor of the replay stays behind, and tapes wait here until no
-write needs them any more::
+holds the state of when it began; so the replay's cursor is older, and tapes wait here until no write
+needs them any more::
 
     calls       5   6   7   8   9  10
     recording       '-- version 6 --'persisted
     replay      plays up to version 6 when it comes to "persisted"
 
-What the stores did is taken as it was: which attempts failed, and that a full ledger could not be
-replaced. What a write held is never taken from the recording, only compared with it.
+The results of the stores come from the recording: which attempts failed, and that a full ledger could
+not be replaced. The content of a write never does; it is only compared with it.
 
 `PacedMoments` runs the broker's own write path (`persistence.cursors.write_path`) in the recording's
 time: it says when to write and what. Each write takes as long as the recording's last one before it, or
@@ -83,7 +83,6 @@ class ReplayedNode:
     def encode(
         self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
     ) -> bytes:
-        """The node's value."""
         return encode_cursor_node(
             CursorNode(self.owner_epoch, cursor_ledger_id, state, {}), packing
         )
@@ -137,7 +136,7 @@ class CursorWrites:
     def to_ledger(self, now: float, now_ms: int, *, begins: bool | None = None) -> WrittenRecords:
         """The present state, into the open ledger, or a new one where that is due.
 
-        `begins` None: as the ledger is full or not; else it is said.
+        `begins`: whether to begin a ledger; None: if the open one is full.
         """
         chain = self._chain
         if chain is None or (self.is_ledger_full(now) if begins is None else begins):
@@ -221,11 +220,9 @@ class TapeWrites(NamedTuple):
 class Moments(Protocol):
     """Writes one life of a subscription's cursor."""
 
-    def configure(self, settings: PersistenceSettings) -> None:
-        """Settings have changed."""
+    def configure(self, settings: PersistenceSettings) -> None: ...
 
-    def run(self, tape: Tape) -> TapeWrites:
-        """The next stretch."""
+    def run(self, tape: Tape) -> TapeWrites: ...
 
 
 class Life(NamedTuple):
@@ -362,7 +359,7 @@ class RecordedMoments:
 
 
 class StorageTimes:
-    """Of one cursor."""
+    """How long the recorded writes of one cursor took, and which failed."""
 
     def __init__(self) -> None:
         self._latencies: dict[str, tuple[list[int], list[int]]] = {}
@@ -440,7 +437,6 @@ class _Node:
     def encode(
         self, *, cursor_ledger_id: int | None, state: bytes | None, packing: Packing
     ) -> bytes:
-        """The node's value."""
         return encode_cursor_node(
             CursorNode(self.owner_epoch, cursor_ledger_id, state, {}), packing
         )

@@ -59,7 +59,7 @@ _NOTE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WhatIfReport:
-    """What the page shows."""
+    """The data of the report's page."""
 
     source: str
     figures: Mapping[str, Any]
@@ -74,7 +74,7 @@ class WhatIfReport:
 
 
 def what_if_page(data: WhatIfReport) -> str:
-    """The page."""
+    """The report as one HTML page."""
     numbers = {row["variant"]: f"{at}" for at, row in enumerate(data.variants)}
     specs = [
         over_time_chart(data, "paused_seconds", "Paused", "s"),

@@ -167,7 +167,7 @@ class SubscriptionReplay:
             self._take(part)
 
     def finish(self) -> None:
-        """No more."""
+        """There are no more events."""
         self._end_epoch()
 
     def _take(self, events: Events) -> None:
@@ -346,7 +346,7 @@ class SubscriptionReplay:
 
 
 def _parts(events: Events) -> Iterator[Events]:
-    """Cut before each border."""
+    """The events, cut before each border."""
     borders = events.places(*_BORDERS).tolist()
     cuts = [0, *(place for place in borders if place), len(events)]
     for start, stop in pairwise(cuts):

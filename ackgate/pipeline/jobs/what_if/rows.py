@@ -43,7 +43,7 @@ class EvenFeed:
         self._count = 0
 
     def feed(self, events: Events) -> None:
-        """The next ones."""
+        """Replay the next events of the topic."""
         if self._waiting and self._waiting[0].owner_epoch != events.owner_epoch:
             self._pass_on(0)
         self._waiting.append(events)
@@ -268,7 +268,6 @@ def difference_rows(replay: SubscriptionReplay) -> Iterator[DifferenceRow]:
 
 
 def coverage_row(replay: SubscriptionReplay) -> CoverageRow:
-    """The row."""
     coverage, differences = replay.coverage, replay.differences
     return CoverageRow(
         events=coverage.events,
@@ -284,7 +283,6 @@ def coverage_row(replay: SubscriptionReplay) -> CoverageRow:
 
 
 def sum_columns(sums: Sums) -> SumColumns:
-    """Sums as columns."""
     taken = asdict(sums)
     recorded_us, paused_us = taken.pop("recorded_us"), taken.pop("paused_us")
     not_durable, in_flight = taken.pop("not_durable_area"), taken.pop("in_flight_area")

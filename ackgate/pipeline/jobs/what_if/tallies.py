@@ -72,7 +72,7 @@ class Sums:
     """Most bytes that the tracker took."""
 
     def add(self, other: Sums) -> None:
-        """The other stretch, too."""
+        """Add the sums of another stretch."""
         for each in fields(self):
             ours, theirs = getattr(self, each.name), getattr(other, each.name)
             is_max = each.name.endswith("_max")
@@ -93,7 +93,7 @@ class Tallies:
         self._acked = 0
 
     def total(self) -> Sums:
-        """All of it."""
+        """The sums of the whole replay."""
         total = Sums()
         for sums in self.by_interval.values():
             total.add(sums)
@@ -126,7 +126,6 @@ class Tallies:
             self._acked = acked
 
     def add_writes(self, tape: Tape, written: TapeWrites) -> None:
-        """What was written."""
         for write in written.writes:
             self._add_write(write)
         if written.failed_attempts:

@@ -39,7 +39,6 @@ class MixedAck:
     acks: Sequence[tuple[Position, int | None]]
 
     def __call__(self, on: Played) -> None:
-        """Ack them."""
         on.cursor.ack_mixed(self.acks)
 
 
@@ -54,7 +53,6 @@ class CumulativeAck:
     """Further entries that the same command acked: the rest of a batch."""
 
     def __call__(self, on: Played) -> None:
-        """Ack it."""
         on.cursor.ack_cumulative(
             self.position, unacked_mask=self.unacked_mask, properties=self.properties
         )
@@ -69,7 +67,6 @@ class CursorMoved:
     reset: CursorMove
 
     def __call__(self, on: Played) -> None:
-        """Move the cursor."""
         self.reset.move(on.cursor)
 
 
@@ -80,11 +77,9 @@ class LedgerOpened:
     ledger_id: int
 
     def __call__(self, on: Played) -> None:
-        """Note it."""
         self.tell(on.ledgers)
 
     def tell(self, ledgers: MessageLedgers) -> None:
-        """Of the topic."""
         if ledgers.entry_count(self.ledger_id) is None:
             ledgers.open_ledger(self.ledger_id)
 
@@ -97,11 +92,9 @@ class LedgerClosed:
     entries: int
 
     def __call__(self, on: Played) -> None:
-        """Note it."""
         self.tell(on.ledgers)
 
     def tell(self, ledgers: MessageLedgers) -> None:
-        """Of the topic."""
         if ledgers.entry_count(self.ledger_id) is not None:
             grow(ledgers, self.ledger_id, self.entries)
             ledgers.close_ledger(self.ledger_id, self.entries)
@@ -120,7 +113,6 @@ class LedgersTrimmed:
             on.cursor.ledger_trimmed(ledger_id)
 
     def tell(self, ledgers: MessageLedgers) -> None:
-        """Of the topic."""
         for ledger_id in self.ledger_ids:
             ledgers.trim_ledger(ledger_id)
 
@@ -135,8 +127,7 @@ class Played(Protocol):
 class Special(Protocol):
     """A call that is more than acks of whole entries."""
 
-    def __call__(self, on: Played) -> None:
-        """Do it again."""
+    def __call__(self, on: Played) -> None: ...
 
 
 class Growth(NamedTuple):
@@ -196,7 +187,7 @@ class BudgetChange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Tape:
-    """One stretch."""
+    """The calls of one stretch of a recording, to be played to a cursor."""
 
     owner_epoch: int
     start_us: int

@@ -140,7 +140,7 @@ def _of_grid(grid: Iterable[str]) -> list[Variant]:
         key, sign, texts = (part.strip() for part in word.partition("="))
         values = [text.strip() for text in texts.split(",") if text.strip()]
         if not sign or not values:
-            raise ConfigurationError(f"--set {word}: wants NAME=VALUE[,VALUE...]")
+            raise ConfigurationError(f"--set {word}: must be NAME=VALUE[,VALUE...]")
         axes.setdefault(key, []).extend(value for value in values)
     if not axes:
         return []
@@ -166,7 +166,7 @@ def _of_file(path: Path) -> list[Variant]:
     except ValueError as error:
         raise ConfigurationError(f"{path}: is no JSON: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
-        raise ConfigurationError(f"{path}: wants an object of names to objects of settings")
+        raise ConfigurationError(f"{path}: must be an object of names to objects of settings")
     return [
         Variant(name, {key: _text(value) for key, value in changes.items()})
         for name, changes in content.items()

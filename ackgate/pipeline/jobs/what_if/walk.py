@@ -95,7 +95,7 @@ class EntriesInFlight:
                 del self._ledgers[known]
 
     def clear(self) -> None:
-        """All were given back."""
+        """All entries in flight were given back."""
         self._ledgers.clear()
         self.count = 0
 
@@ -132,7 +132,7 @@ class Walk:
     def digest(self, events: Events, *, is_last: bool = True) -> tuple[Tape, int]:
         """The tape of the next events, and how many of them it holds.
 
-        All of them, unless the last ACK command goes on behind them, and more is to come.
+        All of them, unless the last ACK command continues after them, and there are more events.
         """
         return _Digesting(self, events, is_last=is_last).tape()
 
@@ -194,7 +194,7 @@ class _Digesting:
         while at < size:
             handler = by_code[kinds[at]]
             if walk.read_us is not None and not self._events.is_normal[at]:
-                # A read is over. What is asked amid one is of no account: all of it was allowed.
+                # A read is over. Calls during a read do not matter: all of it was allowed.
                 self._look_at_budgets(walk.read_us)
                 walk.read_us = None
             if kinds[at] == code_of_acks:
@@ -231,7 +231,7 @@ class _Digesting:
         walk.calls_seen += 1
         if walk.calls_seen % BYTES_LOOK_CALLS == 0:
             walk.cursor_bytes = max(walk.cursor_bytes, cursor.byte_estimate)
-        if not isinstance(special, LedgerOpened | LedgerClosed):  # of which no gate is told
+        if not isinstance(special, LedgerOpened | LedgerClosed):  # which no gate needs
             self._look_at_budgets(self._times[at])
 
     def _look_at_budgets(self, now_us: int) -> None:
