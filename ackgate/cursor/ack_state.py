@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
-from ackgate.cursor.ack_ranges import AckRanges
 from ackgate.cursor.bitmaps import bitmap_of
 from ackgate.cursor.position import Position
+from ackgate.cursor.position_set import PositionSet
 from ackgate.cursor.snapshots import CursorGrowth, CursorSnapshot
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class CursorAcks:
     mark_delete: Position
     """Every position at or before it is acked. Written here only, as all that follows."""
 
-    ranges: AckRanges
+    ranges: PositionSet
     batches: BatchAcks
 
     properties: Mapping[str, int]
@@ -80,7 +80,7 @@ class CursorAcks:
         self.acks_batch_indexes = batch_index_acks
         self._growth = GrowthLog(is_on=track_growth)
         self.mark_delete = mark_delete
-        self.ranges = AckRanges()
+        self.ranges = PositionSet(counts_ranges=True)
         self.batches = BatchAcks()
         self.properties = dict(properties)
         self.version = self.grown_since = version
@@ -88,7 +88,7 @@ class CursorAcks:
     def restore(self, fitted: FittedState) -> None:
         """Take over what was recovered, into an empty state."""
         for ledger_id, bitmap in fitted.acked.items():
-            self.ranges.add_bitmap(ledger_id, bitmap)
+            self.ranges.add_many(ledger_id, bitmap)
         self.batches.replace(fitted.unacked_indexes)
         self._settle()
 
@@ -145,7 +145,7 @@ class CursorAcks:
         acked = bitmap_of(ids)
         if ledger_id == self.mark_delete.ledger_id:
             acked.remove_range(0, self.mark_delete.entry_id + 1)
-        new = self.ranges.add_bitmap(ledger_id, acked)
+        new = self.ranges.add_many(ledger_id, acked)
         if not new:
             return 0
         if self._growth.is_tracking:
@@ -161,7 +161,7 @@ class CursorAcks:
         if target <= self.mark_delete:
             return
         self.mark_delete = target
-        self.ranges.drop_through(target)
+        self.ranges.take_through(target)
         self._settle()
         self.version += 1
 
@@ -205,7 +205,7 @@ class CursorAcks:
 
         That counts as growth: an older record that still has them acks nothing that exists.
         """
-        had_ranges = self.ranges.drop_ledger(ledger_id)
+        had_ranges = bool(self.ranges.take_ledger(ledger_id))
         had_batches = self.batches.drop_ledger(ledger_id)
         before = self.mark_delete
         self._settle()

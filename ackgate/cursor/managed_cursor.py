@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ackgate.cursor.ack_ranges import ranges_text
 from ackgate.cursor.ack_state import CursorAcks
 from ackgate.cursor.position import (
     ENTRY_ID_MAX,
@@ -35,6 +34,7 @@ from ackgate.cursor.position import (
     check_position,
     entry_ids_below,
 )
+from ackgate.cursor.position_set import ranges_text
 from ackgate.cursor.snapshots import RecoveredStateReport, clamp, fit
 from ackgate.cursor.strict_budget import entry_budget
 from ackgate.cursor.unacked_entries import nth_unacked, unacked_spans
@@ -163,7 +163,7 @@ class ManagedCursor:
     @property
     def acked_count(self) -> int:
         """Acked entries above the mark-delete."""
-        return self._state.ranges.acked_count
+        return self._state.ranges.entry_count
 
     @property
     def partly_acked_count(self) -> int:
@@ -177,7 +177,7 @@ class ManagedCursor:
     @property
     def backlog_entries(self) -> int:
         """Existing entries that are not acked."""
-        return self._ledgers.count_after(self._state.mark_delete) - self._state.ranges.acked_count
+        return self._ledgers.count_after(self._state.mark_delete) - self._state.ranges.entry_count
 
     @property
     def byte_estimate(self) -> int:
@@ -190,7 +190,7 @@ class ManagedCursor:
         ledger_count = len(ranges.ledger_ids)
         spanned = self._ledgers.count_after(self._state.mark_delete)
         as_bits = spanned // 8 + CONTAINER_BYTES * ledger_count
-        bitmaps = min(4 * ranges.range_count, 2 * ranges.acked_count, as_bits)
+        bitmaps = min(4 * ranges.range_count, 2 * ranges.entry_count, as_bits)
         return bitmaps + OVERHEAD_BYTES * (1 + ledger_count + len(unacked))
 
     @property
@@ -475,8 +475,8 @@ class ManagedCursor:
         ranges = self._state.ranges
         last = ranges.last()
         if last is None or last < boundary:
-            return below - ranges.acked_count
-        return below - (ranges.acked_count - ranges.count_from(boundary))
+            return below - ranges.entry_count
+        return below - (ranges.entry_count - ranges.count_from(boundary))
 
     # -- the end
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ackgate.cursor.ack_ranges import AckRanges
     from ackgate.cursor.message_ledgers import MessageLedgers
     from ackgate.cursor.position import Position
+    from ackgate.cursor.position_set import PositionSet
 
 ENDLESS: Final = 1 << 62
 """Stop of the last hole of the newest ledger: entries that are still to come count as unacked."""
@@ -124,7 +124,7 @@ NO_IDS: Final = np.empty(0, dtype=np.int64)
 
 def entry_budget(
     ledgers: MessageLedgers,
-    ranges: AckRanges,
+    ranges: PositionSet,
     *,
     first_unacked: Position,
     boundary: Position,
@@ -152,7 +152,7 @@ def entry_budget(
 
 
 def _holes_by_ledger(
-    ledgers: MessageLedgers, ranges: AckRanges, first_unacked: Position
+    ledgers: MessageLedgers, ranges: PositionSet, first_unacked: Position
 ) -> Iterator[tuple[int, LedgerHoles]]:
     """The holes from the first unacked entry on; the last one of the newest ledger is endless."""
     ids = ledgers.ledger_ids

@@ -23,8 +23,8 @@ from ackgate.cursor.position import Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ackgate.cursor.ack_ranges import AckRanges
     from ackgate.cursor.message_ledgers import MessageLedgers
+    from ackgate.cursor.position_set import PositionSet
 
 WINDOW_ENTRIES_MIN: Final = 256
 """Entries looked at in one set difference; doubled while they turn out to be acked."""
@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 def unacked_spans(
     ledgers: MessageLedgers,
-    ranges: AckRanges,
+    ranges: PositionSet,
     start: Position,
     entries_max: int,
     *,
@@ -128,7 +128,7 @@ def _absent_runs(
 
 
 def nth_unacked(
-    ledgers: MessageLedgers, ranges: AckRanges, mark_delete: Position, n: int
+    ledgers: MessageLedgers, ranges: PositionSet, mark_delete: Position, n: int
 ) -> Position | None:
     """The n-th unacked entry after the mark-delete; None when there are fewer."""
     ids = ledgers.ledger_ids

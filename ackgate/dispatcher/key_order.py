@@ -29,7 +29,7 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.redelivery import ReplayQueue
+from ackgate.cursor import PositionSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ class KeyOrder:
         """The reverse: hash -> owner that it is filed under."""
         self.waiting_entries = 0
         """Those whose hash is known."""
-        self.due = ReplayQueue()
+        self.due = PositionSet()
         """Those whose hash is not."""
 
     # -- asking ---------------------------------------------------------------------------------
@@ -135,14 +135,14 @@ class KeyOrder:
     def fell_due(self, positions: Iterable[Position]) -> None:
         """These may be given, but nothing is known of their keys yet."""
         hashes = self._hashes
-        self.due.add_many([position for position in positions if position not in hashes])
+        self.due.add_positions([position for position in positions if position not in hashes])
 
     def due_read(self, positions: Sequence[Position], key_hashes: Sequence[int]) -> None:
         """A replay read brought these; those that fell due wait by key from now on."""
-        if not len(self.due):
+        if not self.due.entry_count:
             return
         for position, key_hash in zip(positions, key_hashes, strict=True):
-            if self.due.discard(position):
+            if self.due.discard(*position):
                 self.waits(position, key_hash)
 
     def returned(self, positions: Iterable[Position]) -> None:
@@ -156,8 +156,8 @@ class KeyOrder:
         """The entry is acked, wherever it was. Has that freed others of its key?"""
         key_hash = self._hashes.pop(position, None)
         if key_hash is None:
-            if len(self.due):
-                self.due.discard(position)
+            if self.due.entry_count:
+                self.due.discard(*position)
             return False
         waiting = self._waiting.get(key_hash)
         if waiting is None:
@@ -175,7 +175,7 @@ class KeyOrder:
         """Everything up to the position is acked."""
         for at in [at for at in self._hashes if at <= position]:
             self.gone(at)
-        self.due.discard_through(position)
+        self.due.take_through(position)
 
     def owners_changed(self) -> None:
         """The ranges are divided otherwise. O(waiting hashes)."""

@@ -109,7 +109,7 @@ class KeySharedDispatcher:
             return None
         limits = book.limits
         look_ahead = self._look_ahead_max() - self._order.waiting_entries
-        if self._order.waiting_entries or len(self._order.due):
+        if self._order.waiting_entries or self._order.due.entry_count:
             waiting = self._replayable(look_ahead)
             if waiting:
                 return self._reading.begin_replay(tuple(waiting), book.room())
@@ -233,7 +233,7 @@ class KeySharedDispatcher:
     @property
     def waiting_entries(self) -> int:
         """Entries that wait for replay."""
-        return self._order.waiting_entries + len(self._order.due)
+        return self._order.waiting_entries + self._order.due.entry_count
 
     # -- the rest -------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class KeySharedDispatcher:
             for recipient in self._book.ready:
                 room = min(entries_max, recipient.room())
                 waiting += self._order.replayable(recipient.consumer, room)
-        if len(self._order.due) and look_ahead > 0:
+        if self._order.due.entry_count and look_ahead > 0:
             room = min(entries_max, look_ahead, self._book.room())
             waiting += self._order.due.first(room)
         waiting.sort()

@@ -1,6 +1,6 @@
-"""What must be offered again: the replay queue, the redelivery counts, and which replays go first.
+"""What is offered again: how often it was, and which replays go first.
 
-Pure. The queue is a Roaring bitmap per message ledger: ordered by position, a few bytes an entry.
+Pure. The replay queue itself is a `PositionSet`, lowest position first.
 
 While the gate is shut, replays that close holes go first (`holes_first`): every run of waiting
 entries between two acked neighbours merges two ack ranges once it is acked, and the shorter it is
@@ -14,98 +14,12 @@ the sooner. ::
 
 from __future__ import annotations
 
-from itertools import groupby, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING
-
-from pyroaring import BitMap
 
 from ackgate.cursor import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-_LEDGER_ID = itemgetter(0)
-
-
-class ReplayQueue:
-    """Positions waiting to be given again, lowest first."""
-
-    __slots__ = ("_bitmaps", "_size")
-
-    def __init__(self) -> None:
-        self._bitmaps: dict[int, BitMap] = {}
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __contains__(self, position: Position) -> bool:
-        bitmap = self._bitmaps.get(position[0])
-        return bitmap is not None and position[1] in bitmap
-
-    def __iter__(self) -> Iterator[Position]:
-        for ledger_id in sorted(self._bitmaps):
-            for entry_id in self._bitmaps[ledger_id]:
-                yield Position(ledger_id, entry_id)
-
-    def add_many(self, positions: Iterable[Position]) -> None:
-        """Queue the positions; those already queued stay."""
-        for ledger_id, group in groupby(positions, _LEDGER_ID):
-            bitmap = self._bitmaps.get(ledger_id)
-            if bitmap is None:
-                bitmap = self._bitmaps[ledger_id] = BitMap()
-            before = len(bitmap)
-            bitmap.update([entry_id for _, entry_id in group])
-            self._size += len(bitmap) - before
-
-    def discard(self, position: Position) -> bool:
-        """Remove one. Returns whether it was there."""
-        ledger_id, entry_id = position
-        bitmap = self._bitmaps.get(ledger_id)
-        if bitmap is None or entry_id not in bitmap:
-            return False
-        bitmap.remove(entry_id)
-        self._size -= 1
-        if not bitmap:
-            del self._bitmaps[ledger_id]
-        return True
-
-    def discard_many(self, positions: Iterable[Position]) -> None:
-        for ledger_id, group in groupby(positions, _LEDGER_ID):
-            bitmap = self._bitmaps.get(ledger_id)
-            if bitmap is not None:
-                before = len(bitmap)
-                bitmap.difference_update(BitMap([entry_id for _, entry_id in group]))
-                self._size += len(bitmap) - before
-                if not bitmap:
-                    del self._bitmaps[ledger_id]
-
-    def discard_through(self, position: Position) -> None:
-        """Take out everything up to and including the position."""
-        ledger_id, entry_id = position
-        for other in [other for other in self._bitmaps if other <= ledger_id]:
-            bitmap = self._bitmaps[other]
-            before = len(bitmap)
-            if other < ledger_id:
-                bitmap.clear()
-            else:
-                bitmap.remove_range(0, entry_id + 1)
-            self._size += len(bitmap) - before
-            if not bitmap:
-                del self._bitmaps[other]
-
-    def clear(self) -> None:
-        self._bitmaps.clear()
-        self._size = 0
-
-    def first(self, entries_max: int) -> tuple[Position, ...]:
-        """The lowest positions. They stay queued."""
-        return tuple(islice(self, entries_max))
-
-    def check(self) -> None:
-        assert self._size == sum(map(len, self._bitmaps.values()))
-        assert all(self._bitmaps.values()), "an empty bitmap was kept"
+    from collections.abc import Callable, Iterable, Sequence
 
 
 class RedeliveryCounts:

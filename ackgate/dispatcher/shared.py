@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ackgate.cursor import PositionSet
 from ackgate.dispatcher.delivery_book import DeliveryBook
 from ackgate.dispatcher.port import (
     Assignment,
@@ -22,7 +23,7 @@ from ackgate.dispatcher.port import (
     Rewind,
 )
 from ackgate.dispatcher.reading import Reading
-from ackgate.dispatcher.redelivery import RedeliveryCounts, ReplayQueue, holes_first
+from ackgate.dispatcher.redelivery import RedeliveryCounts, holes_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -38,7 +39,7 @@ class SharedDispatcher:
 
     def __init__(self, limits: DispatchLimits) -> None:
         self._book = DeliveryBook(limits)
-        self._queue = ReplayQueue()
+        self._queue = PositionSet()
         self._redeliveries = RedeliveryCounts()
         self._reading = Reading()
         self._chunks = ChunkOwners()
@@ -63,7 +64,7 @@ class SharedDispatcher:
         returned = self._book.remove_consumer(consumer)
         self._chunks.forget_consumer(consumer)
         if self._book.recipients:
-            self._queue.add_many(returned)
+            self._queue.add_positions(returned)
         else:
             self.reset()
         self._is_stalled = False
@@ -100,7 +101,7 @@ class SharedDispatcher:
         if self._reading.current is not None or not book.ready.count:
             return None
         limits = book.limits
-        if len(self._queue):
+        if self._queue.entry_count:
             if self._is_stalled:
                 return None
             room = book.room()
@@ -128,7 +129,7 @@ class SharedDispatcher:
         if read.kind is ReadKind.NORMAL:
             deliveries, rest = self._deal(entries, range(len(entries.positions)), counted=False)
             if rest:
-                self._queue.add_many([entries.positions[index] for index in rest])
+                self._queue.add_positions([entries.positions[index] for index in rest])
             return deliveries
         self._drop_vanished(read, entries)
         queue = self._queue
@@ -138,7 +139,7 @@ class SharedDispatcher:
             waiting = [index for index in waiting if entries.positions[index] in queue]
         deliveries, _ = self._deal(entries, waiting, counted=True)
         for delivery in deliveries:
-            queue.discard_many([entries.positions[index] for index in delivery.indexes])
+            queue.discard_positions([entries.positions[index] for index in delivery.indexes])
         self._is_stalled = not deliveries
         return deliveries
 
@@ -150,7 +151,7 @@ class SharedDispatcher:
 
     def acked(self, consumer: int | None, position: Position) -> bool:
         """One whole entry is acked."""
-        if not self._book.take(consumer, position) and self._queue.discard(position):
+        if not self._book.take(consumer, position) and self._queue.discard(*position):
             self._is_stalled = False
         if len(self._redeliveries):
             self._redeliveries.forget(position)
@@ -158,7 +159,7 @@ class SharedDispatcher:
 
     def acked_many(self, consumer: int | None, positions: Sequence[Position]) -> bool:
         for position in self._book.take_many(consumer, positions):
-            if self._queue.discard(position):
+            if self._queue.discard(*position):
                 self._is_stalled = False
         if len(self._redeliveries):
             for position in positions:
@@ -175,7 +176,7 @@ class SharedDispatcher:
     def acked_through(self, position: Position) -> bool:
         """All positions up to this one are acked or skipped."""
         self._book.take_through(position)
-        self._queue.discard_through(position)
+        self._queue.take_through(position)
         self._redeliveries.forget_through(position)
         self._is_stalled = False
         return self._pop_unblocked()
@@ -193,7 +194,7 @@ class SharedDispatcher:
         del epoch
         returned = self._book.take_back(consumer, positions)
         if returned:
-            self._queue.add_many(returned)
+            self._queue.add_positions(returned)
             self._redeliveries.increment(returned)
             self._is_stalled = False
         return ()
@@ -213,13 +214,13 @@ class SharedDispatcher:
         for recipient in recipients:
             positions = recipient.in_flight.others(positions)
         if positions and recipients:
-            self._queue.add_many(positions)
+            self._queue.add_positions(positions)
             self._is_stalled = False
 
     @property
     def waiting_entries(self) -> int:
         """Entries that wait for replay."""
-        return len(self._queue)
+        return self._queue.entry_count
 
     # -- the rest -------------------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class SharedDispatcher:
             unacked_messages=self._book.unacked_messages,
             in_flight_entries=sum(len(recipient.in_flight) for recipient in recipients),
             is_blocked_on_unacked_messages=self._book.is_blocked,
-            replay_entries=len(self._queue),
+            replay_entries=self._queue.entry_count,
             redelivered_entries=len(self._redeliveries),
             active_consumer=None,
         )
@@ -290,14 +291,14 @@ class SharedDispatcher:
             both = [position for position in recipient.in_flight if position in self._queue]
             assert not both, f"in flight with {consumer} and waiting: {both}"
         if not self._book.recipients:
-            assert not len(self._queue), "replays outlive the consumers"
+            assert not self._queue.entry_count, "replays outlive the consumers"
             assert not len(self._redeliveries), "redelivery counts outlive the consumers"
 
     # -- dealing --------------------------------------------------------------------------------
 
     def _drop_vanished(self, read: Read, entries: EntriesRead) -> None:
         if len(entries.positions) < len(read.positions):
-            self._queue.discard_many(sorted(set(read.positions).difference(entries.positions)))
+            self._queue.discard_positions(sorted(set(read.positions).difference(entries.positions)))
 
     def _deal(
         self, entries: EntriesRead, waiting: Sequence[int], *, counted: bool

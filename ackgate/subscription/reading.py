@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyroaring import BitMap
-
-from ackgate.cursor import Position, Span
+from ackgate.cursor import Position, PositionSet, Span
 from ackgate.dispatcher import EntriesRead, ReadKind
 from ackgate.subscription.ready import ReadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from pyroaring import BitMap
 
     from ackgate.cursor import LeftOut, ManagedCursor, MessageLedgers
     from ackgate.dispatcher import Read
@@ -144,33 +144,28 @@ class LostEntries:
     __slots__ = ("_entries", "_group")
 
     def __init__(self) -> None:
-        self._entries: dict[int, BitMap] = {}
-        self._group: tuple[int, BitMap] | None = None
-        """What is being read: ledger and entries."""
+        self._entries = PositionSet()
+        self._group: tuple[Position, ...] = ()
+        """What is being read."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._entries.values()))
+        return self._entries.entry_count
 
     def add(self, entries: Mapping[int, BitMap]) -> None:
         """Positions to look for, by ledger."""
         for ledger_id, lost in entries.items():
-            known = self._entries.get(ledger_id)
-            self._entries[ledger_id] = lost if known is None else known | lost
+            self._entries.add_many(ledger_id, lost.copy())
 
     def clear(self) -> None:
         """The cursor will read them."""
         self._entries.clear()
-        self._group = None
+        self._group = ()
 
     def next_spans(self, is_lost: Callable[[Position], bool]) -> list[Span]:
         """The lowest of those that still are lost; the others are forgotten."""
-        while self._entries:
-            ledger_id = min(self._entries)
-            group = self._entries[ledger_id][:LOST_READ_ENTRIES_MAX]
-            self._group = ledger_id, group
-            wanted = [
-                position for entry_id in group if is_lost(position := Position(ledger_id, entry_id))
-            ]
+        while self._entries.entry_count:
+            self._group = self._entries.first(LOST_READ_ENTRIES_MAX)
+            wanted = [position for position in self._group if is_lost(position)]
             if wanted:
                 return joined(wanted)
             self.found()
@@ -178,13 +173,8 @@ class LostEntries:
 
     def found(self) -> None:
         """The entries of `next_spans` were read: stop asking for them."""
-        if self._group is None:
-            return
-        ledger_id, group = self._group
-        self._group = None
-        left = self._entries.pop(ledger_id, BitMap()) - group
-        if left:
-            self._entries[ledger_id] = left
+        self._entries.discard_positions(self._group)
+        self._group = ()
 
 
 def joined(positions: Sequence[Position]) -> list[Span]:

@@ -20,14 +20,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.cursor import Position, PositionSet
+from ackgate.cursor import Position, PositionSet, bitmap_of, positions_of
 from ackgate.dispatcher.buckets.loaded_runs import LoadedRuns
 from ackgate.dispatcher.buckets.mutable_bucket import ENTRY_BYTES, MutableBucket
 from ackgate.dispatcher.buckets.position_rows import (
     add_rows,
-    bitmap_of,
     by_ledger,
-    positions_of,
     rows_in,
     take_rows,
 )
@@ -147,7 +145,7 @@ class Holdings:
             if self.dead.entry_count:
                 rows = picked(rows, ~take_rows(self.dead, rows))
             take_rows(self.index, rows)
-            positions += positions_of(rows)
+            positions += positions_of(rows.ledger_ids, rows.entry_ids)
         self.mutable.note_empty()
         self._sweep_if_due()
         return positions
@@ -422,19 +420,19 @@ class Holdings:
         self.runs.check(owners)
         for bucket in self.buckets.values():
             bucket.check()
-        in_memory = [positions_of(self.mutable.columns())]
-        in_memory += [positions_of(run.rest) for run in self.runs]
+        columns = [self.mutable.columns(), *(run.rest for run in self.runs)]
+        in_memory = [positions_of(each.ledger_ids, each.entry_ids) for each in columns]
         copies = [position for positions in in_memory for position in positions]
-        dead = _positions(self.dead)
+        dead = set(self.dead)
         owned = set(copies)
         assert len(owned) == len(copies), "a position is in memory twice"
         assert dead <= owned, "a dead copy is nowhere"
         owned -= dead
         for bucket in self.buckets.values():
-            unloaded = _positions(bucket.unloaded)
+            unloaded = set(bucket.unloaded)
             assert not owned & unloaded, f"{owned & unloaded} are in bucket {bucket.number}, too"
             owned |= unloaded
-        tracked = _positions(self.index)
+        tracked = set(self.index)
         assert owned == tracked, (
             f"held but not tracked: {owned - tracked}; tracked but nowhere: {tracked - owned}"
         )
@@ -457,11 +455,3 @@ class Holdings:
         for bucket in buckets:
             assert bucket.unloaded_bytes == bucket.unloaded.byte_estimate
             assert set(bucket.unloaded.ledger_ids) <= set(bucket.ledger_ids)
-
-
-def _positions(positions: PositionSet) -> set[Position]:
-    return {
-        Position(ledger_id, entry_id)
-        for ledger_id, bitmap in positions.bitmaps()
-        for entry_id in bitmap
-    }

@@ -6,33 +6,22 @@ handful, for which that is quicker).
 
 from __future__ import annotations
 
-from array import array
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from pyroaring import BitMap
 
-from ackgate.cursor import Position
+from ackgate.cursor import bitmap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+    from pyroaring import BitMap
 
     from ackgate.cursor import PositionSet, SnapshotSegment
 
-_from_pair = partial(tuple.__new__, Position)
-
 HANDFUL: Final = 48
-"""Up to so many ids a Python list is quicker than arrays. Measured."""
-
-
-def bitmap_of(ids: NDArray[np.int64]) -> BitMap:
-    """The set of the ids, which lie in 0..2^32-1."""
-    if ids.size <= HANDFUL:
-        return BitMap(ids.tolist())
-    return BitMap(array("I", ids.astype(np.uint32).tobytes()))
+"""Up to so many ids a Python loop is quicker than arrays. Measured."""
 
 
 def members_of(bitmap: BitMap, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -55,12 +44,6 @@ def by_ledger(columns: SnapshotSegment) -> Iterator[tuple[int, slice | NDArray[n
         return
     for ledger_id in np.unique(ledger_ids).tolist():
         yield ledger_id, ledger_ids == ledger_id
-
-
-def positions_of(columns: SnapshotSegment) -> list[Position]:
-    """The rows' positions, in their order."""
-    pairs = zip(columns.ledger_ids.tolist(), columns.entry_ids.tolist(), strict=True)
-    return list(map(_from_pair, pairs))
 
 
 def rows_in(positions: PositionSet, columns: SnapshotSegment) -> NDArray[np.bool_]:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from ackgate.cursor import Position, SegmentMetadata, SnapshotSegment
+from ackgate.cursor import Position, SegmentMetadata, SnapshotSegment, bitmap_of
 from ackgate.dispatcher.buckets.plans import CreateSnapshot
-from ackgate.dispatcher.buckets.position_rows import bitmap_of
 from ackgate.dispatcher.held import TIME_MS_MAX
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from ackgate.cursor import (
     LEDGER_ID_MAX,
     Position,
     StoredSnapshot,
+    bitmap_of,
     check_position,
     entry_ids_below,
 )
@@ -44,7 +45,7 @@ from ackgate.dispatcher.buckets.holdings import Holdings
 from ackgate.dispatcher.buckets.loading import Loading
 from ackgate.dispatcher.buckets.merging import Merging
 from ackgate.dispatcher.buckets.plans import PlanBook
-from ackgate.dispatcher.buckets.position_rows import bitmap_of, members_of
+from ackgate.dispatcher.buckets.position_rows import members_of
 from ackgate.dispatcher.buckets.recovering import Recovering
 from ackgate.dispatcher.buckets.registry import SnapshotKeeper
 from ackgate.dispatcher.buckets.sealed_bucket import BucketState, SealedBucket
@@ -151,7 +152,7 @@ class BucketTracker:
 
         Nobody has them now. Read them and offer them again, as if the cursor came by.
         """
-        lost = {ledger_id: bitmap.copy() for ledger_id, bitmap in self._holdings.lost.bitmaps()}
+        lost = self._holdings.lost.copies()
         self._holdings.lost.clear()
         return lost
 

@@ -347,11 +347,7 @@ class TimeBucketTracker:
         positions = positions_of(ledger_ids, entry_ids)
         live.update(positions)
         assert len(live) == len(positions), "an entry would be popped twice"
-        tracked = {
-            Position(ledger_id, entry_id)
-            for ledger_id, bitmap in self._index.bitmaps()
-            for entry_id in bitmap
-        }
+        tracked = set(self._index)
         assert live == tracked, (live - tracked, tracked - live)
         assert self._store.entry_count == everything.entry_count
         moved = {each for each in tracked if each in self._stale.positions}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import example, given
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyroaring import BitMap
 
 from ackgate.cursor import (
@@ -19,7 +18,6 @@ from ackgate.cursor import (
     run_bounds,
     run_count,
 )
-from ackgate.cursor.ack_ranges import AckRanges
 from ackgate.cursor.bitmaps import lowest_runs, nth_absent, run_count_change, run_stop
 from tests.property.cursor.cursor_model import TopicModel, runs
 
@@ -108,70 +106,6 @@ def test_packed_ids_are_the_ids(
     assert bitmap == BitMap(expected)
     assert BitMap.deserialize(bitmap.serialize()) == bitmap
 
-
-class RangesMachine(RuleBasedStateMachine):
-    """Ack ranges against a set of positions, counts and all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ranges = AckRanges()
-        self.model: set[Position] = set()
-
-    ledgers = st.integers(1, 3)
-
-    @rule(ledger_id=ledgers, entry_id=IDS)
-    def add(self, ledger_id: int, entry_id: int) -> None:
-        position = Position(ledger_id, entry_id)
-        assert self.ranges.add(ledger_id, entry_id) == (position not in self.model)
-        self.model.add(position)
-
-    @rule(ledger_id=ledgers, ids=ID_SETS)
-    def add_bitmap(self, ledger_id: int, ids: set[int]) -> None:
-        positions = {Position(ledger_id, entry_id) for entry_id in ids}
-        new = self.ranges.add_bitmap(ledger_id, BitMap(ids))
-        assert {Position(ledger_id, entry_id) for entry_id in new} == positions - self.model
-        self.model |= positions
-
-    @rule(ledger_id=ledgers, entry_id=IDS)
-    def drop_through(self, ledger_id: int, entry_id: int) -> None:
-        self.ranges.drop_through(Position(ledger_id, entry_id))
-        self.model = {position for position in self.model if position > (ledger_id, entry_id)}
-
-    @rule(ledger_id=ledgers)
-    def pop_lowest_run(self, ledger_id: int) -> None:
-        mine = [run for run in runs(self.model) if run[0] == ledger_id]
-        _, start, stop = mine[0] if mine else (ledger_id, 7, 7)
-        assert self.ranges.pop_run_at(ledger_id, start, ENTRY_ID_MAX + 1) == stop
-        self.model -= {Position(ledger_id, entry_id) for entry_id in range(start, stop)}
-
-    @rule(ledger_id=ledgers)
-    def drop_ledger(self, ledger_id: int) -> None:
-        mine = {position for position in self.model if position.ledger_id == ledger_id}
-        assert self.ranges.drop_ledger(ledger_id) == bool(mine)
-        self.model -= mine
-
-    @rule()
-    def clear(self) -> None:
-        self.ranges.clear()
-        self.model.clear()
-
-    @rule(ledger_id=ledgers, entry_id=IDS)
-    def look(self, ledger_id: int, entry_id: int) -> None:
-        position = Position(ledger_id, entry_id)
-        assert (position in self.ranges) == (position in self.model)
-        assert self.ranges.count_from(position) == sum(other >= position for other in self.model)
-
-    @invariant()
-    def agrees_with_model(self) -> None:
-        self.ranges.check()
-        assert self.ranges.range_count == len(runs(self.model))
-        assert self.ranges.acked_count == len(self.model)
-        assert self.ranges.last() == max(self.model, default=None)
-        found = {Position(id_, entry) for id_, bitmap in self.ranges.bitmaps() for entry in bitmap}
-        assert found == self.model
-
-
-TestRanges = RangesMachine.TestCase
 
 PLACES = st.builds(Position, st.integers(0, 8), st.integers(-1, 6)) | st.sampled_from(
     [EARLIEST, LATEST]

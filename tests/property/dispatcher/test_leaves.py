@@ -1,4 +1,4 @@
-"""Replay queue, hole order, hash ring and in-flight entries against sets, sorting and counting."""
+"""Hole order, hash ring and in-flight entries against sets, sorting and counting."""
 
 from __future__ import annotations
 
@@ -11,48 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ackgate.cursor import Position
 from ackgate.dispatcher.delivery_book import InFlight
 from ackgate.dispatcher.keys import HashRing, auto_split_hash
-from ackgate.dispatcher.redelivery import ReplayQueue, holes_first
+from ackgate.dispatcher.redelivery import holes_first
 
 POSITIONS = st.builds(Position, st.integers(0, 2), st.integers(0, 9))
 MANY = st.lists(POSITIONS, max_size=8)
-
-
-class ReplayQueueMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue = ReplayQueue()
-        self.model: set[Position] = set()
-
-    @rule(positions=MANY)
-    def add_many(self, positions: list[Position]) -> None:
-        self.queue.add_many(positions)
-        self.model.update(positions)
-
-    @rule(position=POSITIONS)
-    def discard(self, position: Position) -> None:
-        assert self.queue.discard(position) == (position in self.model)
-        self.model.discard(position)
-
-    @rule(positions=MANY)
-    def discard_many(self, positions: list[Position]) -> None:
-        self.queue.discard_many(positions)
-        self.model.difference_update(positions)
-
-    @rule(position=st.builds(Position, st.integers(0, 2), st.integers(-1, 9)))
-    def discard_through(self, position: Position) -> None:
-        self.queue.discard_through(position)
-        self.model = {each for each in self.model if each > position}
-
-    @rule(count=st.integers(0, 12))
-    def first(self, count: int) -> None:
-        assert self.queue.first(count) == tuple(sorted(self.model)[:count])
-
-    @invariant()
-    def agrees(self) -> None:
-        self.queue.check()
-        assert len(self.queue) == len(self.model)
-        assert set(self.queue) == self.model
-        assert all(position in self.queue for position in self.model)
 
 
 class InFlightMachine(RuleBasedStateMachine):
@@ -192,6 +154,5 @@ def test_holes_first_keeps_the_set_and_closes_the_short_holes_first(
     assert list(chosen) == sorted(waiting, key=rank)[:count]
 
 
-TestReplayQueue = ReplayQueueMachine.TestCase
 TestInFlight = InFlightMachine.TestCase
 TestHashRing = HashRingMachine.TestCase

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from pyroaring import BitMap
 
-from ackgate.cursor import MessageLedgers, Position
+from ackgate.cursor import MessageLedgers, Position, PositionSet
 from ackgate.errors import AckGateError
 from ackgate.persistence.deliveries.columns import KINDS, EventKind
 from ackgate.persistence.deliveries.details import (
@@ -51,55 +50,6 @@ if TYPE_CHECKING:
     from ackgate.pipeline.jobs.what_if.tape import Special
 
 
-class EntriesInFlight:
-    """Which they are, and how many."""
-
-    __slots__ = ("_ledgers", "count")
-
-    def __init__(self) -> None:
-        self._ledgers: dict[int, BitMap] = {}
-        self.count = 0
-
-    def began(self, position: Position) -> None:
-        """It was delivered; it may have been before."""
-        ledger_id, entry_id = position
-        entries = self._ledgers.get(ledger_id)
-        if entries is None:
-            entries = self._ledgers[ledger_id] = BitMap()
-        if entry_id not in entries:
-            entries.add(entry_id)
-            self.count += 1
-
-    def ended(self, position: Position) -> None:
-        """It was acked, or given back; it need not have been delivered."""
-        ledger_id, entry_id = position
-        entries = self._ledgers.get(ledger_id)
-        if entries is not None and entry_id in entries:
-            entries.remove(entry_id)
-            self.count -= 1
-            if not entries:
-                del self._ledgers[ledger_id]
-
-    def ended_through(self, position: Position) -> None:
-        """Everything up to this one was acked."""
-        ledger_id, entry_id = position
-        for known in [known for known in self._ledgers if known <= ledger_id]:
-            entries = self._ledgers[known]
-            before = len(entries)
-            if known < ledger_id:
-                entries.clear()
-            elif entry_id >= 0:
-                entries.remove_range(0, entry_id + 1)
-            self.count -= before - len(entries)
-            if not entries:
-                del self._ledgers[known]
-
-    def clear(self) -> None:
-        """All entries in flight were given back."""
-        self._ledgers.clear()
-        self.count = 0
-
-
 BYTES_LOOK_CALLS: Final = 256
 """After so many calls it is asked again what the cursor takes."""
 
@@ -122,7 +72,7 @@ class Walk:
         self.read_us: int | None = None
         """Time of the last delivery of a read that may not be over yet."""
         self.differences: list[Difference] = []
-        self.in_flight = EntriesInFlight()
+        self.in_flight = PositionSet()
         self.acked = 0
         self.budgets = dict.fromkeys(strict_limits, True)
         self.calls_seen = 0
@@ -271,7 +221,7 @@ class _Digesting:
                 mask = _mask(masks.get(places[0]))
                 special = CumulativeAck(positions[0], mask, about.properties, positions[1:])
                 self._count(special)
-                walk.in_flight.ended_through(
+                walk.in_flight.take_through(
                     positions[0] if mask is None else walk.ledgers.previous(positions[0])
                 )
             elif any(at in masks for at in places):
@@ -292,7 +242,7 @@ class _Digesting:
                 self._entry_ids += [position.entry_id for position in positions]
         for position, at in zip(positions, places, strict=True):
             if at not in masks:
-                walk.in_flight.ended(position)
+                walk.in_flight.discard(*position)
         self._flew(last)
         self._check_version(last)
         self._called(last, special=special)
@@ -313,7 +263,7 @@ class _Digesting:
         mark_delete = walk.cursor.mark_delete
         if mark_delete != move.reset.mark_delete:
             self._differs(at, "mark_delete", str(move.reset.mark_delete), str(mark_delete))
-        walk.in_flight.ended_through(mark_delete)
+        walk.in_flight.take_through(mark_delete)
         if words["reason"].get(at) == "seek":
             walk.in_flight.clear()
         self._flew(at)
@@ -380,7 +330,7 @@ class _Digesting:
     def _dispatched(self, at: int) -> None:
         walk = self._walk
         position = Position(self._ledgers[at], self._entries[at])
-        walk.in_flight.began(position)
+        walk.in_flight.add(*position)
         self._flew(at)
         if self._events.is_normal[at]:
             self._reads.append(self._times[at])
@@ -391,11 +341,11 @@ class _Digesting:
                 walk.read_us = self._times[at]
 
     def _nacked(self, at: int) -> None:
-        self._walk.in_flight.ended(Position(self._ledgers[at], self._entries[at]))
+        self._walk.in_flight.discard(self._ledgers[at], self._entries[at])
         self._flew(at)
 
     def _flew(self, at: int) -> None:
-        count, flights = self._walk.in_flight.count, self._flights
+        count, flights = self._walk.in_flight.entry_count, self._flights
         if not flights or flights[-1][1] != count:
             flights.append((self._times[at], count))
 

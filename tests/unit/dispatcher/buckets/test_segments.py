@@ -15,7 +15,6 @@ from ackgate.dispatcher.buckets import BucketSettings, Draft, in_order, metadata
 from ackgate.dispatcher.buckets.position_rows import (
     add_rows,
     members_of,
-    positions_of,
     rows_in,
     take_rows,
 )
@@ -174,7 +173,6 @@ def test_rows_against_a_set_of_positions(size: int) -> None:
     # A position that comes twice is taken once.
     taken_rows = [row[1:] for row, is_taken in zip(rows, taken.tolist(), strict=True) if is_taken]
     assert sorted(taken_rows) == sorted(held)
-    assert positions_of(columns) == [row[1:] for row in rows]
 
 
 def test_members_are_told_by_place() -> None:
