@@ -65,7 +65,7 @@ class BrokerSettings(SettingsGroup):
     )
     advertised_address: str = setting(
         "",
-        "Address that clients are told to connect to. Empty: the bound address, or the host's "
+        "Address that clients get to connect to. Empty: the bound address, or the host's "
         "name where that is every interface.",
         pulsar="",
     )

@@ -342,8 +342,8 @@ class PersistenceSettings(SettingsGroup):
 
     metadata_store_session_timeout_millis: int = setting(
         30_000,
-        "Session time-out asked of ZooKeeper: what a broker owns is free again so long after it was "
-        "last heard of. The servers have bounds of their own.",
+        "Session timeout at ZooKeeper: a broker's topics are free so long after it was "
+        "last seen. The servers have bounds of their own.",
         unit="ms",
         pulsar=30_000,
         ge=100,

@@ -38,12 +38,12 @@ OPTIONS: Final[Mapping[str, str]] = {
     "columns": "Columns by name, joined by commas. Default: all that are not heavy.",
     "ledgerIds": "Only these ledgers: `7,9,12-40`. Others are not opened.",
     "entryIds": "Only these entries of each ledger, in the same form. Others are not read.",
-    "minPublishTimeMs": "Only what was published then or later.",
-    "maxPublishTimeMs": "Only what was published then or before.",
+    "minPublishTimeMs": "Only messages published then or later.",
+    "maxPublishTimeMs": "Only messages published then or before.",
     "onCorrupt": "`fail` (default), or `skip`: leave out entries without a good copy.",
     "openLedgers": "Where a read of an open ledger ends: at the last entry `found`, or at the last one "
-    "`confirmed`. Default: found if nobody writes to the bookies' directories. Of an address nobody knows "
-    "that, so: confirmed.",
+    "`confirmed`. Default: found if no process writes to the bookies' directories. For an address that is "
+    "unknown, so: confirmed.",
     "version": "The state as of this version of the cursor, or the newest before.",
     "atMs": "The state as of this time, by the broker's clock.",
     "splitBytes": "Larger files are read by several tasks, in parts of about so many bytes.",
@@ -51,7 +51,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "`LEDGER:ENTRY`, which is the first to be read.",
     "maxEntriesPerTrigger": "Entries of one batch of a stream, over all topics.",
     "onTrimmed": "What a stream does when entries were trimmed before it has read them: `fail`, or "
-    "`report` it in `gapsPath` and go on.",
+    "`report` it in `gapsPath` and continue.",
     "gapsPath": "A directory or an address, for `onTrimmed=report`.",
 }
 """Name and meaning, as docs/pipeline.md has them."""
