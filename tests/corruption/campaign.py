@@ -39,13 +39,13 @@ KINDS = {
     "deleted": r"bookies/0/deleted",
     "fences": r"bookies/0/fences",
     "origin": r"bookies/0/origins/.*\.json",
-    "log of origins": r"bookies/0/origins/begun-\d+",
+    "log of origins": r"bookies/0/origins/begun-.*",
     "journal": r"bookies/0/journal/.*\.avro",
     "ledger": r"bookies/0/ledgers/.*",
     "reserve": r"(.*/)?reserve",
 }
 
-UNNEEDED = frozenset({"SQLite's index", "lock", "deleted", "fences", "reserve", "log of origins"})
+UNNEEDED = frozenset({"SQLite's index", "lock", "deleted", "fences", "reserve"})
 """Nothing in them outlives the process that wrote them, or they are made anew without loss."""
 
 OLDER = "an older one in its place"

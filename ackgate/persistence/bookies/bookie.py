@@ -33,13 +33,14 @@ from ackgate.persistence.bookies.register_rounds import RegisterRounds
 from ackgate.persistence.bookies.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
     from ackgate.persistence.bookies.directory import BookieDirectory
     from ackgate.persistence.bookies.entry_batch import AddSink, EntryBatch
     from ackgate.persistence.bookies.entry_codec import StoredEntry
-    from ackgate.persistence.bookies.register import LedgerOrigin, Mark
+    from ackgate.persistence.bookies.origins import LedgerOrigin
+    from ackgate.persistence.bookies.register import Mark
     from ackgate.persistence.bookies.settings import BookieSettings
     from ackgate.persistence.bookies.write_cache import CacheBlock, CacheHalf
     from ackgate.persistence.system.io_lane import IoLane
@@ -113,7 +114,7 @@ class Bookie:
                 on_committed=self._committed,
             )
         self._rounds = RegisterRounds(
-            f"bookie {self.directory}", opened.register, self._on_storage, self._holds
+            f"bookie {self.directory}", opened.register, self._in_time, self._holds
         )
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_error: AckGateError | None = None
@@ -138,32 +139,31 @@ class Bookie:
         self._writable()
         await self._in_time(lambda: self._opened.register.raise_mark(mark))
 
-    async def begin(self, origin: LedgerOrigin, mark: Mark) -> None:
-        """Keep what a new ledger is, before entries of it come.
+    def begin(self, origin: LedgerOrigin, mark: Mark) -> asyncio.Future[AckGateError | None]:
+        """Keep what a new ledger is, before entries of it come. The answer: None, or why not.
 
-        Raises `ConfigurationError` if a ledger of this id is here already, `StorageError` if that
-        cannot be written now; then it is written later.
+        `ConfigurationError`: a ledger of this id is here already. `StorageError`: it cannot be written
+        now; then it is written later.
         """
         self._writable()
         if self.is_silent:
-            self._rounds.put_off(origin)
-            return
-        await self._patiently(self._rounds.begin(origin, mark))
+            return self._rounds.put_off(origin)
+        return self._rounds.begin(origin, mark)
 
     async def take_in(self, origin: LedgerOrigin) -> None:
         """Keep what a ledger is that comes to this bookie later in its life. Raises `StorageError`."""
         self._writable()
-        await self._in_time(lambda: self._opened.register.keep(origin))
+        await self._in_time(lambda: self._opened.register.origins.keep(origin))
 
     async def give_back(self, ledger_id: int) -> None:
         """A ledger that was begun will not be. Raises `StorageError`."""
-        await self._in_time(lambda: self._opened.register.forget([ledger_id]))
+        await self._in_time(lambda: self._opened.register.origins.forget([ledger_id]))
 
     async def kept_ledger_ids(self) -> set[int]:
         """Ledgers that were begun here and not deleted, and that have files or journaled entries."""
         stored = await self.ledger_ids()
         register = self._opened.register
-        return stored & await self._in_time(lambda: register.origin_ids() - register.deleted())
+        return stored & await self._in_time(lambda: register.origins.ids() - register.deleted())
 
     async def deleted_ledger_ids(self) -> frozenset[int]:
         """Ledgers whose entries may still be seen in journals, and must not."""
@@ -175,25 +175,20 @@ class Bookie:
 
     async def readable_origin_ids(self) -> set[int]:
         """Ledgers whose origin is here, and whole; damaged ones are in `damages`."""
-
-        def read() -> set[int]:
-            register = self._opened.register
-            return {i for i in register.origin_ids() if register.readable_origin(i) is not None}
-
-        return await self._in_time(read)
+        return await self._in_time(self._opened.register.origins.readable_ids)
 
     async def origins(self) -> list[LedgerOrigin]:
         """Of every ledger begun here and not deleted; damaged ones are left out and in `damages`."""
 
         def read() -> list[LedgerOrigin]:
             register = self._opened.register
-            ids = sorted(register.origin_ids() - register.deleted())
-            return [origin for i in ids if (origin := register.readable_origin(i)) is not None]
+            return register.origins.all_of(register.origins.ids() - register.deleted())
 
         return await self._in_time(read)
 
-    def _holds(self, ledger_id: int) -> bool:
-        return bool(self._storage.names(ledger_id)) or ledger_id in self._others.ledger_ids()
+    def _holds(self, ledger_ids: Collection[int]) -> set[int]:
+        elsewhere = self._others.ledger_ids()
+        return {i for i in ledger_ids if i in elsewhere or self._storage.names(i)}
 
     # -------------------------------------------------------------------------------------- adding
 
@@ -335,7 +330,7 @@ class Bookie:
 
         def remove() -> None:
             self._storage.remove(ledger_id)
-            self._opened.register.forget([ledger_id])
+            self._opened.register.origins.forget([ledger_id])
 
         await self._in_time(remove)
 
@@ -407,7 +402,6 @@ class Bookie:
 
         def finish() -> None:
             self._storage.sync_directory()
-            self._opened.register.flush()
             self._storage.stop_growing(closed)
             remove_journals(self._opened.disk, writer.journal, sequence)
 

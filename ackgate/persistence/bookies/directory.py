@@ -108,9 +108,10 @@ class BookieDirectory:
                 # entries rest on them.
                 self.disk.sync_directory(self.directory)
                 others = self._take_over_dead()
-                self.register.join(is_alone=not others)
+                name = self.random_bytes(WRITER_BYTES).hex()
+                self.register.join(name, others)
                 self._remove_deleted(is_alone=not others)
-                self.writer = self._make_writer(is_alone=not others)
+                self.writer = self._make_writer(name, is_alone=not others)
             finally:
                 lock.release()
             self.others = JournalView(self.disk, self._journals, self.writer.name)
@@ -289,7 +290,7 @@ class BookieDirectory:
         for ledger_id in deleted:
             self.storage.remove(ledger_id)
         if deleted:
-            self.register.forget(deleted)
+            self.register.origins.forget(deleted)
             self.storage.sync_directory()
         if is_alone and not self._left:
             self.register.all_deleted()
@@ -345,8 +346,7 @@ class BookieDirectory:
             )
         return False
 
-    def _make_writer(self, *, is_alone: bool) -> Writer:
-        name = self.random_bytes(WRITER_BYTES).hex()
+    def _make_writer(self, name: str, *, is_alone: bool) -> Writer:
         journal = self._journals / name
         self.disk.make_directory(journal)
         self.disk.sync_directory(self._journals)

@@ -9,7 +9,8 @@ Pure: names only.
       fences                           ledgers fenced while their writer may still live
       marks                            how far the metadata store was: ledger ids and runs seen
       deleted                          ledgers deleted while journals may still hold their entries
-      origins/<ledger>.json            a ledger's metadata when it was begun here
+      origins/begun-<writer>-<n>       metadata of each ledger that this writer began here
+      origins/<ledger>.json            the same of a ledger that came later, or has changed
       reserve                          room for a full disk, if it has a disk of its own
       journal/<writer>/lock            held by that writer as long as it lives
       journal/<writer>/00000001.avro   entries of all its ledgers, in the order they were synced

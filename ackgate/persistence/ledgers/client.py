@@ -29,7 +29,8 @@ from ackgate.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from ackgate.persistence.bookies.register import LedgerOrigin, Mark
+from ackgate.persistence.bookies.origins import LedgerOrigin
+from ackgate.persistence.bookies.register import Mark
 from ackgate.persistence.bookies.settings import AuditSettings, LedgerClientSettings
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, PasswordCheck, encode_metadata
@@ -186,19 +187,19 @@ class BookieLedgerClient:
         origin = LedgerOrigin(ledger_id, encode_metadata(metadata, password))
         mark = Mark(max(self._catalog.issued_below, ledger_id + 1), self.run)
         bookies = self._bookies_of(metadata)
-        results = await asyncio.gather(
-            *(bookie.begin(origin, mark) for bookie in bookies), return_exceptions=True
-        )
-        refusals = [r for r in results if isinstance(r, BaseException)]
+        answers = [bookie.begin(origin, mark) for bookie in bookies]
+        refusals = [await answer for answer in answers]
         for refusal in refusals:
+            if refusal is None:
+                continue
             if isinstance(refusal, StorageError):
                 logger.warning("ledger %d: what it is is not kept yet: %s", ledger_id, refusal)
                 continue
             await asyncio.gather(
                 *(
                     bookie.give_back(ledger_id)
-                    for bookie, result in zip(bookies, results, strict=True)
-                    if result is None
+                    for bookie, other in zip(bookies, refusals, strict=True)
+                    if other is None
                 ),
                 return_exceptions=True,
             )

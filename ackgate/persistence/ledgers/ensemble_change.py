@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import MetadataConflictError, StorageError
-from ackgate.persistence.bookies.register import LedgerOrigin
+from ackgate.persistence.bookies.origins import LedgerOrigin
 from ackgate.persistence.ledgers.catalog import encode_metadata
 from ackgate.persistence.ports import Fragment, LedgerState
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from ackgate.errors import ConfigurationError, CorruptRecordError
-from ackgate.persistence.bookies.register import LedgerOrigin, LedgerRegister, Mark
+from ackgate.errors import ConfigurationError
+from ackgate.persistence.bookies.origins import LedgerOrigin
+from ackgate.persistence.bookies.register import LedgerRegister, Mark
 from ackgate.persistence.ledgers.metadata_age import forgotten_ledgers, refuse_older_metadata
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.system.disk import OsDisk
-from tests.support.faulty_disk import FaultyDisk
 from tests.unit.ledgers.conftest import World
 
 RUNS = "/runs"
 
 
-def register(directory: Path, *, is_alone: bool = True) -> LedgerRegister:
-    directory.mkdir(exist_ok=True)
+_writers = itertools.count()
+
+
+def register(directory: Path, *, others: Sequence[str] = ()) -> LedgerRegister:
     made = LedgerRegister(OsDisk(), directory)
-    made.join(is_alone=is_alone)
+    made.join(f"{next(_writers):016x}", others)
     return made
 
 
@@ -35,7 +37,7 @@ def origin(ledger_id: int) -> LedgerOrigin:
 
 
 def test_the_highest_mark_of_any_process_counts(tmp_path: Path) -> None:
-    one, other = register(tmp_path), register(tmp_path, is_alone=False)
+    one, other = register(tmp_path), register(tmp_path, others=["0" * 16])
     one.raise_mark(Mark(101, 3))
     other.raise_mark(Mark(201, 1))
     one.raise_mark(Mark(101, 2))
@@ -72,66 +74,6 @@ def test_a_lost_mark_is_known_from_the_ledgers(tmp_path: Path) -> None:
     assert register(tmp_path).damages == []
 
 
-def test_an_id_is_begun_once(tmp_path: Path) -> None:
-    made = register(tmp_path)
-    assert made.begin([origin(7)], Mark(8, 0)) == set()
-    assert made.begin([origin(7)], Mark(8, 0)) == set()  # the same one, asked for again
-    other = LedgerOrigin(7, b"{}")
-    assert made.begin([origin(8), other], Mark(9, 0)) == {7}
-    assert made.origin(7) == origin(7)
-    assert made.origin(8) == origin(8)
-    made.keep(other)
-    assert made.origin(7) == other
-    assert made.origin_ids() == {7, 8}
-    made.forget([7, 7, 100])
-    assert made.origin(7) is None
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_origins_survive_the_plug(tmp_path: Path, seed: int) -> None:
-    """They share one sync, of the log; their own files come later, or from the log."""
-    rng = random.Random(seed)
-    disk = FaultyDisk()
-    made = LedgerRegister(disk, tmp_path)
-    made.join(is_alone=True)
-    ids = range(1, 30)
-    for ledger_id in ids:
-        assert made.begin([origin(ledger_id)], Mark(101, 1)) == set()
-        if rng.random() < 0.1:
-            made.flush()
-    disk.power_loss(rng)
-    again = register(tmp_path)
-    assert again.damages == []
-    assert [again.origin(i) for i in ids] == [origin(i) for i in ids]
-    assert not list(tmp_path.glob("origins/begun-*"))
-
-
-def test_the_log_of_origins_is_emptied(tmp_path: Path) -> None:
-    made = register(tmp_path)
-    made.begin([origin(1), origin(2)], Mark(101, 1))
-    (log,) = tmp_path.glob("origins/begun-*")
-    assert log.stat().st_size
-    made.forget([2])
-    made.flush()
-    assert not log.stat().st_size
-    assert made.origin_ids() == {1}
-    made.begin([origin(3)], Mark(101, 1))
-    made.close()
-    assert not log.exists()
-    assert register(tmp_path).origin_ids() == {1, 3}
-
-
-def test_a_damaged_origin_is_not_believed(tmp_path: Path) -> None:
-    made = register(tmp_path)
-    made.begin([origin(7)], Mark(8, 0))
-    (path,) = (tmp_path / "origins").glob("*.json")
-    good = path.read_bytes()
-    for at in range(len(good)):
-        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-        with contextlib.suppress(CorruptRecordError):
-            assert made.origin(7) == origin(7)
-
-
 def test_deleted_ledgers_are_remembered_until_nobody_can_bring_them_back(tmp_path: Path) -> None:
     made = register(tmp_path)
     assert made.deleted() == frozenset()
@@ -165,7 +107,7 @@ async def test_ids_of_ledgers_from_before_there_were_origins_are_refused_too(wor
     client = await world.start()
     await (await client.create(LedgerOptions())).add_entry(b"first")
     await client.close()
-    for path in (world.directories[0] / "origins").glob("*.json"):
+    for path in (world.directories[0] / "origins").iterdir():
         path.unlink()
     (world.directories[0] / "marks").unlink()
     world.tree = MemoryTree()
@@ -259,10 +201,12 @@ async def test_origins_that_a_full_disk_did_not_take_are_written_later(
 
     world.disk.before = fail
     writer = await client.create(LedgerOptions())
-    assert list(origins.glob("*.json")) == []
+    assert not any(path.read_bytes() for path in origins.iterdir())
     world.disk.before = None
     await writer.add_entry(b"x")
     await client.bookies[0].checkpoint()
     await writer.add_entry(b"y")
     await client.close()
-    assert [int(path.stem) for path in origins.iterdir()] == [writer.ledger_id]
+    world.crash()
+    client = await world.start()
+    assert [each.ledger_id for each in await client.bookies[0].origins()] == [writer.ledger_id]
