@@ -6,6 +6,7 @@ reading; nodes of an earlier run of this broker are removed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,16 @@ from ackgate.broker.cluster.bundles import NamespaceBundles, local_policies_path
 from ackgate.errors import (
     ConfigurationError,
     MetadataConflictError,
-    MetadataStoreError,
     NodeExistsError,
     NoSuchNodeError,
     OutcomeUnknownError,
 )
-from ackgate.persistence.nodes.changes import ATTEMPTS_MAX, count_up, read_or_create
+from ackgate.persistence.nodes.changes import (
+    count_up,
+    read_or_create,
+    until_answered,
+    until_won,
+)
 from ackgate.persistence.nodes.owner_nodes import (
     broker_path,
     decode_broker,
@@ -48,13 +53,14 @@ class OwnerNodeStore:
         `is_insisting`: then that one has to go.
         """
         path, value = broker_path(me.broker_id), encode_broker(me)
-        for _ in range(ATTEMPTS_MAX):
+
+        async def attempt() -> None:
             try:
                 await self._metadata.create(path, value, ephemeral=True)
             except (NodeExistsError, OutcomeUnknownError):
                 found = await self._metadata.get(path)
                 if found is None:
-                    continue
+                    raise
                 present = decode_broker(found.value, path=path)
                 if present.instance == me.instance:
                     return
@@ -63,9 +69,9 @@ class OwnerNodeStore:
                 # Most likely an earlier life of ours. If not, it lives, and takes its place back.
                 log.info("broker %s is announced already, by run %d", me.broker_id, present.run)
                 await self.delete(path, found.version)
-            else:
-                return
-        raise MetadataStoreError(f"broker {me.broker_id} cannot be announced: {path} is contended")
+                raise
+
+        await until_won(attempt, of=path)
 
     async def bundles(self, wanted: NamespaceBundles) -> NamespaceBundles:
         """Where a namespace is cut: as `wanted` if that is not decided yet."""
@@ -85,46 +91,45 @@ class OwnerNodeStore:
     async def claim(self, bundle: Bundle, wanted: OwnerRecord) -> OwnerRecord:
         """Put our node in place. Returns the owner: `wanted`, or the broker that was faster."""
         path = bundle.owner_path
-        for _ in range(ATTEMPTS_MAX):
+
+        async def attempt() -> OwnerRecord:
             try:
                 await self._metadata.create(path, encode_owner(wanted), ephemeral=True)
             except (NodeExistsError, OutcomeUnknownError):
                 found = await self._metadata.get(path)
                 if found is None:
-                    continue
+                    raise
                 owner = decode_owner(found.value, path=path)
                 if owner == wanted or owner.broker_id != wanted.broker_id:
                     return owner
                 await self.delete(path, found.version)  # an earlier life's
-            else:
-                return wanted
-        raise MetadataStoreError(f"{path} is contended")
+                raise
+            return wanted
+
+        return await until_won(attempt, of=path)
 
     async def remove(self, bundle: Bundle, me: BrokerRecord) -> OwnerRecord | None:
         """Take our node away. Returns who owns the bundle now, as far as that is known."""
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                await self._metadata.delete(bundle.owner_path)
-            except OutcomeUnknownError:
+
+        async def attempt(is_doubtful: bool) -> OwnerRecord | None:  # noqa: FBT001
+            if is_doubtful:
                 owner = await self.owner(bundle)
                 if owner is None or owner.instance != me.instance:
                     return owner  # it was done, and somebody else may own the bundle already
-            except NoSuchNodeError:
-                return None
-            else:
-                return None
-        raise MetadataStoreError(f"{bundle.owner_path}: {ATTEMPTS_MAX} deletions were not answered")
+            with contextlib.suppress(NoSuchNodeError):
+                await self._metadata.delete(bundle.owner_path)
+            return None
+
+        return await until_answered(attempt, of=bundle.owner_path)
 
     async def delete(self, path: str, version: int | None) -> None:
         """Delete a node that may be gone, or somebody else's, already."""
-        for _ in range(ATTEMPTS_MAX):
-            try:
+
+        async def attempt(_is_doubtful: bool) -> None:  # noqa: FBT001
+            with contextlib.suppress(NoSuchNodeError, MetadataConflictError):
                 await self._metadata.delete(path, expected_version=version)
-            except OutcomeUnknownError:
-                continue
-            except (NoSuchNodeError, MetadataConflictError):
-                pass
-            return
+
+        await until_answered(attempt, of=path)
 
 
 def address_taken(other: BrokerRecord) -> ConfigurationError:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import (
     CallerError,
     CorruptRecordError,
-    MetadataStoreError,
     NodeExistsError,
     OutcomeUnknownError,
 )
-from ackgate.persistence.nodes.changes import until_won
+from ackgate.persistence.nodes.changes import until_answered, until_won
 from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -55,19 +54,15 @@ async def read_partition_count(metadata: MetadataStore, name: TopicName) -> int:
 async def create_partition_count(metadata: MetadataStore, name: TopicName, count: int) -> None:
     """Make a topic a partitioned one. Raises `NodeExistsError` when it is one."""
     path = partitioned_topic_path(name)
-    is_doubtful = False
-    for _ in range(WRITES_MAX):
+
+    async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
         try:
             await metadata.create(path, encode_partition_count(count))
-        except OutcomeUnknownError:
-            is_doubtful = True
         except NodeExistsError:
-            if is_doubtful and await read_partition_count(metadata, name) == count:
-                return
-            raise
-        else:
-            return
-    raise _unanswered(path)
+            if not is_doubtful or await read_partition_count(metadata, name) != count:
+                raise
+
+    await until_answered(attempt, of=path, attempts_max=WRITES_MAX)
 
 
 async def raise_partition_count(metadata: MetadataStore, name: TopicName, count: int) -> int:
@@ -103,7 +98,3 @@ def _decode(value: bytes, path: str) -> int:
         return int(json.loads(value)["partitions"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
-
-
-def _unanswered(path: str) -> MetadataStoreError:
-    return MetadataStoreError(f"{path}: {WRITES_MAX} writes were not answered, or met others")

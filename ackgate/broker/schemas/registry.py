@@ -26,17 +26,15 @@ from ackgate.broker.schemas.compatibility import (
 )
 from ackgate.broker.wire import (
     IncompatibleSchemaError,
-    MetadataFailedError,
     Schema,
     SchemaType,
     StoredSchema,
 )
 from ackgate.errors import (
     CorruptRecordError,
-    NodeExistsError,
     NoSuchNodeError,
-    OutcomeUnknownError,
 )
+from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.nodes.paths import node_of_name
 
 if TYPE_CHECKING:
@@ -48,9 +46,6 @@ SCHEMAS: Final = "/schemas"
 
 DEFINITION_BYTES_MAX: Final = 512 * 1024
 """A definition is stored in one node, encoded in base64, and the node's guard is about 1 MB."""
-
-CREATE_ATTEMPTS_MAX: Final = 10
-"""Concurrent creations that one creation may lose against."""
 
 _FORMAT: Final = 1
 
@@ -124,7 +119,8 @@ class SchemaRegistry:
                 f" {DEFINITION_BYTES_MAX}"
             )
         check_definition(schema)
-        for _ in range(CREATE_ATTEMPTS_MAX):
+
+        async def attempt() -> bytes:  # one that another wrote, or we, is found among the existing
             existing = await self.all(topic)
             for stored in existing:
                 if is_same(stored.schema, schema):
@@ -139,12 +135,10 @@ class SchemaRegistry:
                 settings.schema_compatibility_strategy,
             )
             number = int.from_bytes(existing[-1].version, "big") + 1 if existing else 0
-            try:
-                await self._metadata.create(_version_path(topic, number), _encode(schema))
-            except (NodeExistsError, OutcomeUnknownError):
-                continue  # somebody else's, or ours, is found among the existing ones
+            await self._metadata.create(_version_path(topic, number), _encode(schema))
             return version_bytes(number)
-        raise MetadataFailedError(f"too many concurrent changes of the schema of {topic}")
+
+        return await until_won(attempt, of=f"the schema of {topic}")
 
     async def check_consumer(
         self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings

@@ -32,6 +32,7 @@ from ackgate.persistence.bookies.entry_codec import CrcDigest
 from ackgate.persistence.ledgers.quorum import held_count
 from ackgate.persistence.ledgers.replication import FragmentFinding, plan_repair, spans
 from ackgate.persistence.ledgers.rewrite import rewrite
+from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.ports import DigestType, Fragment, LedgerState
 
 if TYPE_CHECKING:
@@ -471,7 +472,8 @@ class _FragmentAudit:
     async def _change_ensemble(self, move: Move) -> bool:
         """False: somebody else has changed the fragment meanwhile, and what we did was in vain."""
         ledger_id, first = self._metadata.ledger_id, self._span.first_entry_id
-        for _ in range(_CONFLICTS_MAX):
+
+        async def attempt() -> bool:
             metadata = self._entry.metadata
             fragments = list(metadata.fragments)
             known = Fragment(first, self._span.ensemble)
@@ -488,7 +490,7 @@ class _FragmentAudit:
                 )
             except MetadataConflictError:
                 self._entry = await self._auditor._catalog.read(ledger_id)
-                continue
+                raise
             self._span = self._span._replace(ensemble=changed)
             logger.warning(
                 "ledger %d: entries %d-%d are on %s instead of %s now",
@@ -499,4 +501,6 @@ class _FragmentAudit:
                 move.from_bookie,
             )
             return True
-        raise StorageError(f"ledger {ledger_id}: its metadata is changed by others all the time")
+
+        of = f"the metadata of ledger {ledger_id}"
+        return await until_won(attempt, of=of, attempts_max=_CONFLICTS_MAX)

@@ -29,13 +29,12 @@ from ackgate.errors import (
     DigestMismatchError,
     LedgerGivenUpError,
     MetadataConflictError,
-    MetadataStoreError,
     NoSuchLedgerError,
     NoSuchNodeError,
     OutcomeUnknownError,
 )
 from ackgate.persistence.bookies.entry_codec import CrcDigest, MacDigest
-from ackgate.persistence.nodes.changes import change_node, until_won
+from ackgate.persistence.nodes.changes import change_node, until_answered, until_won
 from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
@@ -188,42 +187,43 @@ class LedgerCatalog:
     async def _write(
         self, ledger_id: int, value: bytes, *, replaces: bytes | None, version: int
     ) -> int:
-        path, is_doubtful = ledger_path(ledger_id), False
-        for _ in range(_WRITES_MAX):
+        path = ledger_path(ledger_id)
+
+        async def attempt(is_doubtful: bool) -> int:  # noqa: FBT001
+            at = version
+            if is_doubtful:
+                found = await self._store.get(path)
+                if found is None:
+                    if replaces is not None:
+                        raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+                elif found.value == value:
+                    return found.version
+                elif found.value == replaces:
+                    at = found.version
+                else:
+                    raise MetadataConflictError(f"{path} was written by somebody else")
             try:
-                return await self._store.put(path, value, expected_version=version)
+                return await self._store.put(path, value, expected_version=at)
             except NoSuchNodeError:
                 raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
-            except OutcomeUnknownError:
-                is_doubtful = True
-            except MetadataConflictError:
-                if not is_doubtful:
-                    raise
-            found = await self._store.get(path)
-            if found is None:
-                if replaces is not None:
-                    raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-            elif found.value == value:
-                return found.version
-            elif found.value == replaces:
-                version = found.version
-            else:
-                raise MetadataConflictError(f"{path} was written by somebody else")
-        raise MetadataStoreError(f"{path}: {_WRITES_MAX} writes were not answered")
+            except MetadataConflictError as conflict:
+                if is_doubtful:  # perhaps with our own, which came late
+                    raise OutcomeUnknownError(path) from conflict
+                raise
+
+        return await until_answered(attempt, of=path, attempts_max=_WRITES_MAX)
 
     async def remove(self, ledger_id: int) -> None:
-        is_asked_again = False
-        for _ in range(_WRITES_MAX):
+        path = ledger_path(ledger_id)
+
+        async def attempt(is_doubtful: bool) -> None:  # noqa: FBT001
             try:
-                await self._store.delete(ledger_path(ledger_id))
+                await self._store.delete(path)
             except NoSuchNodeError:
-                if not is_asked_again:
+                if not is_doubtful:
                     raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
-            except OutcomeUnknownError:
-                is_asked_again = True
-                continue
-            return
-        raise MetadataStoreError(f"ledger {ledger_id}: {_WRITES_MAX} deletions were not answered")
+
+        await until_answered(attempt, of=path, attempts_max=_WRITES_MAX)
 
     async def ledger_ids(self) -> list[int]:
         names = await self._store.children(LEDGERS)

@@ -50,6 +50,7 @@ from ackgate.errors import (
 from ackgate.persistence.messages.entries import AddBatch, EntryT
 from ackgate.persistence.messages.reads import MessageReads
 from ackgate.persistence.messages.rules import trimmable
+from ackgate.persistence.nodes.changes import until_answered
 from ackgate.persistence.nodes.fenced_node import WRITES_MAX, FencedNode
 from ackgate.persistence.nodes.topic_node import (
     TOPIC_PATH_KEY,
@@ -197,18 +198,18 @@ class ManagedLedger(Generic[EntryT]):
 
         Raises `NoSuchNodeError` when the topic does not exist and `create` is false.
         """
-        is_doubtful = False
-        for _ in range(WRITES_MAX):
+
+        async def attempt(is_doubtful: bool) -> tuple[LedgerWriter | None, list[int]]:  # noqa: FBT001
             try:
-                writer, dropped = await self._claim(create=create)
-                break
-            except OutcomeUnknownError:
-                is_doubtful = True
-            except MetadataConflictError:
-                if not is_doubtful:
-                    raise
-        else:
-            raise MetadataStoreError(f"topic {self.path}: {WRITES_MAX} openings were not answered")
+                return await self._claim(create=create)
+            except MetadataConflictError as conflict:
+                if is_doubtful:  # perhaps with our own, which came late
+                    raise OutcomeUnknownError(self.path) from conflict
+                raise
+
+        writer, dropped = await until_answered(
+            attempt, of=f"topic {self.path}", attempts_max=WRITES_MAX
+        )
         for record in self._node.value.ledgers:
             if writer is None or record.ledger_id != writer.ledger_id:
                 self.facts.open_ledger(record.ledger_id)

@@ -1,8 +1,12 @@
 """Changing a node that others change, too: read, change, write at the version read, and again.
 
-Edge: over the `MetadataStore` port, and nothing that is remembered. `until_won` is the loop that all of
-persistence shares. A write that was not answered counts as one that lost: the next attempt reads what is
-there now. So an attempt must be one that may be done twice, or must see by what it reads that it was done.
+Edge: over the `MetadataStore` port, and nothing that is remembered. Two loops that everybody shares:
+
+    until_won        another writer may be faster: read what it wrote, and attempt again
+    until_answered   another writer is final; only a write that was not answered is attempted again
+
+To `until_won` a write that was not answered is one that lost: the next attempt reads what is there now.
+So an attempt must be one that may be done twice, or must see by what it reads that it was done.
 """
 
 from __future__ import annotations
@@ -57,6 +61,23 @@ async def until_won(
     raise MetadataStoreError(
         f"{of} is being written by somebody else, or does not answer: {attempts_max} writes were in vain"
     )
+
+
+async def until_answered(
+    attempt: Callable[[bool], Awaitable[T]], *, of: str, attempts_max: int = ATTEMPTS_MAX
+) -> T:
+    """Attempt until the store answers. An attempt gets whether an earlier one may have been done.
+
+    Raises what `attempt` raises, but for `OutcomeUnknownError`: after `attempts_max` of those it raises
+    `MetadataStoreError`, naming `of`.
+    """
+    is_doubtful = False
+    for _ in range(attempts_max):
+        try:
+            return await attempt(is_doubtful)
+        except OutcomeUnknownError:
+            is_doubtful = True
+    raise MetadataStoreError(f"{of}: {attempts_max} writes were not answered")
 
 
 async def change_node(

@@ -28,15 +28,14 @@ from ackgate.errors import (
     AckGateError,
     ConfigurationError,
     MetadataConflictError,
-    MetadataStoreError,
     NoSuchNodeError,
-    OutcomeUnknownError,
     OwnershipError,
 )
 from ackgate.persistence.buckets.registry import BUCKET_PREFIX, changed_properties, snapshot_ids
 from ackgate.persistence.buckets.snapshots import BucketSnapshots, append_all, snapshot_options
 from ackgate.persistence.cursors.node import decode_cursor_node, encode_cursor_node
 from ackgate.persistence.cursors.store import INTERNAL_SHARE, CursorStore
+from ackgate.persistence.nodes.changes import until_answered
 from ackgate.persistence.nodes.owner_nodes import decode_owner, is_in_range, owners_path
 from ackgate.persistence.nodes.topic_node import decode_topic_node
 from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, announce_maker
@@ -220,19 +219,19 @@ class Placing:
 
     async def _put(self, target: Target, value: bytes, version: int) -> None:
         metadata = self._storage.metadata
-        for _ in range(CONFLICTS_MAX):
-            with contextlib.suppress(OutcomeUnknownError, MetadataConflictError):
+
+        async def attempt(_is_doubtful: bool) -> None:  # noqa: FBT001
+            try:
                 await metadata.put(target.path, value, expected_version=version)
-                return
-            found = await metadata.get(target.path)
-            if found is not None and found.value == value:
-                return  # it was done, and its answer was lost
-            if found is None or found.version != version:
-                raise OwnershipError(
-                    f"{target.topic}, {target.cursor}: somebody has written the cursor's node "
-                    "meanwhile; its index was left as it was"
-                )
-        raise MetadataStoreError(f"{target.path} does not answer")
+            except MetadataConflictError:
+                found = await metadata.get(target.path)
+                if found is None or found.value != value:
+                    raise OwnershipError(
+                        f"{target.topic}, {target.cursor}: somebody has written the cursor's node "
+                        "meanwhile; its index was left as it was"
+                    ) from None
+
+        await until_answered(attempt, of=target.path, attempts_max=CONFLICTS_MAX)
 
     async def _make_index_cursor(self, target: Target) -> None:
         """The hidden cursor of a shared index, as the broker makes it: where the topic begins."""

@@ -6,9 +6,21 @@ import asyncio
 
 import pytest
 
-from ackgate.errors import CallerError, CorruptRecordError, MetadataStoreError
+from ackgate.errors import (
+    CallerError,
+    CorruptRecordError,
+    MetadataConflictError,
+    MetadataStoreError,
+    NodeExistsError,
+)
 from ackgate.persistence import MemoryMetadataStore
-from ackgate.persistence.nodes.changes import ATTEMPTS_MAX, change_node, count_up, read_or_create
+from ackgate.persistence.nodes.changes import (
+    ATTEMPTS_MAX,
+    change_node,
+    count_up,
+    read_or_create,
+    until_answered,
+)
 from tests.support.faults import Fault, FaultPlan, Rule
 from tests.support.faulty_metadata import FaultyMetadataStore
 from tests.support.virtual_time import run_in_virtual_time
@@ -113,3 +125,58 @@ async def test_all_get_what_the_first_has_made(fault: Fault) -> None:
     value = await read_or_create(store, PATH, lambda: next(names))
     assert await value_of(store) == value
     assert await read_or_create(store, PATH, lambda: next(names)) == value
+
+
+async def create(store: FaultyMetadataStore) -> list[bool]:
+    """Make the node, until there is an answer. Returns what the attempts knew."""
+    doubts: list[bool] = []
+
+    async def attempt(is_doubtful: bool) -> None:
+        doubts.append(is_doubtful)
+        try:
+            await store.create(PATH, b"ours")
+        except NodeExistsError:
+            if not is_doubtful or await value_of(store) != b"ours":
+                raise
+
+    await until_answered(attempt, of=PATH)
+    return doubts
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_ANSWER, Fault.LANDS_LATE])
+async def test_an_attempt_knows_that_an_earlier_one_may_have_been_done(fault: Fault) -> None:
+    store = store_with(Rule(fault, "metadata.create"))
+    assert await create(store) == [False, True]
+    assert await value_of(store) == b"ours"
+
+
+async def test_another_writer_is_final() -> None:
+    store = store_with()
+    await store.create(PATH, b"theirs")
+    with pytest.raises(NodeExistsError):
+        await create(store)
+    assert await value_of(store) == b"theirs"
+    calls = 0
+
+    async def attempt(_: bool) -> None:
+        nonlocal calls
+        calls += 1
+        await store.put(PATH, b"ours", expected_version=99)
+
+    with pytest.raises(MetadataConflictError):
+        await until_answered(attempt, of=PATH)
+    assert calls == 1
+
+
+async def test_who_is_never_answered_gives_up_and_says_of_what() -> None:
+    store = store_with(Rule(Fault.DROP_ANSWER, "metadata.put", times=None))
+    calls = 0
+
+    async def attempt(_: bool) -> None:
+        nonlocal calls
+        calls += 1
+        await store.put(PATH, b"ours", expected_version=None)
+
+    with pytest.raises(MetadataStoreError, match=f"{PATH}: 3 writes were not answered"):
+        await until_answered(attempt, of=PATH, attempts_max=3)
+    assert calls == 3
