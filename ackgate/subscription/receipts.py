@@ -29,14 +29,14 @@ class ReceiptQueue(Generic[ConsumerT]):
     __slots__ = ("_answered", "_waiting", "durable_version")
 
     def __init__(self, durable_version: int) -> None:
-        self._waiting: deque[tuple[int, Receipt[ConsumerT]]] = deque()
-        """(deadline in ms, receipt)."""
+        self._waiting: deque[tuple[int, Receipt[ConsumerT]]] | None = None
+        """(deadline in ms, receipt). None until the first: an empty deque takes 700 bytes."""
         self._answered: list[Receipt[ConsumerT]] = []
         self.durable_version = durable_version
         """Everything up to this version is durable."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting or ())
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -48,6 +48,8 @@ class ReceiptQueue(Generic[ConsumerT]):
         if receipt.version <= self.durable_version:
             self._answered.append(receipt)
         else:
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append((deadline_ms, receipt))
 
     def answer(self, receipt: Receipt[ConsumerT]) -> None:
@@ -73,8 +75,8 @@ class ReceiptQueue(Generic[ConsumerT]):
 
     def fail(self, error: AckGateError) -> None:
         """No write will ever come: every receipt that waits is answered with why."""
-        self._answered += [receipt._replace(error=error) for _, receipt in self._waiting]
-        self._waiting.clear()
+        self._answered += [receipt._replace(error=error) for _, receipt in self._waiting or ()]
+        self._waiting = None
 
     def take(self) -> Sequence[Receipt[ConsumerT]]:
         """What is answered and was not taken yet."""
@@ -84,6 +86,6 @@ class ReceiptQueue(Generic[ConsumerT]):
         return taken
 
     def check(self) -> None:
-        versions = [receipt.version for _, receipt in self._waiting]
+        versions = [receipt.version for _, receipt in self._waiting or ()]
         assert versions == sorted(versions)
         assert not versions or versions[0] > self.durable_version

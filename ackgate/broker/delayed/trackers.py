@@ -113,7 +113,8 @@ class TrackerHome:
         self._cleaning: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._timer_ms: int | None = None
-        self._answered = asyncio.Event()
+        self._answered: asyncio.Event | None = None
+        """Made for who waits for the tracker's next outcome."""
         self._is_over = False
 
     # ------------------------------------------------------------------------- life
@@ -200,8 +201,9 @@ class TrackerHome:
         try:
             async with asyncio.timeout(CLEAR_SECONDS_MAX):
                 while self._tracker is not None and self._tracker.statistics().snapshots_to_delete:
-                    self._answered.clear()
-                    await self._answered.wait()
+                    answered = self._answered = self._answered or asyncio.Event()
+                    answered.clear()
+                    await answered.wait()
         except TimeoutError:
             raise PersistenceFailedError(
                 f"{self._path}: the index is cleared; its snapshots are not all deleted yet"
@@ -215,7 +217,8 @@ class TrackerHome:
 
     def _on_answer(self) -> None:
         """The tracker got an outcome."""
-        self._answered.set()
+        if self._answered is not None:
+            self._answered.set()
         self.pump()
         self._on_change()
 

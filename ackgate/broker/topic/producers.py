@@ -15,7 +15,6 @@ ExclusiveWithFencing     the others are thrown out, those that wait included
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.wire import (
@@ -46,7 +45,7 @@ class TopicProducers:
         self._store_epoch = store_epoch
         self._by_name: dict[str, Producer] = {}
         self._holder: Producer | None = None
-        self._waiting: deque[Producer] = deque()
+        self._waiting: list[Producer] = []
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(list(self._by_name.values()))
@@ -98,7 +97,7 @@ class TopicProducers:
         if self._holder is producer:
             self._holder = None
         while self._waiting and not self._by_name:
-            heir = self._waiting.popleft()
+            heir = self._waiting.pop(0)
             try:
                 await self._hold(heir)
             except AckGateError:

@@ -118,7 +118,8 @@ class Topic:
         self.last_used = time.monotonic()
         self.is_closing = False
         self.is_settling = False
-        self._is_settled = asyncio.Event()
+        self._settled: asyncio.Event | None = None
+        """Since `settle` was called: set when it is done."""
         self._opening = SubscriptionOpening(self)
         self._dedup: TopicDeduplication | None = None
         self._trim: asyncio.Task[None] | None = None
@@ -205,14 +206,15 @@ class Topic:
         Clients stay connected: they would be back before another broker could serve them. A second call
         waits for the first.
         """
-        if self.is_settling:
-            await self._is_settled.wait()
+        if self._settled is not None:
+            await self._settled.wait()
             return
+        settled = self._settled = asyncio.Event()
         self.is_closing = self.is_settling = True
         try:
             await self._settle()
         finally:
-            self._is_settled.set()
+            settled.set()
 
     async def _settle(self) -> None:
         closing = [s.close() for s in self.subscriptions.values()]

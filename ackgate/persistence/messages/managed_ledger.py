@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 from zlib import crc32
@@ -129,6 +128,41 @@ class LedgerWitness(Protocol):
 class ManagedLedger(Generic[EntryT]):
     """One topic's ledgers. Make it with `open`."""
 
+    __slots__ = (
+        "_buffer",
+        "_cache",
+        "_client",
+        "_clock_ms",
+        "_drained",
+        "_form",
+        "_in_flight",
+        "_is_abandoned",
+        "_is_closed",
+        "_is_crowding_told",
+        "_is_flush_scheduled",
+        "_is_forsaken",
+        "_metadata",
+        "_node",
+        "_options",
+        "_pending",
+        "_refusal",
+        "_sink",
+        "_switch",
+        "_unsettled",
+        "_writer",
+        "_writer_bytes",
+        "_writer_entries",
+        "_writer_opened_ms",
+        "added_bytes",
+        "added_entries",
+        "average_entry_bytes",
+        "facts",
+        "journal",
+        "limits",
+        "path",
+        "reads",
+    )
+
     def __init__(
         self,
         path: str,
@@ -176,14 +210,15 @@ class ManagedLedger(Generic[EntryT]):
         self._writer_bytes = 0
         self._writer_opened_ms = 0
         self._pending = AddBatch()
-        self._in_flight: deque[AddBatch] = deque()
+        self._in_flight: list[AddBatch] = []
         self._is_flush_scheduled = False
         self._switch: asyncio.Task[None] | None = None
         self._unsettled: LedgerWriter | None = None
         """A ledger whose write failed, until it has been recovered."""
         self._is_forsaken = False
         """Whether what was in flight to it has been answered already, with an error."""
-        self._drained: asyncio.Event = asyncio.Event()
+        self._drained: asyncio.Event | None = None
+        """Made for who waits until nothing is in flight."""
         self.reads = MessageReads(client, options.password, cache, self.facts, form=form)
         self.journal: LedgerWitness | None = None
         """Notified of new and deleted ledgers, if the topic has one."""
@@ -382,10 +417,10 @@ class ManagedLedger(Generic[EntryT]):
             return
         if writer is not self._writer:
             return  # a failed ledger: its recovery has decided about this batch
-        self._in_flight.popleft()
+        self._in_flight.pop(0)
         self._confirm(writer.ledger_id, ticket.first_entry_id, batch)
         if not self._in_flight:
-            self._drained.set()
+            self._nothing_in_flight()
 
     def _confirm(self, ledger_id: int, first_entry_id: int, batch: AddBatch) -> None:
         positions = run_of_positions(ledger_id, first_entry_id, first_entry_id + len(batch))
@@ -404,7 +439,7 @@ class ManagedLedger(Generic[EntryT]):
         self._in_flight.clear()
         self._is_forsaken = True
         self._pending = AddBatch()
-        self._drained.set()
+        self._nothing_in_flight()
         if failed.contexts:
             self._fail(failed, error)
 
@@ -456,7 +491,7 @@ class ManagedLedger(Generic[EntryT]):
             self._sink.on_fenced(error)
             return
         self._unsettled, self._is_forsaken = writer, False
-        self._drained.set()  # a switch that waits for this ledger's entries waits no more
+        self._nothing_in_flight()  # a switch that waits for this ledger's entries waits no more
         self._begin_switch()
 
     def _begin_switch(self) -> None:
@@ -512,13 +547,18 @@ class ManagedLedger(Generic[EntryT]):
             or self._metadata.session_state is not SessionState.CONNECTED
         )
 
+    def _nothing_in_flight(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+
     async def _close_writer(self) -> None:
         writer = self._writer
         if writer is None:
             return
         while self._in_flight and self._writer is writer:
-            self._drained.clear()
-            await self._drained.wait()
+            drained = self._drained = self._drained or asyncio.Event()
+            drained.clear()
+            await drained.wait()
         if self._writer is not writer:  # it failed while draining
             await self._settle_failed()
             return
@@ -542,7 +582,7 @@ class ManagedLedger(Generic[EntryT]):
         if not self._is_forsaken:
             waiting = AddBatch.joined([*self._in_flight, self._pending])
             self._in_flight.clear()
-            self._drained.set()
+            self._nothing_in_flight()
             survivors = stored - next_entry
             self._pending = waiting[survivors:]
             if survivors > 0:

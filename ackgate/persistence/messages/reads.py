@@ -5,7 +5,7 @@ Edge. Keeps a few closed ledgers open; refuses nothing but what the ledgers refu
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple
 
 from ackgate.cursor import Span
@@ -61,7 +61,8 @@ class MessageReads(Generic[EntryT]):
         self._facts = facts
         self._form = form
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
-        self._windows: deque[_Window[EntryT]] = deque(maxlen=WINDOWS_MAX)
+        self._windows: list[_Window[EntryT]] = []
+        """The last one used last."""
         self.current: LedgerReader | None = None
         """The ledger that is being written."""
 
@@ -135,6 +136,7 @@ class MessageReads(Generic[EntryT]):
         form = self._form.stored
         read = _Window(ledger_id, entry_id, [form(ledger_id, entry) for entry in stored])
         self._windows.append(read)
+        del self._windows[:-WINDOWS_MAX]
         return read.entries
 
     def _entries_ahead(self, reader: LedgerReader) -> int:
