@@ -26,7 +26,7 @@ from ackgate.pipeline.running.arguments import (
     parse_command,
     spark_settings,
 )
-from ackgate.pipeline.running.failures import is_of_spark, not_started, told_by
+from ackgate.pipeline.running.failures import is_of_spark, message_of, not_started
 from ackgate.pipeline.running.outputs import output_directory, staged_output
 from ackgate.pipeline.running.session import check_master, check_spark_can_run, register_source
 from ackgate.pipeline.running.terminal import JobProgress, summary_json, summary_text
@@ -69,7 +69,7 @@ def run_pipeline(words: Sequence[str], *, spark: Any = None) -> int:  # noqa: AN
         _trace(arguments)
         if not is_of_spark(error):
             raise
-        return _failed(told_by(str(error)), EXIT_FAILED)
+        return _failed(message_of(str(error)), EXIT_FAILED)
     with contextlib.suppress(BrokenPipeError):
         print(summary_json(summary) if arguments.json else summary_text(summary), flush=True)  # noqa: T201
     return 0 if summary.is_fine else EXIT_FAILED

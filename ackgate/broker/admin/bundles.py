@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def list_bundles(call: Call) -> Reply:
     """The bundles of a namespace: their boundaries."""
     await call.require_namespace()
-    return json_reply((await call.broker.ownership.bundles(call.namespace_name)).told())
+    return json_reply((await call.broker.ownership.bundles(call.namespace_name)).to_json())
 
 
 async def unload_namespace(call: Call) -> Reply:

@@ -65,10 +65,10 @@ async def cancel_one(call: Call) -> Reply:
     position = Position(call.integer("ledgerId"), call.integer("entryId"))
     await _refuse_partitioned(call)
     topic = await call.topic()
-    [told] = await topic.cancelled.cancel([_checked(position)])
-    if told.outcome in _SINGLE_STATUS:
-        raise RefusedError(_SINGLE_STATUS[told.outcome], _why(topic, told))
-    return json_reply(_told(told))
+    [judged] = await topic.cancelled.cancel([_checked(position)])
+    if judged.outcome in _SINGLE_STATUS:
+        raise RefusedError(_SINGLE_STATUS[judged.outcome], _why(topic, judged))
+    return json_reply(_outcome_json(judged))
 
 
 async def cancel_many(call: Call) -> Reply:
@@ -81,8 +81,8 @@ async def cancel_many(call: Call) -> Reply:
     outcomes = await (await call.topic()).cancelled.cancel(positions)
     return json_reply(
         {
-            "cancelled": sum(told.outcome is CancelOutcome.CANCELLED for told in outcomes),
-            "outcomes": [_told(told, is_short=True) for told in outcomes],
+            "cancelled": sum(judged.outcome is CancelOutcome.CANCELLED for judged in outcomes),
+            "outcomes": [_outcome_json(judged, is_short=True) for judged in outcomes],
         }
     )
 
@@ -137,25 +137,25 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def _told(told: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:
+def _outcome_json(judged: PositionOutcome, *, is_short: bool = False) -> dict[str, Any]:
     """The outcome as JSON, without unknown fields."""
-    known: dict[str, Any] = {"position": str(told.position), "outcome": told.outcome.value}
-    if told.deliver_at is not None:
-        known["deliverAt"] = told.deliver_at
+    known: dict[str, Any] = {"position": str(judged.position), "outcome": judged.outcome.value}
+    if judged.deliver_at is not None:
+        known["deliverAt"] = judged.deliver_at
     subscriptions = {
         name: {"outcome": found.outcome.value}
         | ({} if found.consumer is None else {"consumer": found.consumer})
-        for name, found in told.subscriptions.items()
-        if not is_short or found != (told.outcome, None)
+        for name, found in judged.subscriptions.items()
+        if not is_short or found != (judged.outcome, None)
     }
     if subscriptions:
         known["subscriptions"] = subscriptions
     return known
 
 
-def _why(topic: Topic, told: PositionOutcome) -> str:
-    position = f"{told.position} of {topic.name}"
-    match told.outcome:
+def _why(topic: Topic, judged: PositionOutcome) -> str:
+    position = f"{judged.position} of {topic.name}"
+    match judged.outcome:
         case CancelOutcome.UNKNOWN_POSITION:
             return f"there is no message {position}"
         case CancelOutcome.NOT_DELAYED:
@@ -164,9 +164,9 @@ def _why(topic: Topic, told: PositionOutcome) -> str:
             who = ", ".join(
                 f"{name}: {found.outcome.value}"
                 + (f" to {found.consumer}" if found.consumer is not None else "")
-                for name, found in told.subscriptions.items()
+                for name, found in judged.subscriptions.items()
             )
-            due = "is due" if told.outcome is CancelOutcome.DUE else "was delivered"
+            due = "is due" if judged.outcome is CancelOutcome.DUE else "was delivered"
             return f"message {position} {due}" + (f" ({who})" if who else "")
 
 

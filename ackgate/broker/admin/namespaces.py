@@ -71,13 +71,13 @@ async def get_namespace(call: Call) -> Reply:
     """A namespace's description: bundles and policies, in Pulsar's form."""
     await call.require_namespace()
     stored = await call.broker.parts.policies.load(namespace_policy_path(call.namespace_name))
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "replication_clusters": [call.broker.parts.settings.broker.cluster_name],
-        "bundles": (await call.broker.ownership.bundles(call.namespace_name)).told(),
+        "bundles": (await call.broker.ownership.bundles(call.namespace_name)).to_json(),
         "deleted": False,
     }
-    told |= namespace_json(stored)
-    return json_reply(told)
+    described |= namespace_json(stored)
+    return json_reply(described)
 
 
 async def create_namespace(call: Call) -> Reply:

@@ -149,10 +149,10 @@ async def get_stats(call: Call) -> Reply:
 async def get_partitioned_stats(call: Call) -> Reply:
     """Statistics of all partitions added up, and of each unless `?perPartition=false`."""
     stats = await _of_partitions(call, get_stats, "/stats")
-    told = add_up(stats.values())
-    told["metadata"] = {"partitions": len(stats), "deleted": False}
-    told["partitions"] = stats if call.is_asked("perPartition", default=True) else {}
-    return json_reply(told)
+    answer = add_up(stats.values())
+    answer["metadata"] = {"partitions": len(stats), "deleted": False}
+    answer["partitions"] = stats if call.is_asked("perPartition", default=True) else {}
+    return json_reply(answer)
 
 
 async def get_internal_stats(call: Call) -> Reply:
@@ -180,7 +180,7 @@ async def get_ack_state(call: Call) -> Reply:
     subscription = await call.subscription()
     facts, snapshot = subscription.topic.ledger.facts, subscription.cursor.snapshot()
     counts = [(ledger_id, facts.entry_count(ledger_id) or 0) for ledger_id in facts.ledger_ids]
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "topic": str(subscription.topic.name),
         "subscription": subscription.name,
         "stats": to_json(subscription_stats(subscription, call.broker.sampler)),
@@ -196,9 +196,9 @@ async def get_ack_state(call: Call) -> Reply:
             if room < 0:
                 break
             bitmaps[str(ledger_id)] = base64.b64encode(portable).decode()
-        told["bitmaps"] = bitmaps
-        told["bitmapsOmitted"] = len(snapshot.acked) - len(bitmaps)
-    return json_reply(told)
+        answer["bitmaps"] = bitmaps
+        answer["bitmapsOmitted"] = len(snapshot.acked) - len(bitmaps)
+    return json_reply(answer)
 
 
 async def _stats(call: Call, topic: Topic) -> dict[str, Any]:
@@ -216,11 +216,11 @@ async def _of_partitions(call: Call, handler: Handler, tail: str) -> dict[str, A
         raise RefusedError(404, f"Partitioned Topic {name} not found")
     partitions = [name.partition(index) for index in range(count)]
     replies = await on_each(call, partitions, handler, tail)
-    told: dict[str, Any] = {}
+    replies_json: dict[str, Any] = {}
     for partition, reply in zip(partitions, replies, strict=True):
-        told[str(partition)] = json.loads(reply.body)
+        replies_json[str(partition)] = json.loads(reply.body)
         await asyncio.sleep(0)  # there may be thousands
-    return told
+    return replies_json
 
 
 ROUTES: Final = (

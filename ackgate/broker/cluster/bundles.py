@@ -115,9 +115,9 @@ class NamespaceBundles:
 
     def encode(self) -> bytes:
         """For its node, in Pulsar's form."""
-        return json.dumps({"bundles": self.told()}).encode()
+        return json.dumps({"bundles": self.to_json()}).encode()
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON in Pulsar's form."""
         return {
             "boundaries": [f"0x{boundary:08x}" for boundary in self.boundaries],

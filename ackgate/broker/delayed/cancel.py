@@ -172,14 +172,14 @@ class CancelledMessages:
         for group in _groups(list(dict.fromkeys(positions)), AT_ONCE_MAX):
             self._judge_and_ack(group, times, judged)
             await asyncio.sleep(0)  # others get their turn
-        held = [told for told in judged.values() if told.outcome in _HOLDING]
+        held = [one for one in judged.values() if one.outcome in _HOLDING]
         if held:
             await self._until_durable()
-            subscriptions = await self._ack_in_all([told.position for told in held])
-            for told in held:
-                if told.outcome is CancelOutcome.CANCELLED:
-                    found = subscriptions[told.position]
-                    judged[told.position] = replace(told, subscriptions=found)
+            subscriptions = await self._ack_in_all([one.position for one in held])
+            for one in held:
+                if one.outcome is CancelOutcome.CANCELLED:
+                    found = subscriptions[one.position]
+                    judged[one.position] = replace(one, subscriptions=found)
         return [judged[position] for position in positions]
 
     def _judge_and_ack(
@@ -223,7 +223,7 @@ class CancelledMessages:
             for name, subscription in self._topic.subscriptions.items()
         }
         outcome = still_there
-        if found and all(told.outcome is not still_there for told in found.values()):
+        if found and all(each.outcome is not still_there for each in found.values()):
             outcome = CancelOutcome.DELIVERED
         return PositionOutcome(position, outcome, deliver_at, found)
 
@@ -258,18 +258,18 @@ class CancelledMessages:
     async def _ack_in_all(
         self, positions: Sequence[Position]
     ) -> dict[Position, dict[str, SubscriptionOutcome]]:
-        told: dict[Position, dict[str, SubscriptionOutcome]] = {p: {} for p in positions}
+        outcomes: dict[Position, dict[str, SubscriptionOutcome]] = {p: {} for p in positions}
         for name, subscription in list(self._topic.subscriptions.items()):
             for group in _groups(positions, AT_ONCE_MAX):
                 for position in group:
-                    told[position][name] = _whereabouts(
+                    outcomes[position][name] = _whereabouts(
                         subscription, position, CancelOutcome.CANCELLED
                     )
                 # One that is being closed finds them in the hidden cursor when it is opened again.
                 with contextlib.suppress(CursorClosedError):
                     subscription.ack_elsewhere(group)
                 await asyncio.sleep(0)
-        return told
+        return outcomes
 
     @property
     def _now_ms(self) -> int:

@@ -181,8 +181,8 @@ class TopicJournal:
     def lost(self, taken: Taken) -> None:
         """They will not be written. The next event says so, as far as they were not missing yet."""
         self.release(taken)
-        told = sum(note.missing[0] for note in taken.notes if isinstance(note, DroppedNote))
-        self.events_dropped += taken.missing - told
+        reported = sum(note.missing[0] for note in taken.notes if isinstance(note, DroppedNote))
+        self.events_dropped += taken.missing - reported
         if self._room_max:
             self._room -= 1
             self._notes.appendleft(DroppedNote(forms.DROPPED, 1, self._clock_us(), [taken.missing]))
@@ -418,13 +418,13 @@ class TopicJournal:
         self, subscription: str, consumer: str, kind: str, *, is_out_of_order: bool = False
     ) -> None:
         """A consumer was attached; `kind`: the subscription's type."""
-        told = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
+        details = {"detail": ConsumerAdded(is_out_of_order)} if is_out_of_order else {}
         self._row(
             EventKind.CONSUMER_ADDED,
             subscription=subscription,
             consumer=consumer,
             reason=kind,
-            **told,
+            **details,
         )
 
     def note_consumer_removed(self, subscription: str, consumer: str) -> None:

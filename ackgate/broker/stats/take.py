@@ -82,30 +82,30 @@ def topic_stats(
         for name, subscription in topic.subscriptions.items()
     }
     rate_in, throughput_in = sampler.rates(topic, topic_numbers(topic))
-    told = subscriptions.values()
+    taken = subscriptions.values()
     return TopicStats(
         msg_rate_in=rate_in,
         msg_throughput_in=throughput_in,
-        msg_rate_out=sum(stats.msg_rate_out for stats in told),
-        msg_throughput_out=sum(stats.msg_throughput_out for stats in told),
+        msg_rate_out=sum(stats.msg_rate_out for stats in taken),
+        msg_throughput_out=sum(stats.msg_throughput_out for stats in taken),
         bytes_in_counter=topic.bytes_in,
         msg_in_counter=topic.messages_in,
-        bytes_out_counter=sum(stats.bytes_out_counter for stats in told),
-        msg_out_counter=sum(stats.msg_out_counter for stats in told),
+        bytes_out_counter=sum(stats.bytes_out_counter for stats in taken),
+        msg_out_counter=sum(stats.msg_out_counter for stats in taken),
         average_msg_size=throughput_in / rate_in if rate_in else 0.0,
         storage_size=topic.ledger.size_bytes,
-        backlog_size=max((stats.backlog_size for stats in told), default=0),
+        backlog_size=max((stats.backlog_size for stats in taken), default=0),
         earliest_msg_publish_time_in_backlogs=min(earliest.values(), default=0),
         waiting_publishers=topic.producers.waiting_count,
         deduplication_status="Enabled" if topic.is_deduplicated else "Disabled",
         non_contiguous_deleted_messages_ranges=sum(
-            stats.non_contiguous_deleted_messages_ranges for stats in told
+            stats.non_contiguous_deleted_messages_ranges for stats in taken
         ),
         non_contiguous_deleted_messages_ranges_serialized_size=sum(
-            stats.non_contiguous_deleted_messages_ranges_serialized_size for stats in told
+            stats.non_contiguous_deleted_messages_ranges_serialized_size for stats in taken
         ),
         delayed_message_index_size_in_bytes=sum(
-            stats.delayed_message_index_size_in_bytes for stats in told
+            stats.delayed_message_index_size_in_bytes for stats in taken
         ),
         delayed_index_is_shared=topic.shared_delays.is_on,
         delayed_messages_cancelled=topic.cancelled.count,

@@ -88,14 +88,14 @@ def read_identity(directory: Path, read: Callable[[str], bytes | None]) -> Store
         )
     if identity.cluster is None and CLUSTER_FILE in damages:
         raise ConfigurationError(damages[CLUSTER_FILE])
-    told = [*damages.values()]
+    reports = [*damages.values()]
     if identity.cluster is not None or IDENTITY_FILE in missing:
-        told += [f"{directory / name} is missing" for name in missing]
+        reports += [f"{directory / name} is missing" for name in missing]
     outdated = [name for name, one in found.items() if one.format != FORMAT]
     outdated += [*damages, *missing]
     if identity.cluster is None:
         outdated = [name for name in outdated if name != CLUSTER_FILE]
-    return StoredIdentity(identity, tuple(outdated), tuple(told))
+    return StoredIdentity(identity, tuple(outdated), tuple(reports))
 
 
 def _agreed(directory: Path, found: dict[str, _Found]) -> Identity | None:

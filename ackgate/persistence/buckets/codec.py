@@ -175,10 +175,10 @@ def cut_snapshot(
 
 def check_summary(columns: SnapshotSegment, summary: SegmentMetadata) -> None:
     """Raise `CallerError` unless the summary is that of these columns. Bitmaps are only counted."""
-    told = (summary.first_key_ms, summary.last_key_ms, summary.entry_count)
+    claimed = (summary.first_key_ms, summary.last_key_ms, summary.entry_count)
     there = (int(columns.keys_ms[0]), int(columns.keys_ms[-1]), columns.keys_ms.size)
-    if told != there or sum(map(len, summary.positions.values())) != summary.entry_count:
-        raise CallerError(f"a segment's metadata says {told}, and its columns {there}")
+    if claimed != there or sum(map(len, summary.positions.values())) != summary.entry_count:
+        raise CallerError(f"a segment's metadata says {claimed}, and its columns {there}")
 
 
 def _check_columns(columns: SnapshotSegment) -> None:

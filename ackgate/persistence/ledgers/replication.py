@@ -59,9 +59,9 @@ class EntryRanges:
 
     def text(self, ranges_max: int = 8) -> str:
         """For people: `0-41, 43, and 7 more`."""
-        told = [f"{a}-{b}" if a < b else str(a) for a, b in self._ranges[:ranges_max]]
-        left = len(self._ranges) - len(told)
-        return ", ".join(told) + (f", and {left} more ranges" if left else "")
+        named = [f"{a}-{b}" if a < b else str(a) for a, b in self._ranges[:ranges_max]]
+        left = len(self._ranges) - len(named)
+        return ", ".join(named) + (f", and {left} more ranges" if left else "")
 
 
 class FragmentSpan(NamedTuple):

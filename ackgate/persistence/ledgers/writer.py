@@ -362,13 +362,13 @@ class BookieLedgerWriter:
             self._send(first, payloads, lengths, total, tickets)
             return
         step = max(len(lengths) * batch_bytes_max // total, 1)
-        told = 0
+        used = 0
         for at in range(0, len(lengths), step):
             part, part_lengths = payloads[at : at + step], lengths[at : at + step]
-            start = told
-            while told < len(tickets) and tickets[told][0] < first + at + len(part):
-                told += 1
-            self._send(first + at, part, part_lengths, sum(part_lengths), tickets[start:told])
+            start = used
+            while used < len(tickets) and tickets[used][0] < first + at + len(part):
+                used += 1
+            self._send(first + at, part, part_lengths, sum(part_lengths), tickets[start:used])
 
     def _send(
         self,

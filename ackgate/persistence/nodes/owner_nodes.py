@@ -101,15 +101,15 @@ def encode_broker(record: BrokerRecord) -> bytes:
 def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
     """Raises `CorruptRecordError`."""
     try:
-        told = json.loads(value)
+        fields = json.loads(value)
         return BrokerRecord(
-            broker_id=_text(told, "brokerId"),
-            service_url=_text(told, "pulsarServiceUrl"),
-            web_url=_text(told, "webServiceUrl"),
-            instance=_text(told, "instance"),
-            bookies=tuple(str(bookie) for bookie in told.get("bookies", ())),
-            started_ms=int(told.get("startTimestamp", 0)),
-            run=int(told.get("run", -1)),
+            broker_id=_text(fields, "brokerId"),
+            service_url=_text(fields, "pulsarServiceUrl"),
+            web_url=_text(fields, "webServiceUrl"),
+            instance=_text(fields, "instance"),
+            bookies=tuple(str(bookie) for bookie in fields.get("bookies", ())),
+            started_ms=int(fields.get("startTimestamp", 0)),
+            run=int(fields.get("run", -1)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
@@ -131,25 +131,25 @@ def encode_owner(record: OwnerRecord) -> bytes:
 def decode_owner(value: bytes, *, path: str) -> OwnerRecord:
     """Raises `CorruptRecordError`."""
     try:
-        told = json.loads(value)
+        fields = json.loads(value)
         return OwnerRecord(
-            broker_id=_text(told, "brokerId"),
-            service_url=_text(told, "nativeUrl"),
-            web_url=_text(told, "httpUrl"),
-            instance=_text(told, "instance"),
-            epoch=int(told["epoch"]),
-            is_disabled=told.get("disabled") is True,
+            broker_id=_text(fields, "brokerId"),
+            service_url=_text(fields, "nativeUrl"),
+            web_url=_text(fields, "httpUrl"),
+            instance=_text(fields, "instance"),
+            epoch=int(fields["epoch"]),
+            is_disabled=fields.get("disabled") is True,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
 
 
-def _encode(told: dict[str, Any]) -> bytes:
-    return json.dumps(told, separators=(",", ":")).encode()
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _text(told: dict[str, Any], key: str) -> str:
-    value = told[key]
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields[key]
     if not isinstance(value, str):
         raise TypeError(f"{key} is {value!r}")
     return value

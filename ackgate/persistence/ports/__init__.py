@@ -198,7 +198,7 @@ class SessionState(enum.Enum):
     ::
 
         CONNECTED <----> SUSPENDED --time-out--> LOST --renew()--> CONNECTED
-             `------------------told by the server----^
+             `------------------set by the server-----^
     """
 
     CONNECTED = "connected"
@@ -272,7 +272,7 @@ class MetadataStore(Protocol):
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
         """Call `on_event` on the loop for every change at or below `path`. Returns the cancel.
 
-        Changes in quick succession, or while the session was suspended, may be told as one; none is
+        Changes in quick succession, or while the session was suspended, may be reported as one; none is
         left untold from the first read at or below the path on that comes after this call. When the
         session is lost its watches end.
         """

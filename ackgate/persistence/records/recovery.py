@@ -447,14 +447,14 @@ class Missing:
 
     def text(self, version: int) -> str:
         """All of it in words; `version` is the one recovered."""
-        told = [_gap_text(gap) for gap in self.gaps[:GAPS_NAMED_MAX]]
+        texts = [_gap_text(gap) for gap in self.gaps[:GAPS_NAMED_MAX]]
         if len(self.gaps) > GAPS_NAMED_MAX:
-            told.append(f"{len(self.gaps) - GAPS_NAMED_MAX} more gaps")
+            texts.append(f"{len(self.gaps) - GAPS_NAMED_MAX} more gaps")
         if self.cut_entries:
-            told.append(f"{self.cut_entries} acked entries that did not fit into the node")
+            texts.append(f"{self.cut_entries} acked entries that did not fit into the node")
         if self.is_end_unknown:
-            told.append(f"whatever came after version {version}")
-        return ", ".join(told)
+            texts.append(f"whatever came after version {version}")
+        return ", ".join(texts)
 
 
 def _gap_text(gap: VersionGap) -> str:

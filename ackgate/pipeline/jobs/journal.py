@@ -95,16 +95,16 @@ def mark_delete() -> Expression:
     """Of subscribed and reset: everything up to it counts as acked."""
 
     def part(column: str, index: int) -> Expression:
-        told = [
+        values = [
             f.get_json_object("detail", f"$.{name}[{index}]").cast("bigint")
             for name in ("position", "mark_delete")
         ]
-        return f.coalesce(f.col(column), *told).alias(column)
+        return f.coalesce(f.col(column), *values).alias(column)
 
     return f.struct(part("ledger_id", 0), part("entry_id", 1))
 
 
-def told_numbers(*names: str) -> list[Expression]:
+def detail_numbers(*names: str) -> list[Expression]:
     """Numbers out of the detail; 0 where it has none."""
     paths = [f.get_json_object("detail", f"$.{name}").cast("bigint") for name in names]
     return [f.coalesce(path, f.lit(0)) for path in paths]

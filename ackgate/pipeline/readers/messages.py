@@ -243,8 +243,8 @@ class _Rows:
         places = keys.starts[found, np.newaxis] + np.arange(_REDELIVERIES_KEY.size)
         is_it = np.frombuffer(self.decoded.data, np.uint8)[places] == _REDELIVERIES_KEY
         found = found[is_it.all(axis=1)]
-        told = Spans(values.starts[found], values.stops[found], values.is_present[found])
-        texts = _cut_out(self.decoded.data, told, None, pa.string())
+        numbers_at = Spans(values.starts[found], values.stops[found], values.is_present[found])
+        texts = _cut_out(self.decoded.data, numbers_at, None, pa.string())
         numbers = pc.if_else(pc.match_substring_regex(texts, _INT), texts, None).cast(kind)
         # The place of each row's number among them, the last if there are two; none: null.
         place = np.full(len(self._batch.entry_ids), -1)

@@ -19,9 +19,9 @@ _OWN: Final = "|".join(
     )
 )
 _OWN_LINE: Final = re.compile(
-    rf"^(?:\S*: )?(?:ackgate\.[\w.]+\.)(?:{_OWN}|\w+Error): (?P<told>.+)$", re.MULTILINE
+    rf"^(?:\S*: )?(?:ackgate\.[\w.]+\.)(?:{_OWN}|\w+Error): (?P<message>.+)$", re.MULTILINE
 )
-_PYTHON_LINE: Final = re.compile(r"^(?P<told>[\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
+_PYTHON_LINE: Final = re.compile(r"^(?P<message>[\w.]+(?:Error|Exception): .+)$", re.MULTILINE)
 _JAVA_FRAME: Final = re.compile(r"^\s*(?:at .+\(.*\)|\.\.\. \d+ more)\s*$")
 _NO_MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
@@ -39,7 +39,7 @@ _JAVA_COMPLAINT: Final = re.compile(r"^(?:Error|Exception in thread|Invalid|Unre
 LINE_CHARACTERS_MAX: Final = 1_000
 
 
-def told_by(text: str) -> str:
+def message_of(text: str) -> str:
     """The line of a failure's whole text that says what happened."""
     own = _OWN_LINE.findall(text)
     if own:
@@ -81,7 +81,7 @@ def not_started(error: str, java_output: str) -> str:
     for line in lines:
         if _JAVA_COMPLAINT.search(line):
             return f"Spark did not start: {_cut(_THREAD.sub('', line))}"
-    return f"Spark did not start: {told_by(error)}"
+    return f"Spark did not start: {message_of(error)}"
 
 
 def is_of_spark(error: BaseException) -> bool:

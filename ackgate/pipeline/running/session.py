@@ -82,12 +82,12 @@ def check_java(java: str) -> None:
             "(JAVA_HOME, or PATH, says where)"
         )
     try:
-        told = subprocess.run(  # noqa: S603 - what Spark would start
+        ran = subprocess.run(  # noqa: S603 - what Spark would start
             [found, "-version"], capture_output=True, text=True, check=False, timeout=_SECONDS_MAX
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigurationError(f"{found} does not say its version: {error}") from error
-    version = _VERSION.search(told.stderr + told.stdout)
+    version = _VERSION.search(ran.stderr + ran.stdout)
     if version is None:
         raise ConfigurationError(f"{found} does not say its version, so it may not be Java")
     if int(version[1]) < JAVA_LEAST:
@@ -206,11 +206,11 @@ def wait_for_executors(session: Any, tell: Callable[[str], None]) -> None:  # no
     """Until the cluster has given at least one; says so when that takes long."""
     context = session.sparkContext._jsc.sc()
     begun = time.monotonic()
-    is_told = False
+    is_reported = False
     while context.getExecutorMemoryStatus().size() < 2:  # one is the driver's own
-        if not is_told and time.monotonic() > begun + EXECUTORS_TOLD_SECONDS:
+        if not is_reported and time.monotonic() > begun + EXECUTORS_TOLD_SECONDS:
             tell("waiting for the cluster: no worker has cores and memory for this job yet")
-            is_told = True
+            is_reported = True
         time.sleep(_POLL_SECONDS)
 
 

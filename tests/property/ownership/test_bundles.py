@@ -90,12 +90,12 @@ def test_what_is_no_bundle_is_refused_by_name(text: str) -> None:
 
 def test_pulsars_four() -> None:
     four = NamespaceBundles.cut(NamespaceName("public", "default"), 4)
-    assert four.told() == {
+    assert four.to_json() == {
         "boundaries": ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"],
         "numBundles": 4,
     }
     three = NamespaceBundles.cut(NamespaceName("public", "default"), 3)
-    assert three.told()["boundaries"] == ["0x00000000", "0x55555555", "0xaaaaaaaa", "0xffffffff"]
+    assert three.to_json()["boundaries"] == ["0x00000000", "0x55555555", "0xaaaaaaaa", "0xffffffff"]
 
 
 @pytest.mark.parametrize("count", [0, -1, BUNDLES_MAX + 1])

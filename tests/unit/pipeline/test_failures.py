@@ -2,7 +2,7 @@
 
 import pytest
 
-from ackgate.pipeline.running.failures import is_of_spark, not_started, told_by
+from ackgate.pipeline.running.failures import is_of_spark, message_of, not_started
 
 TRACE = """An error occurred while calling o85.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
@@ -60,12 +60,12 @@ Caused by: java.io.IOException: something else
     ],
 )
 def test_the_line_that_helps_is_found(error, told):
-    assert told_by(TRACE.format(error=error)) == told
+    assert message_of(TRACE.format(error=error)) == told
 
 
 def test_it_never_is_a_page():
-    assert len(told_by("x" * 100_000)) < 1_100
-    assert told_by("\n\n") == "Spark failed and did not say why"
+    assert len(message_of("x" * 100_000)) < 1_100
+    assert message_of("\n\n") == "Spark failed and did not say why"
 
 
 def test_only_sparks_own_errors_are_told_so():
@@ -108,4 +108,4 @@ def test_a_java_that_ended_is_told_though_tidying_up_fails_after_it():
     assert is_of_spark(found.value)
     assert not is_of_spark(ConnectionRefusedError())
     for error in (found.value, gone("Answer from Java side is empty")):
-        assert told_by(str(error)).startswith("Spark's Java process has ended")
+        assert message_of(str(error)).startswith("Spark's Java process has ended")

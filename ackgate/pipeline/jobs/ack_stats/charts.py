@@ -329,9 +329,9 @@ def gate_chart(stats: SubscriptionFigures, gate: GateHistory) -> Spec:
 
 
 def _shut_layer(mark: Spec, *, span_ms: tuple[int, int] | None = None, **more: Spec) -> Spec:
-    told = tooltip(from_text="from (UTC)", until_text="until", span="for", reasons="reasons")
+    tips = tooltip(from_text="from (UTC)", until_text="until", span="for", reasons="reasons")
     x = time("from_ms", span_ms=span_ms)
-    return layer("shut", mark, x=x, x2=until("until_ms"), tooltip=told, **more)
+    return layer("shut", mark, x=x, x2=until("until_ms"), tooltip=tips, **more)
 
 
 def _shut_row(one: GateInterval, reason: str) -> dict[str, Any]:

@@ -138,8 +138,8 @@ def _errors(
     errors = []
     for lead in leads:
         came = values[first_origin + lead :]
-        told = lines[: len(came), 0] + lines[: len(came), 1] * lead
-        errors.append(came - np.maximum(told, 0.0))
+        expected = lines[: len(came), 0] + lines[: len(came), 1] * lead
+        errors.append(came - np.maximum(expected, 0.0))
     return errors
 
 
@@ -184,19 +184,19 @@ class Crossing:
 class BackTest:
     """How forecasts from earlier points did."""
 
-    counts_told: int
+    counts_tested: int
     """Range counts foretold."""
     counts_in_band: int
     error_median: float
     """Between what was expected and what came, in ranges."""
-    crossings_told: int
+    crossings_tested: int
     """New peaks of the count, each taken as a limit whose time was to be foretold."""
     crossings_in_band: int
 
     @property
     def coverage(self) -> float:
         """Share of the counts that came to lie in the band."""
-        return self.counts_in_band / self.counts_told
+        return self.counts_in_band / self.counts_tested
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ def back_test(values: NDArray[np.float64]) -> BackTest | None:
     first = max(POINTS_MIN + 1, len(values) // 2)
     if first >= len(values):
         return None
-    inside, errors, told, covered = 0, [], 0, 0
+    inside, errors, crossings, covered = 0, [], 0, 0
     origins = np.unique(np.linspace(first, len(values) - 1, ORIGINS + 1).astype(int)[:-1])
     for origin in origins:
         trend = trend_of(values[:origin])
@@ -300,13 +300,13 @@ def back_test(values: NDArray[np.float64]) -> BackTest | None:
         errors.append(np.abs(came - trend.expected(leads)))
         peak = int(np.argmax(came))
         if came[peak] > values[:origin].max():
-            told += 1
-            covered += _is_told(_crossing(trend, leads, float(came[peak])), peak + 1)
+            crossings += 1
+            covered += _is_within(_crossing(trend, leads, float(came[peak])), peak + 1)
     all_errors = np.concatenate(errors)
-    return BackTest(len(all_errors), inside, float(np.median(all_errors)), told, covered)
+    return BackTest(len(all_errors), inside, float(np.median(all_errors)), crossings, covered)
 
 
-def _is_told(crossing: tuple[float | None, float | None, float | None], lead: int) -> bool:
+def _is_within(crossing: tuple[float | None, float | None, float | None], lead: int) -> bool:
     """Whether the forecast had the limit reached at `lead`, to within a step."""
     earliest, _, latest = crossing
     if earliest is None:

@@ -52,8 +52,8 @@ def subscription_stats(
         import pyarrow as pa  # noqa: PLC0415
 
         topic, subscription = (scalar.as_py() for scalar in key)
-        told = records.column("limit_steps")[0].as_py() or ()
-        limits = rule.limits(topic, [LimitStep(**step) for step in told])
+        steps = records.column("limit_steps")[0].as_py() or ()
+        limits = rule.limits(topic, [LimitStep(**step) for step in steps])
         rows = list(_rows(records.drop_columns(["limit_steps"])))
         stats = stats_of(topic, subscription, rows, limits=limits, horizon_ms=horizon_ms)
         return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionFigures))

@@ -105,12 +105,12 @@ def hole_entries(aged: DataFrame, messages: DataFrame, journal: DataFrame) -> Da
         f"explode(sequence(first_entry_id DIV {BUCKET_ENTRIES}, "
         f"{last_bucket} DIV {BUCKET_ENTRIES})) AS bucket",
     )
-    told = messages.selectExpr(
+    keyed = messages.selectExpr(
         *("topic", "ledger_id", "entry_id", "publish_time_ms", "deliver_at_ms"),
         "coalesce(lower(hex(ordering_key)), key) AS key",
         f"entry_id DIV {BUCKET_ENTRIES} AS bucket",
     )
-    within = in_buckets.join(told, ["topic", "ledger_id", "bucket"]).where(
+    within = in_buckets.join(keyed, ["topic", "ledger_id", "bucket"]).where(
         "entry_id >= first_entry_id AND entry_id < end_entry_id"
     )
     given = within.join(

@@ -71,14 +71,14 @@ def journal_spans(journal: DataFrame) -> DataFrame:
 
 def limit_steps(journal: DataFrame) -> DataFrame:
     """One row for each topic: the limits of ranges that held, and from when on, by time."""
-    told = journal.where("limit IS NOT NULL").selectExpr(
+    limits = journal.where("limit IS NOT NULL").selectExpr(
         "topic",
         "owner_epoch",
         "sequence",
         "time_us DIV 1000 AS from_ms",
         "limit",
     )
-    numbered = told.selectExpr(
+    numbered = limits.selectExpr(
         "*",
         "row_number() OVER (PARTITION BY topic ORDER BY owner_epoch DESC, sequence DESC) AS nth",
     )
@@ -102,28 +102,28 @@ def journal_writes(journal: DataFrame) -> DataFrame:
         "topic", "subscription"
     )
     begun = lives.agg(*_expressions("max(struct(owner_epoch, sequence)) AS begun"))
-    told = journal.where("event = 'persisted'").selectExpr(
+    written = journal.where("event = 'persisted'").selectExpr(
         *("topic", "subscription", "owner_epoch", "sequence", "version"),
-        f"from_json(outcome, '{_OUTCOME}') AS told",
+        f"from_json(outcome, '{_OUTCOME}') AS written",
     )
     return (
-        told.where("told.mark_delete[1] IS NOT NULL")
+        written.where("written.mark_delete[1] IS NOT NULL")
         .join(begun, ["topic", "subscription"], "left")
         .where("begun IS NULL OR struct(owner_epoch, sequence) > begun")
         .selectExpr(
             *("topic", "subscription", "owner_epoch", "version"),
-            "if(told.where = 'ledger', 'ledger', 'node') AS place",
-            "if(told.where = 'ledger', coalesce(told.cursor_ledger_id, 0), NULL) "
+            "if(written.where = 'ledger', 'ledger', 'node') AS place",
+            "if(written.where = 'ledger', coalesce(written.cursor_ledger_id, 0), NULL) "
             "AS cursor_ledger_id",
             "sequence AS entry_id",
-            "if(told.written_ms > 0, told.written_ms, told.at_ms) AS written_ms",
-            "told.mark_delete[0] AS mark_delete_ledger_id",
-            "told.mark_delete[1] AS mark_delete_entry_id",
-            "told.ranges_persisted AS range_count",
-            "told.ranges_in_memory",
-            "told.entries_dropped",
-            "told.batch_indexes_persisted AS partly_acked_count",
-            "told.bytes_written AS record_bytes",
+            "if(written.written_ms > 0, written.written_ms, written.at_ms) AS written_ms",
+            "written.mark_delete[0] AS mark_delete_ledger_id",
+            "written.mark_delete[1] AS mark_delete_entry_id",
+            "written.ranges_persisted AS range_count",
+            "written.ranges_in_memory",
+            "written.entries_dropped",
+            "written.batch_indexes_persisted AS partly_acked_count",
+            "written.bytes_written AS record_bytes",
             "true AS is_from_journal",
         )
     )

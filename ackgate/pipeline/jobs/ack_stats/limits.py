@@ -69,13 +69,13 @@ class LimitRule:
     asked_of: Mapping[str, int] | None = None
     """By full name of a topic, or by namespace: ``tenant/namespace``."""
 
-    def limits(self, topic: str, told: Sequence[LimitStep] = ()) -> RangeLimits:
-        """Limits of a topic's subscriptions. `told`: those in the journal, by time."""
+    def limits(self, topic: str, recorded: Sequence[LimitStep] = ()) -> RangeLimits:
+        """Limits of a topic's subscriptions. `recorded`: those in the journal, by time."""
         asked = self._asked(topic)
         if asked is not None:
             return RangeLimits((LimitStep(0, asked),), FROM_OPTION)
-        if told:
-            return RangeLimits(_changes(told), FROM_JOURNAL)
+        if recorded:
+            return RangeLimits(_changes(recorded), FROM_JOURNAL)
         source = FROM_DEFAULT if self.is_default else FROM_CONFIG
         return RangeLimits((LimitStep(0, self.configured),), source)
 
@@ -107,10 +107,10 @@ def limit_rule(words: Iterable[str], configured: int, *, is_default: bool) -> Li
     return LimitRule(configured, is_default, asked, asked_of)
 
 
-def _changes(told: Sequence[LimitStep]) -> tuple[LimitStep, ...]:
+def _changes(recorded: Sequence[LimitStep]) -> tuple[LimitStep, ...]:
     """Steps at which the limit became another one; a clock that went back is taken to stand still."""
-    kept = [told[0]]
-    for step in told[1:]:
+    kept = [recorded[0]]
+    for step in recorded[1:]:
         if step.limit != kept[-1].limit:
             kept.append(LimitStep(max(step.from_ms, kept[-1].from_ms), step.limit))
     return tuple(kept)

@@ -214,14 +214,14 @@ def stats_of(
     times = np.maximum.accumulate(np.array([row.written_ms for row in rows], np.int64))
     ranges = np.array([row.ranges_in_memory for row in rows], np.int64)
     limits_then = limits.at(times)
-    told = forecast(times, ranges, limit=limits.newest, horizon_ms=horizon_ms)
+    expected = forecast(times, ranges, limit=limits.newest, horizon_ms=horizon_ms)
     has_history = len(rows) > 1
     enough = sufficient_limit(times, ranges, limit=limits_then) if has_history else None
     cut = sum(row.is_cut for row in rows)
     dropped = max(row.entries_dropped for row in rows)
     points = [_point(one, history) for one in history.bins]
-    test = None if told is None else told.back_test
-    crossing = None if told is None else told.crossing
+    test = None if expected is None else expected.back_test
+    crossing = None if expected is None else expected.crossing
     return SubscriptionFigures(
         topic=topic,
         subscription=subscription,
@@ -238,8 +238,8 @@ def stats_of(
         **{name: getattr(points[-1], name) for name in _OF_NEWEST},
         range_limit=limits.newest,
         range_limit_source=limits.source,
-        ranges_per_hour=None if told is None else told.ranges_per_hour,
-        horizon_ms=None if told is None else told.horizon_ms,
+        ranges_per_hour=None if expected is None else expected.ranges_per_hour,
+        horizon_ms=None if expected is None else expected.horizon_ms,
         at_limit_earliest_ms=None if crossing is None else crossing.earliest_ms,
         at_limit_expected_ms=None if crossing is None else crossing.expected_ms,
         at_limit_latest_ms=None if crossing is None else crossing.latest_ms,
@@ -247,15 +247,15 @@ def stats_of(
         sufficient_limit_expected=None if enough is None else enough.expected,
         sufficient_limit_high=None if enough is None else enough.high,
         sufficient_limit_is_bound=None if enough is None else enough.is_bound,
-        back_test_counts=None if test is None else test.counts_told,
+        back_test_counts=None if test is None else test.counts_tested,
         back_test_counts_in_band=None if test is None else test.counts_in_band,
         back_test_error_median=None if test is None else test.error_median,
-        back_test_crossings=None if test is None else test.crossings_told,
+        back_test_crossings=None if test is None else test.crossings_tested,
         back_test_crossings_in_band=None if test is None else test.crossings_in_band,
         place_entries=history.axis.bin_entries,
         places=[AxisPlace(*history.axis.place(number)) for number in range(history.axis.bin_count)],
         history=points,
-        curve=[] if told is None else _curve(told),
+        curve=[] if expected is None else _curve(expected),
         limits=[LimitFrom(*step) for step in limits.steps],
         over_limit=over_limit(times, ranges, limits_then),
         open_holes=_open_holes(history.open_holes),
@@ -288,8 +288,8 @@ def _open_holes(known: OpenHoles | None) -> list[HoleSince]:
     return [HoleSince(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def _curve(told: RangeForecast) -> list[CurvePoint]:
-    curve = told.curve
+def _curve(expected: RangeForecast) -> list[CurvePoint]:
+    curve = expected.curve
     columns = (curve.times_ms, curve.low, curve.expected, curve.high)
     return [
         CurvePoint(round(at_ms), low, expected, high)

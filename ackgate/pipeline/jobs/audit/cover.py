@@ -43,8 +43,8 @@ def with_cover(
     """
     by = [*keys, bucket, place]
     noted = marks.select(*by, *names, *nearest)
-    told = rows.select(*by, f.struct(*rows.columns).alias("row"))
-    both = told.unionByName(noted, allowMissingColumns=True)
+    covered = rows.select(*by, f.struct(*rows.columns).alias("row"))
+    both = covered.unionByName(noted, allowMissingColumns=True)
     up_from_here = (
         Window.partitionBy(bucket, *keys)
         .orderBy(f.col(place).desc())

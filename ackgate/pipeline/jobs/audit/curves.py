@@ -37,8 +37,8 @@ def delivery_counts(of_deliveries: DataFrame) -> DataFrame:
         .when(f.col("cause").isin("nack_or_timeout", "consumer_closed"), "asked")
         .otherwise("moved")
     )
-    told = of_deliveries.select(f.col("at.time_us").alias("time_us"), sort.alias("sort"))
-    bounds = told.agg(f.min("time_us").alias("from_us"), f.max("time_us").alias("until_us"))
+    timed = of_deliveries.select(f.col("at.time_us").alias("time_us"), sort.alias("sort"))
+    bounds = timed.agg(f.min("time_us").alias("from_us"), f.max("time_us").alias("until_us"))
     width = f.floor((f.col("until_us") - f.col("from_us")) / DELIVERIES_BINS) + 1
     number = f.floor((f.col("time_us") - f.col("from_us")) / f.col("width"))
 
@@ -46,7 +46,7 @@ def delivery_counts(of_deliveries: DataFrame) -> DataFrame:
         return ((f.col("from_us") + at * f.col("width")) / 1_000).cast("double")
 
     return (
-        told.crossJoin(f.broadcast(bounds))
+        timed.crossJoin(f.broadcast(bounds))
         .withColumn("width", width)
         .withColumn("number", number)
         .groupBy("number", "from_us", "width", "sort")
@@ -70,12 +70,12 @@ def latency_counts(of_fates: DataFrame, of_acks: DataFrame) -> DataFrame:
             )
         ).alias("wait")
     )
-    told = of_entries.unionByName(
+    waits = of_entries.unionByName(
         of_acks.select(_wait("to_durable", to_durable_us()).alias("wait"))
     )
     step = f.floor(f.log2(f.greatest(f.col("wait.us"), f.lit(1))) * STEPS_PER_DOUBLING)
     return (
-        told.where("wait.us is not null")
+        waits.where("wait.us is not null")
         .groupBy("wait.kind", step.cast("int").alias("step"))
         .agg(f.count("*").alias("waits"))
         .select(*LATENCY_COLUMNS)

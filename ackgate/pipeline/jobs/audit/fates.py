@@ -110,7 +110,7 @@ def unsettled_fates(
         "sent_until_us",
         "rewinds",
     )
-    told = (
+    joined = (
         marked.join(f.broadcast(of_subscription), list(SUBSCRIPTION))
         .join(
             f.broadcast(
@@ -124,7 +124,7 @@ def unsettled_fates(
         .withColumn("acked_at", f.least("own_first_at", "first_cumulative"))
         .withColumn("last_acked_at", f.greatest("own_last_at", "last_cumulative"))
     )
-    ended = told.withColumn("fate", _fate(grace_us))
+    ended = joined.withColumn("fate", _fate(grace_us))
     return (
         with_order(ended, of_timelines, of_lives)
         .withColumn("is_skipped", _is_skipped())

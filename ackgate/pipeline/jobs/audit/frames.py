@@ -264,8 +264,8 @@ def _results(
         .unionByName(_of_acks(of_acks), allowMissingColumns=True)
         .unionByName(_of_receipts(of_receipts), allowMissingColumns=True)
     )
-    told = _with_percentiles(_counted(facts), facts)
-    with_drops = told.join(f.broadcast(of_topics.select("topic", "events_dropped")), "topic")
+    counted = _with_percentiles(_counted(facts), facts)
+    with_drops = counted.join(f.broadcast(of_topics.select("topic", "events_dropped")), "topic")
     ranks = f.array(*map(f.lit, VERDICTS))
     return with_drops.withColumn("verdict", _verdict()).withColumn(
         "verdict_rank", f.array_position(ranks, f.col("verdict"))

@@ -33,9 +33,9 @@ _LEDGERS: Final = "array<struct<ledger_id:bigint,entries:bigint>>"
 
 def published(journal: DataFrame) -> DataFrame:
     """PUBLISHED_COLUMNS: a row for each entry; `published_at` of an untold one: when it was found."""
-    told = events_of(journal, "published").withColumn("is_untold", f.lit(NO))
+    recorded = events_of(journal, "published").withColumn("is_untold", f.lit(NO))
     columns = [f.col("at").alias("published_at"), "key", "deliver_at_ms", "is_untold"]
-    return told.select("topic", "ledger_id", "entry_id", *columns).unionByName(
+    return recorded.select("topic", "ledger_id", "entry_id", *columns).unionByName(
         _untold(journal).select(*PUBLISHED_COLUMNS)
     )
 
@@ -49,13 +49,15 @@ def _untold(journal: DataFrame) -> DataFrame:
         .select("topic", "owner_epoch", "at", "ledger.ledger_id", "ledger.entries")
     )
     by = ("topic", "owner_epoch")
-    told = (
+    recorded = (
         events_of(journal, "published")
         .groupBy(*by, "ledger_id")
         .agg(f.max("entry_id").alias("last"))
     )
     # Entries that earlier epochs recorded, those at their openings included.
-    ends = told.select(*by, f.struct("ledger_id", (f.col("last") + 1).alias("end")).alias("end"))
+    ends = recorded.select(
+        *by, f.struct("ledger_id", (f.col("last") + 1).alias("end")).alias("end")
+    )
     opened = found.where("entries > 0").select(
         *by, f.struct("ledger_id", f.col("entries").alias("end")).alias("end")
     )

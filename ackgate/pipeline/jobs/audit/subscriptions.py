@@ -26,10 +26,10 @@ from ackgate.pipeline.jobs.journal import (
     YES,
     Expression,
     at,
+    detail_numbers,
     events_of,
     mark_delete,
     position,
-    told_numbers,
 )
 
 if TYPE_CHECKING:
@@ -176,14 +176,14 @@ def _recoveries(journal: DataFrame) -> DataFrame:
         events_of(journal, *kinds)
         .groupBy(*SUBSCRIPTION, "owner_epoch")
         .agg(
-            f.max_by(version, f.when(event != "persisted", f.col("at"))).alias("told_version"),
+            f.max_by(version, f.when(event != "persisted", f.col("at"))).alias("recorded_version"),
             f.max_by(record, f.when(is_durable, f.col("at"))).alias("durable"),
             f.max_by(record, f.when(is_recovered, f.col("at"))).alias("recovered"),
             f.max(f.when(is_recovered, nacks)).alias("nacks"),
         )
     )
     in_order = Window.partitionBy(*SUBSCRIPTION).orderBy("owner_epoch")
-    told, durable = f.col("before.told_version"), f.col("before.durable")
+    recorded, durable = f.col("before.recorded_version"), f.col("before.durable")
     found = f.col("recovered")
     is_next = f.col("before.owner_epoch") == f.col("owner_epoch") - 1
     # Created again, it counts versions from 0. It has a younger cursor ledger, or none yet: then it
@@ -197,8 +197,8 @@ def _recoveries(journal: DataFrame) -> DataFrame:
         & (found["mark_delete"] != durable["mark_delete"])
     )
     is_known = is_known_ledger & ~f.coalesce(is_elsewhere, f.lit(NO))
-    is_ack_told = is_next & is_known & (found["version"] <= told)
-    is_write_told = is_ack_told & (found["version"] <= durable["version"])
+    is_ack_recorded = is_next & is_known & (found["version"] <= recorded)
+    is_write_recorded = is_ack_recorded & (found["version"] <= durable["version"])
 
     def of(is_it: Expression, name: str) -> Expression:
         is_so = found.isNotNull() & f.coalesce(is_it, f.lit(YES))
@@ -206,12 +206,12 @@ def _recoveries(journal: DataFrame) -> DataFrame:
 
     return (
         epochs.withColumn(
-            "before", f.lag(f.struct("owner_epoch", "told_version", "durable")).over(in_order)
+            "before", f.lag(f.struct("owner_epoch", "recorded_version", "durable")).over(in_order)
         )
         .groupBy(*SUBSCRIPTION)
         .agg(
-            of(~is_ack_told, "ack_untold_epochs"),
-            of(~is_write_told, "write_untold_epochs"),
+            of(~is_ack_recorded, "ack_untold_epochs"),
+            of(~is_write_recorded, "write_untold_epochs"),
             of(f.coalesce(f.col("nacks") > 0, f.lit(NO)), "holding_epochs"),
         )
     )
@@ -287,7 +287,7 @@ def persists(journal: DataFrame) -> DataFrame:
     `cut_epochs` are those, this one or later, whose last record a limit had cut. Writes before the
     subscription was created again do not count.
     """
-    dropped, in_memory, persisted = told_numbers(
+    dropped, in_memory, persisted = detail_numbers(
         "entries_dropped", "batch_indexes_in_memory", "batch_indexes_persisted"
     )
     is_whole = (dropped == 0) & (in_memory <= persisted)

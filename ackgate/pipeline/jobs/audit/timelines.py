@@ -55,7 +55,7 @@ def timelines(journal: DataFrame, of_expected: DataFrame) -> DataFrame:
             "published"
         ),
     )
-    told = (
+    events = (
         events_of(journal, "dispatched", "nacked", "acked")
         .select(*ENTRY, "at", "event", "consumer", "reason", "version", "unacked_indexes")
         .unionByName(of_entries, allowMissingColumns=True)
@@ -66,7 +66,7 @@ def timelines(journal: DataFrame, of_expected: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     is_delivery = f.col("event") == "dispatched"
-    numbered = told.withColumn("nth", f.count(f.when(is_delivery, 1)).over(so_far))
+    numbered = events.withColumn("nth", f.count(f.when(is_delivery, 1)).over(so_far))
     return _with_before(_by_delivery(numbered)).select(*TIMELINE_COLUMNS)
 
 

@@ -161,7 +161,7 @@ class Rebuild:
             with _kept(frames.wanted_runs(runs, acked, targets, self._now_ms)) as wanted:
                 sizes = RunSizes.of_table(frames.run_sizes(wanted).toArrow())
                 outcome = self._outcome(targets, sizes, wanted, placing)
-        return told(targets, sizes, outcome, read.get["entries"])
+        return summary_of(targets, sizes, outcome, read.get["entries"])
 
     def _outcome(
         self, targets: Targets, sizes: RunSizes, wanted: DataFrame, placing: Placing | None
@@ -326,7 +326,7 @@ class Outcome(NamedTuple):
     placed: Mapping[int, Placed] | None = None
 
 
-def told(
+def summary_of(
     targets: Targets, sizes: RunSizes, outcome: Outcome, entries_read: int
 ) -> tuple[dict[str, Figure], SummaryTable]:
     """Figures, and a line for each of the largest targets."""

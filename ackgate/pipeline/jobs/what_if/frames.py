@@ -111,31 +111,31 @@ def _row_of(key: Key, feed: EvenFeed) -> Any:  # noqa: ANN401 - Arrow has no typ
 
 def results(rows: DataFrame) -> DataFrame:
     """One row for each subscription and variant."""
-    told = rows.selectExpr("topic", "subscription", "explode(results) AS told")
-    return told.selectExpr(
+    each = rows.selectExpr("topic", "subscription", "explode(results) AS each")
+    return each.selectExpr(
         "topic",
         "subscription",
-        "told.variant",
-        "told.changes",
-        "told.moments",
-        *(f"told.sums.{name}" for name in _SUMS),
-        "told.paused_for",
+        "each.variant",
+        "each.changes",
+        "each.moments",
+        *(f"each.sums.{name}" for name in _SUMS),
+        "each.paused_for",
     )
 
 
 def timeline(rows: DataFrame) -> DataFrame:
     """One row for each subscription, variant and stretch of time."""
-    told = rows.selectExpr("topic", "subscription", "explode(intervals) AS told")
-    sums = (f"told.sums.{name}" for name in _SUMS)
-    return told.selectExpr(
-        "topic", "subscription", "told.variant", "told.from_ms", "told.until_ms", *sums
+    each = rows.selectExpr("topic", "subscription", "explode(intervals) AS each")
+    sums = (f"each.sums.{name}" for name in _SUMS)
+    return each.selectExpr(
+        "topic", "subscription", "each.variant", "each.from_ms", "each.until_ms", *sums
     )
 
 
 def differences(rows: DataFrame) -> DataFrame:
     """One row for each thing that the recorded settings did not reproduce: none, if all is well."""
-    told = rows.selectExpr("topic", "subscription", "explode(differences) AS told")
-    return told.select("topic", "subscription", "told.*")
+    each = rows.selectExpr("topic", "subscription", "explode(differences) AS each")
+    return each.select("topic", "subscription", "each.*")
 
 
 def coverage(rows: DataFrame) -> DataFrame:
@@ -154,10 +154,10 @@ _COVERED: Final = (
 
 def totals(rows: DataFrame) -> DataFrame:
     """One row about all subscriptions: what was replayed, and from when to when."""
-    is_told = f"{GROUP} = 0"
+    is_whole = f"{GROUP} = 0"
     return rows.selectExpr(
-        f"count_if({is_told}) AS subscriptions",
-        *(f"coalesce(sum(if({is_told}, coverage.{name}, 0)), 0) AS {name}" for name in _COVERED),
+        f"count_if({is_whole}) AS subscriptions",
+        *(f"coalesce(sum(if({is_whole}, coverage.{name}, 0)), 0) AS {name}" for name in _COVERED),
         "coalesce(max(coverage.cursor_bytes_max), 0) AS cursor_bytes_max",
         "min(array_min(transform(intervals, each -> each.from_ms))) AS first_ms",
         "max(array_max(transform(intervals, each -> each.until_ms))) AS last_ms",

@@ -4,7 +4,7 @@ Pure. Between two of its changes the gate does not need every ack: only those at
 one of its marks, and the counts when a write is durable.
 
     ranges      9 10 11 12 11 10  9  8       limit 10, resume mark 8
-    told              *        *      *
+    observed          *        *      *
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReplayedEdge(NamedTuple):
     reasons: frozenset[str]
 
 
-class _Told(NamedTuple):
+class _Fact(NamedTuple):
     """A fact for the gate, in the order of time; what came of calls goes before what came of writes."""
 
     time_us: int
@@ -48,7 +48,7 @@ class _Told(NamedTuple):
     """Index of the call, write, failing, budget or type change."""
     calls: int
 
-    def is_told_with(self, other: _Told) -> bool:
+    def is_seen_with(self, other: _Fact) -> bool:
         """Whether the gate gets both before its state is read."""
         is_one_call = (self.time_us, self.calls) == (other.time_us, other.calls)
         return is_one_call and (self.order, other.order) == (0, 1)
@@ -83,11 +83,11 @@ class ReplayedGate:
         edges, self._carried = self._carried, []
         budgets = tape.budgets.get(self.limit, ()) if self.gate.settings.is_strict else ()
         facts = self._facts(tape, written, budgets)
-        for told, following in zip_longest(facts, facts[1:]):
-            edges += self._advance(told.time_us, told.calls)
-            self._tell(told, tape, written, budgets)
-            if following is None or not told.is_told_with(following):
-                edges += self._edges(told.time_us, told.calls)
+        for fact, following in zip_longest(facts, facts[1:]):
+            edges += self._advance(fact.time_us, fact.calls)
+            self._tell(fact, tape, written, budgets)
+            if following is None or not fact.is_seen_with(following):
+                edges += self._edges(fact.time_us, fact.calls)
         edges += self._advance(tape.end_us, len(tape))
         if len(tape):
             self._counts = (int(tape.ranges[-1]), int(tape.batch_indexes[-1]))
@@ -98,9 +98,9 @@ class ReplayedGate:
 
     def _facts(
         self, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
-    ) -> list[_Told]:
+    ) -> list[_Fact]:
         facts = [
-            _Told(int(tape.times_us[call]), 0, call, call + 1)
+            _Fact(int(tape.times_us[call]), 0, call, call + 1)
             for call in self._crossings(tape).tolist()
         ]
         for order, each in (
@@ -109,8 +109,8 @@ class ReplayedGate:
             (1, [(change.time_us, change.calls) for change in budgets]),
             (4, [(change.time_us, change.calls) for change in tape.type_changes]),
         ):
-            facts += [_Told(time, order, i, calls) for i, (time, calls) in enumerate(each)]
-        facts.sort(key=lambda told: (told.time_us, told.calls, told.order, told.place))
+            facts += [_Fact(time, order, i, calls) for i, (time, calls) in enumerate(each)]
+        facts.sort(key=lambda fact: (fact.time_us, fact.calls, fact.order, fact.place))
         return facts
 
     def _crossings(self, tape: Tape) -> np.ndarray:
@@ -130,23 +130,23 @@ class ReplayedGate:
         return np.flatnonzero(crossed)
 
     def _tell(
-        self, told: _Told, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
+        self, fact: _Fact, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
     ) -> None:
-        gate, now_ms = self.gate, told.time_us // 1000
-        if told.calls:
+        gate, now_ms = self.gate, fact.time_us // 1000
+        if fact.calls:
             self._counts = (
-                int(tape.ranges[told.calls - 1]),
-                int(tape.batch_indexes[told.calls - 1]),
+                int(tape.ranges[fact.calls - 1]),
+                int(tape.batch_indexes[fact.calls - 1]),
             )
-        self._observe(told.time_us)
-        if told.order == 2:
-            gate.persisted(written.writes[told.place].outcome, now_ms)
-        elif told.order == 3:
-            gate.persist_failing(written.failings[told.place].since_ms, now_ms)
-        elif told.order == 1:
-            gate.budget(1 if list(budgets)[told.place].is_left else 0, now_ms)
-        elif told.order == 4:
-            type_name = tape.type_changes[told.place].type_name
+        self._observe(fact.time_us)
+        if fact.order == 2:
+            gate.persisted(written.writes[fact.place].outcome, now_ms)
+        elif fact.order == 3:
+            gate.persist_failing(written.failings[fact.place].since_ms, now_ms)
+        elif fact.order == 1:
+            gate.budget(1 if list(budgets)[fact.place].is_left else 0, now_ms)
+        elif fact.order == 4:
+            type_name = tape.type_changes[fact.place].type_name
             if type_name is not None:
                 self._is_pausing_type = type_name.lower().replace("_", "") in PAUSING_TYPES
             gate.configure(self._gate_settings(), now_ms)

@@ -144,24 +144,24 @@ def _report_data(
 
     order = {variant.name: place for place, variant in enumerate(variants)}
     results, timeline = frames.results(rows), frames.timeline(rows)
-    told = [row.asDict() for row in frames.by_variant(results).collect()]
-    told.sort(key=lambda row: order[row["variant"]])
+    by_variant = [row.asDict() for row in frames.by_variant(results).collect()]
+    by_variant.sort(key=lambda row: order[row["variant"]])
     whole = frames.totals(rows).collect()[0].asDict()
     first_ms, last_ms = whole.pop("first_ms") or 0, whole.pop("last_ms") or 0
     figures = {"variants": len(variants), **whole}
-    drawn = [row["variant"] for row in told[:LINES_MAX]]
+    drawn = [row["variant"] for row in by_variant[:LINES_MAX]]
     span_ms = last_ms - first_ms
     width_ms = interval_ms * max(1, -(-span_ms // (interval_ms * POINTS_MAX)))
     worst = results.orderBy(
         f.desc("paused_seconds"), f.desc("redeliveries_mean"), "topic", "subscription", "variant"
     )
-    shown = told[:VARIANTS_SHOWN_MAX]
+    shown = by_variant[:VARIANTS_SHOWN_MAX]
     subscriptions = worst.limit(ROWS_SHOWN_MAX).collect()
     return WhatIfReport(
         source=f"The delivery journal of {run.data.path}, replayed.",
         figures=figures,
         variants=shown,
-        variants_left_out=len(told) - len(shown),
+        variants_left_out=len(by_variant) - len(shown),
         times=[
             row.asDict() for row in frames.by_time(timeline, drawn, width_ms=width_ms).collect()
         ],

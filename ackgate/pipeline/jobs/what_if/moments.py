@@ -284,8 +284,8 @@ class RecordedMoments:
             self._player.load(tape)
         self.tapes.append(tape)
         found = TapeWrites([], [], len(tape.failures))
-        told: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
-        for each in sorted(told, key=lambda each: each.sequence):
+        results: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
+        for each in sorted(results, key=lambda each: each.sequence):
             if isinstance(each, Recorded):
                 found.writes.append(self._write(each))
                 since_ms = None
@@ -375,8 +375,8 @@ class StorageTimes:
             del times[:-1], values[:-1]
         for times, states in self._changes.values():
             del times[:-1], states[:-1]
-        told: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
-        for each in sorted(told, key=lambda each: each.sequence):
+        results: list[Recorded | RecordedFailure] = [*tape.outcomes, *tape.failures]
+        for each in sorted(results, key=lambda each: each.sequence):
             if isinstance(each, Recorded):
                 self._hear_of(each)
             else:

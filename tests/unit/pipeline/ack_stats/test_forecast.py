@@ -30,7 +30,7 @@ def test_growth_that_goes_on_is_foretold_to_the_minute():
         1.0,
         pytest.approx(0, abs=1e-6),
     )
-    assert told.back_test.crossings_in_band == told.back_test.crossings_told == 8
+    assert told.back_test.crossings_in_band == told.back_test.crossings_tested == 8
 
 
 def test_what_is_beyond_the_horizon_has_no_time():
