@@ -18,7 +18,7 @@ import numpy as np
 
 from ackgate.cursor import Position, SegmentMetadata, SnapshotSegment, bitmap_of
 from ackgate.dispatcher.buckets.plans import CreateSnapshot
-from ackgate.dispatcher.held import TIME_MS_MAX
+from ackgate.dispatcher.held import TIME_MS_MAX, sorted_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
 
     from ackgate.dispatcher.buckets.settings import BucketSettings
-
-CODE_BITS: Final = 63
-"""Three columns that fit into so many bits together are sorted as one number: five times faster."""
 
 RUN_OPTIMISE_IDS_MIN: Final = 8
 """Smaller bitmaps gain nothing from run containers."""
@@ -48,36 +45,7 @@ def in_order(
     """The same entries by key, then by position. New arrays."""
     if keys_ms.size == 0:
         return NO_ENTRIES
-    columns = (keys_ms, ledger_ids, entry_ids)
-    lows = [int(column.min()) for column in columns]
-    highs = [int(column.max()) for column in columns]
-    # Keys are multiples of a power of two; the zeros at their end carry nothing.
-    shift = _zeros_at_the_end(keys_ms, lows[0])
-    widths = [(high - low).bit_length() for low, high in zip(lows, highs, strict=True)]
-    widths[0] = max(widths[0] - shift, 0)
-    if sum(widths) > CODE_BITS:
-        order = np.lexsort((entry_ids, ledger_ids, keys_ms))
-        return SnapshotSegment(keys_ms[order], ledger_ids[order], entry_ids[order])
-    _, ledger_bits, entry_bits = widths
-    codes = (keys_ms - lows[0]) >> shift
-    codes <<= ledger_bits
-    codes |= ledger_ids - lows[1]
-    codes <<= entry_bits
-    codes |= entry_ids - lows[2]
-    codes.sort()
-    entries = (codes & ((1 << entry_bits) - 1)) + lows[2]
-    codes >>= entry_bits
-    ledgers = (codes & ((1 << ledger_bits) - 1)) + lows[1]
-    codes >>= ledger_bits
-    codes <<= shift
-    codes += lows[0]
-    return SnapshotSegment(codes, ledgers, entries)
-
-
-def _zeros_at_the_end(keys_ms: NDArray[np.int64], low: int) -> int:
-    """How many low bits are zero in every key's distance from the lowest."""
-    bits = int(np.bitwise_or.reduce(keys_ms - low))
-    return (bits & -bits).bit_length() - 1 if bits else 0
+    return SnapshotSegment(*sorted_columns((keys_ms, ledger_ids, entry_ids)))
 
 
 def joined(parts: Sequence[SnapshotSegment]) -> SnapshotSegment:

@@ -11,6 +11,7 @@ from ackgate.dispatcher.held.runs import (
     found_in,
     joined,
     no_runs,
+    sorted_columns,
 )
 from ackgate.dispatcher.held.stale_records import (
     StaleRecords,
@@ -26,4 +27,5 @@ __all__ = [
     "found_in",
     "joined",
     "no_runs",
+    "sorted_columns",
 ]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX
 from ackgate.dispatcher.held import TIME_MS_MAX, Runs, RunStore, expanded, run_store, runs
-from ackgate.dispatcher.held.runs import NarrowArray, PackedRuns, ordered
+from ackgate.dispatcher.held.runs import NarrowArray, PackedRuns, ordered, sorted_columns
 
 KEYS = st.one_of(st.integers(0, 12), st.sampled_from([64, 4_096, 2**40, TIME_MS_MAX]))
 LEDGERS = st.one_of(st.integers(0, 3), st.sampled_from([10**6, LEDGER_ID_MAX]))
@@ -36,10 +36,12 @@ class RunStoreMachine(RuleBasedStateMachine):
         bulk=st.sampled_from([2, 6, 1_000]),
         recent=st.sampled_from([0, 6, 30, 1_000]),
         piece=st.sampled_from([1, 4, 1_000]),
+        few=st.sampled_from([0, 6]),
     )
-    def start(self, block: int, fresh: int, bulk: int, recent: int, piece: int) -> None:
+    def start(self, block: int, fresh: int, bulk: int, recent: int, piece: int, few: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(runs, "BLOCK_ROWS", block)
+        self.patch.setattr(runs, "FEW_ROWS", few)
         self.patch.setattr(run_store, "FRESH_ROWS_MAX", fresh)
         self.patch.setattr(run_store, "BULK_ROWS_MIN", bulk)
         self.patch.setattr(run_store, "RECENT_ROWS_MIN", recent)
@@ -111,6 +113,19 @@ def test_narrow_arrays_give_back_what_they_got(values: list[int]) -> None:
     for start in range(len(values) + 1):
         for stop in range(start, len(values) + 1):
             assert array.slice(start, stop).tolist() == values[start:stop]
+
+
+@given(
+    rows=st.lists(st.tuples(KEYS, LEDGERS, ENTRIES), min_size=1, max_size=40),
+    few=st.sampled_from([0, 40]),
+)
+def test_rows_of_columns_are_sorted_like_tuples(rows: list[Triple], few: int) -> None:
+    columns = tuple(np.array(rows, dtype=np.int64).T)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "FEW_ROWS", few)
+        in_order = sorted_columns(columns)
+    assert list(zip(*(column.tolist() for column in in_order), strict=True)) == sorted(rows)
+    assert np.array_equal(np.stack(columns, axis=1), rows), "the columns given are as they were"
 
 
 @given(RUNS.filter(bool))
