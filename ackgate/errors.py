@@ -6,7 +6,7 @@ class                 whose fault                     does retrying help?
 ConfigurationError    the deployer, while starting    no: fix the setting
 CallerError           the calling code, the client    no: fix the call
 StorageError          the world outside (disk, net)   perhaps, later
-OwnershipError        nobody's: somebody else owns it  never: stop and look up the new owner
+OwnershipError        none: there is another owner    never: stop and look up the new owner
 CorruptRecordError    the stored bytes                no: another copy may help
 InternalError         ours                            no: report it
 ====================  ==============================  =====================================
@@ -99,7 +99,7 @@ class PersistTimeoutError(StorageError):
 
 
 class OwnershipError(AckGateError):
-    """Somebody else owns this now. Stop; never retry."""
+    """There is another owner now. Stop; never retry."""
 
 
 class LedgerFencedError(OwnershipError):
@@ -111,7 +111,7 @@ class SessionLostError(OwnershipError):
 
 
 class MetadataConflictError(OwnershipError):
-    """The node's version is not the expected one: somebody else wrote it."""
+    """The node's version is not the expected one: there was another write."""
 
 
 class DataDirectoryBusyError(OwnershipError):

@@ -1,7 +1,7 @@
 """Which extra brings what is not installed.
 
 Pure. The core wants little; ``pip install 'ackgate[broker]'`` and the like bring the rest. An edge that meets
-a missing module says which extra has it, instead of naming somebody else's package.
+a missing module says which extra has it, instead of naming a foreign package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A face whose names are imported when somebody asks for them (PEP 562).
+"""A face whose names are imported at their first use (PEP 562).
 
 Pure. A face lists its names three times: under TYPE_CHECKING for type checkers, in `__all__`, and with
 their homes for `lazy_face`. `tests/unit/test_faces.py` checks that the three agree.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 
 IDLE_SHARE: Final = 0.05
-"""Of a processor: a process that takes less is idle, and a pause of it hurts nobody."""
+"""Of a processor: a process that takes less is idle, and a pause of it does no harm."""
 
 IDLE_SECONDS_MIN: Final = 10.0
 """Between two looks at the heap in idle moments: traffic may come and go every second."""

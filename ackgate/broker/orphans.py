@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READS_AT_ONCE_MAX: Final = 50
-"""Ledgers that are looked at at the same time: this is nothing that anybody waits for."""
+"""Ledgers that are checked at the same time; nothing waits for this."""
 
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 30.0, 60.0)
 """A cursor's ledger is given up once a later owner has the cursor; this broker may become that."""

@@ -44,7 +44,7 @@ class KeyValueFormatter(logging.Formatter):
     ``time=2026-11-21T05:27:11.582Z level=INFO logger=ackgate.broker.server message="..."``
 
     A message is quoted as JSON, so a line break in a client's name stays inside its line. Stack
-    traces follow on lines of their own. Payloads are never logged: nobody passes them here.
+    traces follow on lines of their own. Payloads are never logged.
     """
 
     def format(self, record: logging.LogRecord) -> str:

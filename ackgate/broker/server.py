@@ -3,7 +3,7 @@
 Edge. Start: data directory locked, metadata store, bookies (their journals replayed), topics'
 registry, protocol port, HTTP port, a place among the brokers. Stop: no new connections, then topics
 (what is dirty is persisted, and other brokers take over), then the ports, then the stores. A topic
-is loaded when somebody asks for it.
+is loaded at its first use.
 """
 
 from __future__ import annotations

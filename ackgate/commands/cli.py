@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-"""Bad command line, bad configuration, or a data directory that somebody else holds."""
+"""Bad command line, bad configuration, or a data directory in use."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

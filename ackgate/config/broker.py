@@ -260,7 +260,7 @@ class BrokerSettings(SettingsGroup):
     )
     broker_delete_inactive_topics_enabled: bool = setting(
         True,
-        "Delete topics that nobody uses.",
+        "Delete unused topics.",
         pulsar=True,
         dynamic=True,
     )

@@ -100,7 +100,7 @@ def load_settings(
 ) -> LoadedSettings:
     """Settings from every source. `overrides` are the `KEY=VALUE` of `--set`.
 
-    `is_serving`: False for a tool that nobody connects to, so that the settings of a broker with
+    `is_serving`: False for a tool without connections, so that the settings of a broker with
     security can be read. Raises `ConfigurationError`, which names source, key, value and what is
     allowed, or which security the broker does not have.
     """

@@ -316,7 +316,7 @@ class PersistenceSettings(SettingsGroup):
     )
     auditor_bytes_per_second: int = setting(
         4 * 1024 * 1024,
-        "Most that the auditor reads and writes in a second, so that nobody notices it.",
+        "Most that the auditor reads and writes in a second, so that it slows nothing down.",
         unit="bytes/s",
         dynamic=True,
         ge=1024,

@@ -47,7 +47,7 @@ _HIDDEN: Final = "******"
 
 
 class Given(NamedTuple):
-    """A text that somebody gave for a key, and where: "broker.conf:12", "--set"."""
+    """A text that was given for a key, and its source: "broker.conf:12", "--set"."""
 
     text: str
     origin: str

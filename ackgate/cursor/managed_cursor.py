@@ -62,7 +62,7 @@ OVERHEAD_BYTES: Final = 32
 
 
 class ManagedCursor:
-    """One subscription's cursor. One owner calls it; nobody else holds its parts."""
+    """One subscription's cursor. One owner calls it, and holds its parts."""
 
     __slots__ = (
         "_ackable",

@@ -1,4 +1,4 @@
-"""Existing entries that nobody has acked: what there is to read, and how far n of them reach.
+"""Existing unacked entries: what there is to read, and how far n of them reach.
 
 Pure. Acked stretches are hopped over with a few bitmap probes however long they are; between them
 the unacked entries of a window are found by set difference. Cost: O(runs returned + ledgers

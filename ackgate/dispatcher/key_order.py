@@ -213,7 +213,7 @@ class KeyOrder:
     # -- filing ---------------------------------------------------------------------------------
 
     def _owner_for(self, key_hash: int) -> int | None:
-        """To whom waiting entries of the hash may be given now; None: nobody."""
+        """The consumer that may get waiting entries of the hash now; None: none."""
         owner = self._ranges.owner(key_hash)
         if self._is_ordered:
             flight = self._flights.get(key_hash)

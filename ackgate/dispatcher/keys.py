@@ -43,11 +43,11 @@ class KeyRanges(Protocol):
         ...
 
     def remove(self, consumer: int) -> None:
-        """Divide its share among the others, or leave it to nobody."""
+        """Divide its share among the others, or leave it without an owner."""
         ...
 
     def owner(self, key_hash: int) -> int | None:
-        """Who owns the hash; None: nobody."""
+        """The owner of the hash; None: none."""
         ...
 
     def ranges(self) -> dict[int, tuple[tuple[int, int], ...]]:
@@ -182,7 +182,7 @@ class StickyRanges:
         self._starts = [first for first, _, _ in self._ranges]
 
     def remove(self, consumer: int) -> None:
-        """Leave its hashes to nobody."""
+        """Leave its hashes without an owner."""
         self._ranges = [taken for taken in self._ranges if taken[2] != consumer]
         self._starts = [first for first, _, _ in self._ranges]
 

@@ -341,7 +341,7 @@ class Dispatcher(Protocol):
         ...
 
     def hold(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
-        """As `redeliver`, but what the consumer gives back is held by somebody else from now on.
+        """As `redeliver`, but what the consumer gives back is held elsewhere from now on.
 
         It is counted as redelivered and waits nowhere here; `queue_due` brings it back. Returns the
         positions that were in flight with this consumer. Exclusive and Failover: none.

@@ -401,7 +401,7 @@ class ChunkOwners:
         self._owners: dict[str, int] = {}
 
     def owner(self, uuid: str) -> int | None:
-        """Who has the pieces so far; None: nobody."""
+        """The consumer that has the chunks so far; None: none."""
         return self._owners.get(uuid)
 
     def given(self, uuid: str, consumer: int, *, is_last: bool) -> None:

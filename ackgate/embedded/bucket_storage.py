@@ -176,7 +176,7 @@ class BucketStorage:
                 await asyncio.wait(self._tasks, timeout=RELEASE_SECONDS_MAX)
 
     def abandon(self) -> None:
-        """Drop everything, and write nothing any more: somebody else may own the cursor."""
+        """Drop everything, and write no more: the cursor may have another owner."""
         self._is_over = True
         for task in self._tasks:
             task.cancel()
@@ -188,7 +188,7 @@ class BucketStorage:
         await self._snapshots.sweep()
 
     async def _tidy(self) -> None:
-        """Delete what was stored, and what surely nobody names."""
+        """Delete stored snapshots, and those that surely nothing names."""
         await delete_snapshots(self._snapshots, self._unregistered - self._doubtful)
         await self._snapshots.sweep()
 

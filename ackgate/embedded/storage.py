@@ -313,7 +313,7 @@ async def _own_ledgers(
 
 
 async def _sweep(client: LedgerClient, metadata: MetadataStore) -> None:
-    """Delete ledgers that no node names and nobody needs. Nobody else can be about to name one."""
+    """Delete ledgers that no node names and no owner needs. No other process can be about to name one."""
     known = await client.ledger_ids()
     orphans = await find_orphan_cursor_ledgers(client, metadata, known)
     orphans += await find_orphan_snapshots(client, metadata, known)

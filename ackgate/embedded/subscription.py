@@ -492,7 +492,7 @@ class EmbeddedConsumer:
     """A consumer of a subscription: `async for message in consumer`. Made by `attach`.
 
     Iteration pauses while there is nothing to deliver or the gate is shut, and ends when the consumer, its
-    subscription or the storage is closed. It raises when somebody else has taken the topic over. Several
+    subscription or the storage is closed. It raises when another owner has taken the topic over. Several
     tasks may iterate over one consumer: each message goes to one of them.
     """
 
@@ -534,7 +534,7 @@ class EmbeddedConsumer:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_one()  # the message goes to somebody else
+                    self._wake_one()  # the message goes to another one
                 raise
             finally:
                 if not waiter.done():

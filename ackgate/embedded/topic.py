@@ -7,7 +7,7 @@ there are (`MessageLedgers`), and reads them itself::
     a subscription's read <-- cache, ledgers, or the host's `read`
     all subscriptions have acked a ledger, durably --> it is deleted, unless the retention keeps it
 
-A ledger is never deleted while a subscription is stored that is not open: nobody knows what it has acked.
+A ledger is never deleted while a subscription is stored that is not open: its acks are unknown.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class EmbeddedTopic:
 
         `key`: of all of them, for Key_Shared. `deliver_at_ms`: Shared and Key_Shared subscriptions deliver
         them no earlier, in ms since 1970. Raises `CallerError`, `StorageError` (some of them may be stored),
-        `OwnershipError` (somebody else has opened the topic).
+        `OwnershipError` (another owner has opened the topic).
         """
         self.check()
         if self._ledger is None:
@@ -384,7 +384,7 @@ class EmbeddedTopic:
             self.trim_soon()
 
     def trim_soon(self) -> None:
-        """Something may be acked by all: delete ledgers that nobody needs."""
+        """Something may be acked by all: delete ledgers that are not needed."""
         ledger = self._ledger
         if ledger is None or self._trim is not None or self._is_closed or self._error is not None:
             return
@@ -438,7 +438,7 @@ class EmbeddedTopic:
                 subscription.ledger_trimmed(ledger_id)
 
     def on_fenced(self, error: AckGateError) -> None:
-        """Somebody else has opened the topic."""
+        """Another owner has opened the topic."""
         self.fail(error)
 
     def _ask_turns(self) -> None:

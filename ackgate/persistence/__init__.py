@@ -1,6 +1,6 @@
 """Where acknowledgements are kept: the cursor store, and the ledgers and nodes below it.
 
-A name is imported from its home when somebody asks for it, so that a store costs only itself.
+A name is imported from its home at its first use, so that a store costs only itself.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ OPENINGS_PATH: Final = "/ackgate/openings"
 """What counts the runs of a host that embeds; brokers have a counter of their own."""
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
-"""Keeps the messages that a topic got back, until somebody deletes it."""
+"""Keeps the messages that a topic got back, until an operator deletes it."""
 
 _TOPIC_DEPTH: Final = 4
 """Tenant, namespace, domain, topic."""
@@ -248,7 +248,7 @@ class _Look:
                 continue
             found = await self._metadata.get(path.decode())
             return found is not None and about.ledger_id in names(found.value, path.decode())
-        return True  # nobody's to name
+        return True  # it needs no name
 
     async def _look_for_gone(self) -> None:
         """Closed ledgers that topics name, and of which nothing is left anywhere."""

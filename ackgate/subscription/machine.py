@@ -269,7 +269,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     @property
     def cursor(self) -> ManagedCursor:
-        """The ack state. A store may take snapshots and growth from it; nobody else changes it."""
+        """The ack state. A store may take snapshots and growth from it; only the machine changes it."""
         return self._cursor
 
     @property
@@ -336,7 +336,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return None if key is None else self._by_key[key].identity
 
     def holder(self, position: Position) -> ConsumerT | None:
-        """The consumer that has the entry; None: nobody. O(consumers).
+        """The consumer that has the entry; None: none. O(consumers).
 
         Exclusive and Failover: the active one, of everything that was read and is not acked.
         """
@@ -454,7 +454,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
                         self._active_changes.append(ActiveChange(known.identity, is_active))
 
     def _forget_reads(self) -> None:
-        """The read position went back: what is not held is read again, if nobody took it."""
+        """The read position went back: unheld entries are read again, unless they were assigned."""
         untaken, self._deliveries = self._deliveries, []
         for delivery in untaken:
             self._refund(delivery, 0)
@@ -475,7 +475,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
     ) -> int:
         """Ack whole entries and `parts` of batches, all or none. Returns how many entries became acked.
 
-        `parts`: (position, mask of the batch indexes that stay *un*acked). `consumer` None: nobody of
+        `parts`: (position, mask of the batch indexes that stay *un*acked). `consumer` None: none of
         this subscription, a cancel for one. `receipt`: comes back in `Ready.receipts` when the acks
         are durable. Raises `PositionError` for an entry that does not exist.
         """
@@ -513,7 +513,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return acked
 
     def _partial_acks(self, parts: Sequence[tuple[Position, int]]) -> Sequence[PartialAck]:
-        """What a note must say of each batch as it was before; none where nobody wants notes."""
+        """The state of each batch before the ack, for a note; none without notes."""
         if self._notes is None or not parts or not self._cursor.acks_batch_indexes:
             return ()
         cursor = self._cursor

@@ -43,7 +43,7 @@ class Acked(NamedTuple):
     """One call acked whole entries."""
 
     consumer: Any
-    """None: nobody's consumer, a cancel for one."""
+    """None: without a consumer, for example a cancel."""
     positions: Sequence[Position]
     version: int
     at_once: bool

@@ -1,6 +1,6 @@
 """What ships for tests. As a pytest plugin it brings the fixtures of `pytest_plugin`.
 
-A name is imported from its home when somebody asks for it: a broker process needs no memory store.
+A name is imported from its home at its first use: a broker process needs no memory store.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class BrokerProcess:
     def limit_files(self, bytes_max: int | None) -> None:
         """Let no write of it go past that many bytes of any file: `EFBIG`. None: lift the limit.
 
-        For this broker that is a full disk, and for nobody else. Linux only.
+        For this broker only that is a full disk. Linux only.
         """
         prlimit = getattr(resource, "prlimit", None)
         if prlimit is None:

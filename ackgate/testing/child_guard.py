@@ -38,7 +38,7 @@ class ChildGuard:
         self._tell(f"+{pid}\n")
 
     def remove(self, pid: int) -> None:
-        """A child was waited for: its number may soon be somebody else's."""
+        """A child was waited for: its number may soon be another process's."""
         self._tell(f"-{pid}\n")
 
     def _tell(self, line: str) -> None:
@@ -56,4 +56,4 @@ class ChildGuard:
 
 
 CHILDREN: Final = ChildGuard()
-"""This process's own. Its pipe ends with the process, and then nobody is left to guard."""
+"""This process's own. Its pipe ends with the process, and then nothing is left to guard."""

@@ -158,7 +158,7 @@ class BrokerCluster:
     def owner(self, topic: str) -> int:
         """Which broker owns a topic; it is made to own one if none does.
 
-        Raises `BrokerFailedError` when nobody can say.
+        Raises `BrokerFailedError` when that is unknown.
         """
         name = topic if "://" in topic else f"persistent://public/default/{topic}"
         story = "no broker runs"
@@ -176,4 +176,4 @@ class BrokerCluster:
                 if each.service_url == owner_url:
                     return number
             story = f"{owner_url} is none of ours"
-        raise BrokerFailedError(f"nobody knows who owns {name}: {story}")
+        raise BrokerFailedError(f"no broker knows the owner of {name}: {story}")

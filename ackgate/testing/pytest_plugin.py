@@ -92,6 +92,6 @@ def ackgate_topic(fresh_ackgate_topic: Callable[[], str]) -> str:
 
 @pytest.fixture
 def fresh_ackgate_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
-    """Makes names of topics that nobody else uses, with the test's name in them."""
+    """Makes unique names of topics, with the test's name in them."""
     stem = re.sub(r"\W+", "-", request.node.name).strip("-")[:80]
     return lambda: f"persistent://public/default/{stem}-{next(_numbers)}"

@@ -157,7 +157,7 @@ class ZooKeeperProcess:
         return self
 
     def mode(self, timeout_seconds: float = _ANSWER_SECONDS_MAX) -> str | None:
-        """``standalone``, ``leader`` or ``follower``; None while it serves nobody."""
+        """``standalone``, ``leader`` or ``follower``; None while it serves no client."""
         for line in self.ask("srvr", timeout_seconds).splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
@@ -365,7 +365,7 @@ class ZooKeeperEnsemble:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback interface that nobody listens on at the moment."""
+    """Different ports of the loopback interface that are free at the moment."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:

@@ -26,6 +26,6 @@ def test_a_ledger_that_cannot_be_read_is_named(pipeline, tmp_path, capsys):
     assert told.out == ""
     line = told.err.splitlines()[-1]
     assert line.startswith("ackgate: ")
-    assert ".avro: an Avro file of somebody else" in line
+    assert ".avro: a foreign Avro file" in line
     assert "\tat " not in told.err
     assert os.listdir(tmp_path) == ["data"]

@@ -1,6 +1,6 @@
 """Which brokers there are, which of them serves what, and what the metadata store says to all of them.
 
-The face of the room. A name is imported from its home when somebody asks for it.
+The face of the room. A name is imported from its home at its first use.
 """
 
 from __future__ import annotations

@@ -66,12 +66,12 @@ class BrokerAudit:
         return self._parts.settings.persistence.auditor_periodic_check_interval
 
     async def check_bookies_if_due(self) -> None:
-        """Unless somebody has done it a short while ago."""
+        """Unless a broker has done it a short while ago."""
         if await self._is_due("bookies", self.bookies_interval_seconds):
             await self.check_bookies()
 
     async def check_everything_if_due(self) -> None:
-        """Unless somebody has done it a short while ago."""
+        """Unless a broker has done it a short while ago."""
         if await self._is_due("copies", self.interval_seconds):
             await self.check_everything()
 
@@ -127,7 +127,7 @@ class BrokerAudit:
 
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
-        """Whether nobody else audits, and nobody will as long as this lasts."""
+        """Whether no other broker audits, or will start to while this lasts."""
         metadata = self._parts.metadata
         try:
             await metadata.create(AUDITOR_PATH, b"", ephemeral=True)
@@ -162,7 +162,7 @@ class BrokerAudit:
             f"{AUDITS_PATH}/{what}", b"%d" % self.last_run_ms, expected_version=None
         )
         log.info(
-            "audit of %s: %d ledgers looked at, %d with copies missing or damaged, %d still so",
+            "audit of %s: %d ledgers checked, %d with copies missing or damaged, %d not repaired",
             what,
             totals.ledgers,
             totals.under_replicated_ledgers,

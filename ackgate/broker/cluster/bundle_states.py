@@ -39,7 +39,7 @@ class BundleEvent(enum.Enum):
     """What happens to a bundle."""
 
     ACQUIRE = "acquire"
-    """Somebody asks for it here."""
+    """A client has asked this broker for it."""
     WON = "won"
     """Our node is in place."""
     BEATEN = "beaten"

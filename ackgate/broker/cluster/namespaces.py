@@ -84,5 +84,5 @@ class Namespaces:
         for root in _ROOTS:
             try:
                 await self._metadata.delete(root + path)
-            except CallerError:  # it is not there, or somebody has just put something below it
+            except CallerError:  # it is not there, or has just got a child
                 continue

@@ -115,7 +115,7 @@ class OwnerNodeStore:
             if is_doubtful:
                 owner = await self.owner(bundle)
                 if owner is None or owner.instance != me.instance:
-                    return owner  # it was done, and somebody else may own the bundle already
+                    return owner  # it was done, and the bundle may have another owner already
             with contextlib.suppress(NoSuchNodeError):
                 await self._metadata.delete(bundle.owner_path)
             return None
@@ -123,7 +123,7 @@ class OwnerNodeStore:
         return await until_answered(attempt, of=bundle.owner_path)
 
     async def delete(self, path: str, version: int | None) -> None:
-        """Delete a node that may be gone, or somebody else's, already."""
+        """Delete a node that may be gone, or have another owner, already."""
 
         async def attempt(_is_doubtful: bool) -> None:  # noqa: FBT001
             with contextlib.suppress(NoSuchNodeError, MetadataConflictError):

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCATE_SECONDS_MAX: Final = 10.0
-"""How long somebody who asks for a topic waits for its bundle to come to rest."""
+"""How long a lookup waits for a bundle that is on the move."""
 
 WITHDRAW_SECONDS_MAX: Final = 2.0
 """A broker that stops gives its topics away, even if it cannot say that it stops."""
@@ -358,13 +358,13 @@ class Ownership:
                 self._move(bundle, BundleEvent.FAILED)
             raise
         if session != self._session:
-            if owner == wanted:  # by a call of the new session: nobody waits for it any more
+            if owner == wanted:  # by a call of the new session: nothing waits for it any more
                 await self._nodes.delete(bundle.owner_path, None)
             raise ServiceNotReadyError(f"bundle {bundle}: the session was lost meanwhile")
         if owner == wanted:
             self._move(bundle, BundleEvent.WON)
             self.acquired += 1
-            log.info("bundle %s is ours, epoch %d", bundle, epoch)
+            log.info("bundle %s acquired, epoch %d", bundle, epoch)
         else:
             self._move(bundle, BundleEvent.BEATEN)
         self.view.put_owner(bundle, owner)
@@ -471,7 +471,7 @@ class Ownership:
             self._run(self._verify(bundle))
 
     async def _verify(self, bundle: Bundle) -> None:
-        """Let go of a bundle whose node is not ours any more: somebody has taken it away."""
+        """Release a bundle whose node is no longer ours: another broker has taken it."""
         session = self._session
         while session == self._session and self._states.get(bundle) is BundleState.OWNED:
             try:
@@ -486,7 +486,7 @@ class Ownership:
         if owner is not None and self._is_mine(owner):
             self.view.owners[bundle] = owner
         elif session == self._session and self._states.get(bundle) is BundleState.OWNED:
-            log.warning("bundle %s was taken away from us", bundle)
+            log.warning("bundle %s was taken by another broker", bundle)
             self._move(bundle, BundleEvent.LOST)
             self._topics.abandon(self._is_in(bundle))
             self._move(bundle, BundleEvent.RELEASED)
@@ -607,7 +607,7 @@ class Lease:
     def when_held(self, waiter: object, callback: Callable[[], None]) -> None:
         """Call back when it holds again; once per waiter, however often it asks.
 
-        When the session is lost nobody is called: its topics are closed.
+        When the session is lost no callback is made: its topics are closed.
         """
         self._waiting[waiter] = callback
         if self._asking is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 
 WRITES_MAX: Final = 5
-"""Writes in a row, each because the one before was not answered, or met somebody else's."""
+"""Writes in a row, each because the one before had no answer, or met another write."""
 
 
 def partitioned_topics_path(namespace: NamespaceName) -> str:
@@ -68,7 +68,7 @@ async def create_partition_count(metadata: MetadataStore, name: TopicName, count
 async def raise_partition_count(metadata: MetadataStore, name: TopicName, count: int) -> int:
     """Give a partitioned topic more partitions. Returns how many it had; 0: it is none.
 
-    Raises `CallerError` if it is not a rise: also when somebody else has raised it meanwhile.
+    Raises `CallerError` if it is not a rise: also when another write has raised it meanwhile.
     """
     path = partitioned_topic_path(name)
     unanswered: int | None = None

@@ -9,7 +9,7 @@ is trimmed or kept because of it. ::
                         a crash from here on: every subscription acks them when it is made or loaded
 
 A subscription acks what is cancelled when it is made, loaded or moved back, so a cancelled message
-is delivered to nobody who has not been given it before. An ack twice is nothing.
+is delivered to no consumer that did not have it before. A second ack has no effect.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class CancellingSubscription(Protocol):
     def cursor(self) -> ManagedCursor: ...
 
     def holder_name(self, position: Position) -> str | None:
-        """The consumer that has an entry and has not acked it; None: nobody has it."""
+        """The consumer that has an entry and has not acked it; None: none."""
 
     def ack_elsewhere(self, positions: Sequence[Position]) -> int:
-        """Ack whole entries for nobody's consumer."""
+        """Ack whole entries without a consumer."""
 
 
 class CancellingTopic(HiddenCursorTopic, Protocol):

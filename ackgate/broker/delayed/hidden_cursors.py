@@ -60,7 +60,7 @@ class HiddenCursor:
     async def open(self, *, create: bool) -> CursorStore:
         """Open it, or make it where the topic begins. Raises as `CursorStore.open`.
 
-        Raises `OwnershipError` if the topic was closed meanwhile, by somebody who knew nothing of it.
+        Raises `OwnershipError` if the topic was closed meanwhile, without it.
         """
         create_at = self._topic.ledger.facts.first_position if create else None
         store = await self._open_store(create_at)

@@ -266,7 +266,7 @@ class TrackerHome:
             self.pump()
 
     def abandon(self) -> None:
-        """Write nothing any more, at once: somebody else may own the cursor."""
+        """Stop writing at once: the cursor may have another owner."""
         self._end()
         if self._cleaning is not None:
             self._cleaning.cancel()

@@ -130,7 +130,7 @@ class TopicJournaling:
         )
 
     def configure(self) -> None:
-        """Settings or policies have changed: of anybody's, so perhaps not for this topic."""
+        """Settings or policies have changed: perhaps not those of this topic."""
         writer = self._writer
         if writer is None:
             return
@@ -155,7 +155,7 @@ class TopicJournaling:
             await self._writer.close()
 
     def abandon(self) -> None:
-        """Let go at once, and write no more: somebody else may own the topic."""
+        """Stop at once, and write no more: the topic may have another owner."""
         if self._writer is not None:
             self._writer.abandon()
 

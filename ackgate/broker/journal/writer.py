@@ -47,7 +47,7 @@ SHARE_MAX: Final = 0.25
 """Of the event loop's time."""
 
 OPENINGS_AT_ONCE_MAX: Final = 20
-"""Journals that are opened at the same time: nobody waits for them."""
+"""Journals that are opened at the same time; no topic waits for them."""
 
 
 class JournalPace:
@@ -106,7 +106,7 @@ class JournalStatistics:
     """Attempts to open it or to write a block that failed."""
     last_failure: str | None
     is_stopped: bool
-    """Whether it is written no more: somebody else has the topic, or its node cannot be read."""
+    """Whether it is no longer written: the topic has another owner, or its node cannot be read."""
 
 
 def limits_of(settings: JournalSettings) -> JournalLimits:

@@ -145,7 +145,7 @@ class SchemaRegistry:
     ) -> None:
         """Raise `IncompatibleSchemaError` when a consumer cannot read the topic with its schema.
 
-        A topic that nobody uses yet takes the schema of its first consumer.
+        An unused topic takes the schema of its first consumer.
         """
         strategy = settings.schema_compatibility_strategy
         if request.schema is None:

@@ -1,6 +1,6 @@
 """Statistics of topics, subscriptions and consumers: taken once, frozen, rendered by others.
 
-The face of the room. A name is imported from its home when somebody asks for it.
+The face of the room. A name is imported from its home at its first use.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class DiskSpace:
             log.error("%s", self.refusal)
         else:
             self.refusal = None
-            log.warning("there is room on the disk again: messages are taken")
+            log.warning("there is room on the disk again: sends are accepted")
 
     @property
     def free_bytes(self) -> int | None:

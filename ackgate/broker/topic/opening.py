@@ -1,7 +1,7 @@
 """How a topic comes by its subscriptions: those that are stored, new ones, and readers'.
 
 Edge: the metadata store, by way of `Topic.open_store`. Who asks for a subscription that is being
-opened waits for it; nobody opens one twice.
+opened waits for it; none is opened twice.
 """
 
 from __future__ import annotations

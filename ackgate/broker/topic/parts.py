@@ -50,7 +50,7 @@ class BrokerParts:
     producer_name_prefix: str
     """Unique for this run of the broker."""
     forget_topic: Callable[[OwnedTopic], None]
-    """Let go of a topic that somebody else owns now."""
+    """Release a topic that has another owner now."""
     disk_space: DiskSpace = field(default_factory=DiskSpace.unwatched)
     """Whether there is room for messages."""
     namespaces: Namespaces = field(init=False)

@@ -120,7 +120,7 @@ class TopicRegistry:
                 may_create = name.partition_index < partitions
             if may_create:
                 await self._parts.namespaces.require(name.namespace_name)
-            present = self._present(name)  # somebody else may have loaded it meanwhile
+            present = self._present(name)  # another call may have loaded it meanwhile
             if present is not None:
                 return present
             loading = self._loading.get(str(name)) or self._begin_loading(name, create=may_create)
@@ -310,7 +310,7 @@ class TopicRegistry:
         await SchemaRegistry(self._parts.metadata).delete(name)
 
     def forget(self, topic: OwnedTopic) -> None:
-        """Let go of a topic that somebody else may own, at once and without writing anything."""
+        """Release a topic that may have another owner, at once and without a write."""
         topic.abandon(OwnershipError(f"topic {topic.name} was released"))
         if self._topics.get(str(topic.name)) is topic:
             del self._topics[str(topic.name)]
@@ -350,7 +350,7 @@ class TopicRegistry:
         return tell
 
     def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
-        """Let go of topics that somebody else may own already: nothing is written."""
+        """Release topics that may have another owner already, without a write."""
         for topic in self:
             if is_meant(topic.name):
                 self.forget(topic)
@@ -398,7 +398,7 @@ class TopicRegistry:
                     log.exception("upkeep of topic %s failed", topic.name)
 
     async def delete_inactive(self) -> None:
-        """Delete topics that nobody has used for a while (`brokerDeleteInactiveTopicsEnabled`)."""
+        """Delete topics that were not used for a while (`brokerDeleteInactiveTopicsEnabled`)."""
         broker = self._parts.settings.broker
         if not broker.broker_delete_inactive_topics_enabled:
             return
@@ -412,7 +412,7 @@ class TopicRegistry:
             if topic.is_used:
                 topic.last_used = now
             elif now - topic.last_used >= idle_seconds_max and topic.is_deletable(mode):
-                log.info("topic %s is inactive and goes", topic.name)
+                log.info("topic %s is inactive and is deleted", topic.name)
                 await self.delete(topic.name, force=False)
 
 

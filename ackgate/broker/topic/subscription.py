@@ -220,7 +220,7 @@ class SubscriptionDriver:
         return self.cursor.mark_delete if self.store is None else self.store.persisted_mark_delete
 
     def holder_name(self, position: Position) -> str | None:
-        """The consumer that has an entry and has not acked it; None: nobody has it."""
+        """The consumer that has an entry and has not acked it; None: none."""
         holder = self.core.holder(position)
         return None if holder is None else holder.name
 
@@ -328,7 +328,7 @@ class SubscriptionDriver:
     # ---------------------------------------------------------------- other facts
 
     def ack_elsewhere(self, positions: Sequence[Position]) -> int:
-        """Ack whole entries for nobody's consumer, all or none: a cancel. Returns how many were not.
+        """Ack whole entries without a consumer, all or none: a cancel. Returns how many were not.
 
         Raises `PositionError`.
         """
@@ -676,7 +676,7 @@ class SubscriptionDriver:
                 self._let_go(CursorClosedError(f"subscription {self.name} is closed"))
 
     def abandon(self, error: OwnershipError) -> None:
-        """Deliver no more, and write no more: somebody else may own the topic."""
+        """Deliver no more, and write no more: the topic may have another owner."""
         self._stop()
         self.tracking.abandon()
         if self.store is not None:

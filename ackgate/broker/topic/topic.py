@@ -238,7 +238,7 @@ class Topic:
             subscription.disconnect_consumers(service_url)
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more: somebody else may own the topic."""
+        """Release it at once, and write no more: it may have another owner."""
         self.is_closing = True
         for subscription in self.subscriptions.values():
             subscription.abandon(error)
@@ -375,7 +375,7 @@ class Topic:
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         """Entries will not be stored: send their producers errors.
 
-        Not if somebody else owns the topic: there the producers will send them again.
+        Not if the topic has another owner: there the producers will send them again.
         """
         code = server_error(error)
         for producer, sequence_id, *_ in contexts:

@@ -1,7 +1,7 @@
 """One entry on its way through the broker: its bytes and what dispatch must know of them.
 
 The bytes are what the producer sent (see `ackgate.persistence.messages.entry`), stored and forwarded
-untouched; the metadata is parsed only when somebody asks (a key, a publish time) and then kept.
+untouched; the metadata is parsed at its first use (a key, a publish time) and then kept.
 
 An entry may hold a batch of messages. Its payload may be compressed as a whole; then it may be
 encrypted as a whole::

@@ -262,7 +262,7 @@ class Intake:
             session.end(error)
         except DecodeError:
             session.end(ProtocolError("a command is not valid protobuf"))
-        except CallerError as error:  # of an ACK, SEND or FLOW: those have nobody to answer
+        except CallerError as error:  # of an ACK, SEND or FLOW: those have no reply
             session.end(ProtocolError(str(error)))
         except Exception:
             log.exception("a bug ended the connection of %s", session.peer)

@@ -68,7 +68,7 @@ class _Producer:
         """Of the PRODUCER command, which may be answered twice: waiting, then ready."""
         self.unconfirmed: deque[int] = deque()
         self.drained: asyncio.Event | None = None
-        """Set when nothing is unconfirmed; made when somebody waits for that."""
+        """Set when nothing is unconfirmed; made when a call waits for that."""
 
 
 class Producers:

@@ -54,7 +54,7 @@ OUT_OF_TURN_SECONDS: Final = 1.0
 """Who waits first in line for so long gets a turn though there is no room for its frame."""
 
 _LOOK_SECONDS: Final = 0.25
-"""How often to see whether a turn is over or due while somebody waits."""
+"""How often to see whether a turn is over or due while connections wait."""
 
 _RESUME_AT: Final = 0.75
 """Part of the short mark below which memory is not short any more; so that reading does not start
@@ -280,7 +280,7 @@ class PublishBuffer:
         return now - holder.since >= OUT_OF_TURN_SECONDS and self.held_bytes <= limit
 
     def _is_room_wanted(self) -> bool:
-        """Whether somebody waits to send the rest of a frame, for which there is no room."""
+        """Whether a connection waits to send the rest of a frame, for which there is no room."""
         return any(holder.missing_bytes for holder in self._waiting)
 
     def _promise(self, holder: Holder, missing_bytes: int) -> None:
@@ -296,7 +296,7 @@ class PublishBuffer:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """While somebody waits: end turns that take too long, and give those that are due."""
+        """While connections wait: end turns that take too long, and give those that are due."""
         timer, self._timer = self._timer, None
         now = asyncio.get_running_loop().time()
         if timer is not None and now - timer.when() > STALL_SECONDS / 2:

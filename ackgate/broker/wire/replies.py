@@ -297,7 +297,7 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
 
 
 def close_producer(producer_id: int, service_url: str = "") -> bytes:
-    """CLOSE_PRODUCER on the broker's initiative. Nobody answers it.
+    """CLOSE_PRODUCER on the broker's initiative. There is no reply.
 
     Clients that know PIP-307 connect to `service_url` without a lookup.
     """

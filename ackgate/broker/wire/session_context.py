@@ -145,7 +145,7 @@ class TopicOwners(Protocol):
         """Where, if that is known without I/O."""
 
     async def locate(self, topic: TopicName, *, is_authoritative: bool = False) -> Located:
-        """Where; here from now on, if nobody serves it and it is our turn.
+        """The broker of a topic; this one from now on if it is free and the plan gives it to us.
 
         `is_authoritative`: another broker says that it is. Raises `ServiceNotReadyError`.
         """

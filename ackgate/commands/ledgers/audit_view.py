@@ -34,7 +34,7 @@ def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str
 
 
 def audit_lines(audits: Sequence[LedgerAudit]) -> list[str]:
-    """Every copy that is not whole, and every ledger that could not be looked at."""
+    """Every copy that is not whole, and every ledger that could not be checked."""
     rows = []
     notes = []
     for audit in audits:
@@ -80,7 +80,7 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
     elif totals.failed_ledgers < max(totals.ledgers, 1):
         text += ", all copies are good"
     if totals.failed_ledgers:
-        text += f", {totals.failed_ledgers:,} could not be looked at"
+        text += f", {totals.failed_ledgers:,} could not be checked"
     if totals.lost_entries:
         text += f", {count_text(totals.lost_entries, 'entry', 'entries')} without a good copy"
     if totals.repaired_entries or totals.moved_places:
@@ -91,9 +91,7 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
     if totals.moved_places:
         text += f", {count_text(totals.moved_places, 'place')} given to other bookies"
     if open_fragments:
-        text += (
-            f"; {count_text(open_fragments, 'open fragment')} left to their owner, not looked at"
-        )
+        text += f"; {count_text(open_fragments, 'open fragment')} left to their owner, not checked"
     if unverified:
         text += (
             f"; {count_text(unverified, 'ledger')} present but not verified: "

@@ -128,7 +128,7 @@ class _Asked(NamedTuple):
 class PlanBook:
     """Numbers plans, knows who waits for their outcomes, counts how they went.
 
-    An outcome of a number that nobody waits for (answered already, or of a plan from before the last
+    An outcome of a number without a waiting step (answered already, or of a plan from before the last
     start) changes nothing; the caller decides whether to delete what it stored.
     """
 

@@ -209,7 +209,7 @@ class Draft:
     """A snapshot in the making: sorted columns are cut, and described piece by piece.
 
     To describe a bucket's segments takes a microsecond an entry, and more where each entry of a segment
-    is of another ledger: half a second for a large one. Nobody waits that long in one piece. ::
+    is of another ledger: half a second for a large one. That is too long for one step. ::
 
         columns   | segment 0 | segment 1 | ... | segment 4711 |      cut at once
         metadata  [ a piece      ][ a piece      ][ to come ...       a call of `go_on` each

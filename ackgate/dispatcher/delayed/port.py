@@ -53,7 +53,7 @@ class DelaySettings:
 
 
 class HeldSource(Protocol):
-    """Somebody who holds entries back: a `DelayedTracker`, or the broker's held nacks.
+    """Holds entries: a `DelayedTracker`, or the held nacks.
 
     One owner calls it; it never calls back.
     """

@@ -55,7 +55,7 @@ class SharedIndex:
     """What is delayed in one topic."""
 
     def __init__(self, tracker: DelayedTracker, settings: DelaySettings) -> None:
-        """`tracker`: made with the same settings; nobody else calls it from here on."""
+        """`tracker`: made with the same settings; only this object calls it from then on."""
         self.tracker = tracker
         self.views: list[SharedView] = []
         self._keys = DelayKeys(settings.tick_ms, is_strict=settings.is_strict)
@@ -90,7 +90,7 @@ class SharedIndex:
     def add_published(
         self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
     ) -> None:
-        """Delayed entries of one ledger have become durable: nobody needs to read them."""
+        """Delayed entries of one ledger have become durable: no view needs to read them."""
         if self.views:
             ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id)
             self.add_new(ledger_id, ids.astype(np.int64), times_ms(deliver_at_ms), now_ms, None)

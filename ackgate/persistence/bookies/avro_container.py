@@ -155,7 +155,7 @@ def read_header(file: DiskFile) -> ContainerHeader | None:
         return None
     found = metadata.get(FORMAT_KEY.encode())
     if found is None:
-        raise CorruptRecordError(f"{file.path}: an Avro file of somebody else: no {FORMAT_KEY}")
+        raise CorruptRecordError(f"{file.path}: a foreign Avro file: no {FORMAT_KEY}")
     if found != FORMAT:
         raise UnknownFormatError(
             f"{file.path}: entry file of format {found.decode(errors='replace')!r}; "

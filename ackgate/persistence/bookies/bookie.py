@@ -170,7 +170,7 @@ class Bookie:
         return await self._in_time(self._opened.register.deleted)
 
     async def cluster(self) -> str | None:
-        """Name of the metadata store that knows its ledgers; None: it belongs to nobody yet."""
+        """Name of the metadata store that knows its ledgers; None: no cluster has claimed it yet."""
         return await self._in_time(self._opened.cluster)
 
     async def readable_origin_ids(self) -> set[int]:
@@ -295,7 +295,7 @@ class Bookie:
     # ------------------------------------------------------------------------- fencing and deleting
 
     async def fence(self, ledger_id: int) -> None:
-        """From now on nobody's add to this ledger is confirmed here. Raises `StorageError`.
+        """From now on no add to this ledger is confirmed here. Raises `StorageError`.
 
         Those who fence at the same time share one sync. If the writer is dead its journal is taken
         over, once for all its ledgers.

@@ -200,7 +200,7 @@ class BookieDirectory:
             writer.lock.release()
 
     def claim(self, cluster: str) -> None:
-        """Mark the directory as `cluster`'s, if nobody's mark is there. Read-only: only look.
+        """Mark the directory as `cluster`'s, if it has no mark. Read-only: only look.
 
         Raises `ConfigurationError` when it is another cluster's, `StorageError`.
         """
@@ -224,7 +224,7 @@ class BookieDirectory:
             raise StorageError(f"bookie directory {self.directory}: {_words(error)}") from error
 
     def cluster(self) -> str | None:
-        """Whose it is; None: nobody has claimed it. Raises `OSError`, `ConfigurationError`."""
+        """The cluster that claimed it; None: none. Raises `OSError`, `ConfigurationError`."""
         identity = self._read_identity()
         return identity.cluster if identity is not None else None
 

@@ -41,7 +41,7 @@ class Fences:
     def join(cls, disk: Disk, path: Path, *, is_alone: bool) -> Fences:
         """Open the file as a writer that starts now; `is_alone`: no other writer lives.
 
-        Call it under the bookie's lock. With nobody to talk to, old fences are thrown away.
+        Call it under the bookie's lock. Without other writers, old fences are dropped.
         """
         file = disk.open_append(path)
         if is_alone and file.size():
@@ -58,7 +58,7 @@ class Fences:
         self._file.sync()
 
     def poll(self) -> set[int]:
-        """Ledgers fenced since the last call, by anybody. Costs one fstat as a rule."""
+        """Ledgers fenced since the last call, by any process. Costs one fstat as a rule."""
         size = self._file.size()
         if size < self._read_to + _RECORD.size:
             return set()

@@ -239,7 +239,7 @@ class GroupCommit:
             self._task = None
             self.is_stalled = False
             self._dropped.clear()
-            # Cancelled with the loop, or a bug: nobody may wait for ever.
+            # Cancelled with the loop, or a bug: nothing may wait forever.
             error = InternalError(f"bookie {self.bookie_id}: the commit task ended")
             self._fail(self._take_under_way() + self._take_pending(), error)
             for waiter in self._seals:

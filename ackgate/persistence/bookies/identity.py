@@ -37,7 +37,7 @@ class Identity(NamedTuple):
 
     bookie_id: str
     cluster: str | None = None
-    """Name of the metadata store that knows its ledgers; None: nobody has claimed the bookie yet."""
+    """Name of the metadata store that knows its ledgers; None: no cluster has claimed the bookie yet."""
 
 
 class StoredIdentity(NamedTuple):
@@ -62,7 +62,7 @@ class _Found(NamedTuple):
 def read_identity(directory: Path, read: Callable[[str], bytes | None]) -> StoredIdentity:
     """Decide who the bookie is. `read` returns a file's bytes, or None when there is no such file.
 
-    Raises `ConfigurationError` naming the files: nobody can say, or a later version wrote them.
+    Raises `ConfigurationError` naming the files: the identity is unknown, or a later version wrote them.
     """
     found: dict[str, _Found] = {}
     damages: dict[str, str] = {}

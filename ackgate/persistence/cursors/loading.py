@@ -56,7 +56,7 @@ class StoredCursor:
     damaged_records: int
     """Records of the ledger that cannot be read, whether or not others replace them."""
     versions_lost: int | None
-    """Changes that are lost; None: some, and nobody can say how many."""
+    """Changes that are lost; None: some, of unknown number."""
 
 
 async def read_node(metadata: MetadataStore, path: str) -> ReadNode | None:

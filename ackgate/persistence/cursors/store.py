@@ -101,7 +101,7 @@ class WriteWitness(Protocol):
 
 
 class _Waiting:
-    """Somebody waits for `version` to be durable, for a limited time."""
+    """A call that waits for `version` to be durable, for a limited time."""
 
     __slots__ = ("done", "timer", "version")
 
@@ -113,7 +113,7 @@ class _Waiting:
 
 
 class _Flush(NamedTuple):
-    """Somebody waits for `version` to be durable, or for a later round than this to fail."""
+    """A call that waits for `version` to be durable, or for a later round than this to fail."""
 
     version: int
     round: int
@@ -391,7 +391,7 @@ class CursorStore:
         self._on_outcome = callback
 
     def tell_attempts(self, witness: WriteWitness) -> None:
-        """Report every attempt to write to `witness`, before anybody else learns what came of it."""
+        """Report every attempt to write to `witness`, before its result is reported elsewhere."""
         self._witness = witness
 
     def configure(self, settings: PersistenceSettings) -> None:
@@ -695,7 +695,7 @@ class CursorStore:
         return self.durable_outcome
 
     def abandon(self, error: OwnershipError) -> None:
-        """Write no more, and let go at once: somebody else may own the cursor."""
+        """Write no more, and release it at once: it may have another owner."""
         self._stop(error)
         self._give_up()
         if self._closed is None:

@@ -427,7 +427,7 @@ class WritePath:
         return self._forming.inline_state(step.first, self._candidate.ledger_id)
 
     def stalled(self) -> RoundReport | None:
-        """The round under way has hung for a while; it goes on, and nobody need wait for it."""
+        """The round under way has hung for a while; it continues, but nothing should wait for it."""
         this, step = self._round, self._step
         if this is None:
             return None

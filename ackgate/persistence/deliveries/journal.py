@@ -83,7 +83,7 @@ class _OpenLedger:
     writer: LedgerWriter
     opened_at: float
     event_count: int | None = 0
-    """None: a block was under way, and nobody knows what became of it."""
+    """None: unknown, since a block was under way."""
 
     @property
     def ledger_id(self) -> int:

@@ -31,7 +31,7 @@ class JournalLedgerRecord:
     ledger_id: int
     opened_ms: int
     closed_ms: int | None = None
-    """None: it is being written, or its writer died and nobody has closed it yet."""
+    """None: it is being written, or its writer died and it is not closed yet."""
     size_bytes: int = 0
     """Of a closed ledger."""
     event_count: int | None = None

@@ -470,7 +470,7 @@ class _FragmentAudit:
             self._audit.moved_places += 1
 
     async def _change_ensemble(self, move: Move) -> bool:
-        """False: somebody else has changed the fragment meanwhile, and what we did was in vain."""
+        """False: another process has changed the fragment since, and this work was in vain."""
         ledger_id, first = self._metadata.ledger_id, self._span.first_entry_id
 
         async def attempt() -> bool:

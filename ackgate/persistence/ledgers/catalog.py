@@ -6,7 +6,7 @@ free id.
 
 Ids ascend in the order in which ledgers are created, across all clients of one store, since a topic
 orders its messages by ledger id, whichever broker wrote them. They are still taken in blocks: a
-block's remaining ids are used only while nobody else has taken a block since, which costs a read
+block's remaining ids are used only while no other block was taken since, which costs a read
 instead of a write, and one read serves all who were waiting for an id when it began.
 
 A ledger's password is never stored, only a salted check value of it. The key that protects entries
@@ -140,7 +140,7 @@ class LedgerCatalog:
         return True
 
     async def give_up(self, ledger_id: int) -> tuple[str, ...]:
-        """Say that the ledger is deleted: from now on nobody reads it, and its files may go.
+        """Mark the ledger as deleted: from now on no process reads it, and its files may be removed.
 
         Returns the bookies that it names. Raises `NoSuchLedgerError`. Twice is fine.
         """
@@ -153,7 +153,7 @@ class LedgerCatalog:
             try:
                 metadata, password = decode_metadata(ledger_id, value)
             except CorruptRecordError:
-                return None  # nobody reads it as it is
+                return None  # no process reads it in this state
             bookies.update(each for f in metadata.fragments for each in f.ensemble)
             if GIVEN_UP_KEY in metadata.custom_metadata:
                 return None
@@ -169,7 +169,7 @@ class LedgerCatalog:
     async def create(self, metadata: LedgerMetadata, password: PasswordCheck) -> CatalogEntry:
         """Write the metadata of a new ledger, whose id comes from `new_id`.
 
-        Raises `MetadataConflictError` if somebody else has made a ledger of this id.
+        Raises `MetadataConflictError` if there is a ledger of this id.
         """
         value = encode_metadata(metadata, password)
         version = await self._write(metadata.ledger_id, value, replaces=None, version=-1)
@@ -201,7 +201,7 @@ class LedgerCatalog:
                 elif found.value == replaces:
                     at = found.version
                 else:
-                    raise MetadataConflictError(f"{path} was written by somebody else")
+                    raise MetadataConflictError(f"{path} was changed by another writer")
             try:
                 return await self._store.put(path, value, expected_version=at)
             except NoSuchNodeError:
@@ -240,7 +240,7 @@ class LedgerCatalog:
         return _decode_id(node.value) if node is not None else _FIRST_ID
 
     async def new_id(self) -> int:
-        """An id above every id given out before, by anybody."""
+        """An id above every id handed out before."""
         self._asking += 1
         try:
             async with self._id_lock:  # first come, first served
@@ -266,7 +266,7 @@ class LedgerCatalog:
         return node is not None and node.version == self._id_version
 
     async def _take_block(self) -> None:
-        async def attempt() -> None:  # a block that was taken without our knowing is nobody's
+        async def attempt() -> None:  # a block that was taken by a lost answer stays unused
             node = await self._store.get(_ID_NODE)
             start = _FIRST_ID if node is None else _decode_id(node.value)
             version = MUST_NOT_EXIST if node is None else node.version

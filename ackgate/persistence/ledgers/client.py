@@ -193,7 +193,7 @@ class BookieLedgerClient:
             if refusal is None:
                 continue
             if isinstance(refusal, StorageError):
-                logger.warning("ledger %d: what it is is not kept yet: %s", ledger_id, refusal)
+                logger.warning("ledger %d: its origin is not written yet: %s", ledger_id, refusal)
                 continue
             await asyncio.gather(
                 *(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CONFLICTS_MAX: Final = 100
-"""Races with auditors lost in a row: more than anybody runs."""
+"""Races with auditors lost in a row: more than there are auditors."""
 
 
 class EnsembleChange(NamedTuple):
@@ -48,7 +48,7 @@ async def change_ensemble(
 ) -> EnsembleChange | None:
     """Put spares in as many of the lost places as there are spares; None when there is no spare.
 
-    Raises `MetadataConflictError` when the ledger is somebody else's now, `NoSuchLedgerError`,
+    Raises `MetadataConflictError` when the ledger has another owner now, `NoSuchLedgerError`,
     `MetadataStoreError`.
     """
     metadata = entry.metadata
@@ -73,7 +73,10 @@ async def change_ensemble(
 
     replaced = await change_as_writer(entry, catalog, changed)
     logger.warning(
-        "ledger %d: from entry %d on it goes to %s", metadata.ledger_id, first, ", ".join(ensemble)
+        "ledger %d: entries from %d on are written to %s",
+        metadata.ledger_id,
+        first,
+        ", ".join(ensemble),
     )
     return EnsembleChange(replaced, spares)
 
@@ -84,7 +87,7 @@ async def take_in(bookie: Bookie, entry: CatalogEntry) -> None:
     try:
         await bookie.take_in(LedgerOrigin(entry.metadata.ledger_id, value))
     except StorageError as error:
-        logger.warning("ledger %d: what it is is not kept: %s", entry.metadata.ledger_id, error)
+        logger.warning("ledger %d: its origin is not written: %s", entry.metadata.ledger_id, error)
 
 
 async def change_as_writer(

@@ -1,8 +1,8 @@
 """A metadata store that is older than its bookies is refused.
 
-Edge: asks both. Somebody has put back a copy of the store from before ledgers were written that the
+Edge: reads both. A copy of the store was restored from before ledgers were written that the
 bookies hold. Going on would give the ids of those ledgers away a second time: entries of one topic would
-be delivered as another's, and ledgers that hold confirmed messages would look like nobody's.
+be delivered as another's, and ledgers that hold confirmed messages would look like orphans.
 
 Three things show it, each of them enough:
 

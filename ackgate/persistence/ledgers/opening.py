@@ -144,7 +144,7 @@ class AbsentBookies:
             await bookie.close()
             raise
         del self._reasons[directory]
-        logger.warning("bookie directory %s is here again: bookie %s", directory, bookie.bookie_id)
+        logger.warning("bookie directory %s is back: bookie %s", directory, bookie.bookie_id)
 
     async def close(self) -> None:
         if self._retry is not None:

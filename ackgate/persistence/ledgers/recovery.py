@@ -265,7 +265,7 @@ class LedgerRecovery:
         try:
             self._entry = await self._catalog.replace(self._entry, metadata)
         except MetadataConflictError:
-            # The writer, or somebody else who recovers it, was faster. Look what it is now.
+            # The writer, or another recovery, was faster. Read its state again.
             self._entry = await self._catalog.read(self._ledger_id)
 
     async def _fence(self, metadata: LedgerMetadata) -> set[int]:

@@ -175,7 +175,7 @@ class AddsInFlight:
         gathered = self.take_gathered()
         tickets = [ticket for flight in flights or () for ticket in flight.tickets]
         for _, durable in tickets + (gathered.tickets if gathered else []):
-            # The handle says the same at the next append, so nobody need await this.
+            # The handle says the same at the next append, so this need not be awaited.
             fail_quietly(durable, type(error)(*error.args))
         self.next_entry_id = self.last_add_confirmed + 1
 
@@ -193,7 +193,7 @@ class PlaceOwner(Protocol):
         """The bookie there has failed."""
 
     def place_fenced(self) -> None:
-        """Somebody else recovers the ledger."""
+        """Another process recovers the ledger."""
 
 
 class EnsemblePlace:
@@ -415,7 +415,7 @@ class BookieLedgerWriter:
         self._confirm()
 
     def place_fenced(self) -> None:
-        """Somebody else recovers the ledger."""
+        """Another process recovers the ledger."""
         self._finish(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
 
     def place_failed(self, place: int, error: AckGateError) -> None:
@@ -513,7 +513,7 @@ class BookieLedgerWriter:
                 f"ledger {self.ledger_id}: {left} of {size} bookies left, below the ack "
                 f"quorum, and none to take a place: {error}"
             )
-        logger.warning("ledger %d goes on with %d of %d bookies", self.ledger_id, left, size)
+        logger.warning("ledger %d continues with %d of %d bookies", self.ledger_id, left, size)
 
     # ----------------------------------------------------------------------------- reading, the end
 
@@ -532,7 +532,7 @@ class BookieLedgerWriter:
     async def close(self) -> None:
         """Wait for adds in flight, then close the ledger for good. Twice is fine.
 
-        A fenced handle is only let go of: the ledger is somebody else's. Raises
+        A fenced handle is only released: the ledger has another owner. Raises
         `MetadataStoreError` when the metadata cannot be written; then call it again.
         """
         if self._is_released:

@@ -104,7 +104,7 @@ class ConfirmedSink(Protocol[EntryT]):
         """These ledgers do not exist any more."""
 
     def on_fenced(self, error: AckGateError) -> None:
-        """Somebody else owns the topic now."""
+        """The topic has another owner now."""
 
 
 class ByteBudget(Protocol):
@@ -178,7 +178,7 @@ class ManagedLedger(Generic[EntryT]):
         buffer: ByteBudget | None = None,
         refusal: Callable[[int], AckGateError | None] = lambda _: None,
     ) -> None:
-        """`form`: how entries are made. `buffer` None: nobody counts bytes.
+        """`form`: how entries are made. `buffer` None: bytes are not counted.
 
         `refusal`: why so many bytes may not be stored now, whatever the ledgers could take.
         """
@@ -280,7 +280,7 @@ class ManagedLedger(Generic[EntryT]):
                 await self._delete_ledger(writer.ledger_id)  # nothing names it, and nothing will
             if not isinstance(error, NodeTooLargeError):
                 raise
-            log.error("topic %s can be read, and takes no messages: %s", self.path, error)  # noqa: TRY400
+            log.error("topic %s can be read, and rejects messages: %s", self.path, error)  # noqa: TRY400
             await self._node.claim(replace(node, ledgers=kept))
             return None, dropped
         return writer, dropped
@@ -682,7 +682,7 @@ class ManagedLedger(Generic[EntryT]):
             await asyncio.shield(self._switch)
 
     async def roll_if_due(self) -> None:
-        """Roll when the current ledger is full or old (for topics that nobody writes to)."""
+        """Roll when the current ledger is full or old (for topics without producers)."""
         if self._writer is not None and self._switch is None and self._may_roll():
             await self.roll()
 
@@ -718,7 +718,7 @@ class ManagedLedger(Generic[EntryT]):
         self.forget_cached()
 
     def abandon(self, error: OwnershipError) -> None:
-        """Let go at once, and write no more: somebody else may own the topic.
+        """Release it at once, and write no more: it may have another owner.
 
         What is in flight fails, whatever becomes of it.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types; groups, which nobody writes any more, have others."""
+"""Wire types; groups, which are obsolete, have others."""
 
 _FIELD_MAX: Final = 63
 """Fields above are out of the ordinary: there is none yet, and garbage has many."""

@@ -169,7 +169,7 @@ class MessageReads(Generic[EntryT]):
         if reader is None:
             reader = await self._client.open_without_recovery(ledger_id, password=self._password)
             if reader.last_add_confirmed + 1 < (self._facts.entry_count(ledger_id) or 0):
-                # Its writer was about to close it when somebody began to recover it, and who is gone.
+                # Its writer was about to close it when a recovery began, whose process is gone.
                 reader = await self._client.open(ledger_id, password=self._password)
             self.keep(reader)
         else:

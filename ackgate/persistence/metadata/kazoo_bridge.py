@@ -556,7 +556,7 @@ class KazooBridge:
             self._is_woken = True
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+            except RuntimeError:  # the loop is closed, and so are the waiters
                 self._handler.give_up()
 
 

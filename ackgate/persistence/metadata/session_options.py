@@ -25,7 +25,7 @@ class SessionOptions:
     """``user:password`` of ZooKeeper's digest scheme. Never in a message or a log."""
 
     acl: Literal["open", "creator"] = "open"
-    """Who may use the nodes that this session makes: anybody, or the digest's user alone."""
+    """Who may use the nodes that this session makes: everybody, or only the digest's user."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigurationError` for what cannot be meant."""

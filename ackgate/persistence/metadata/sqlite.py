@@ -97,7 +97,7 @@ class SqliteMetadataStore:
         self._work_queue: queue.SimpleQueue[list[_Operation] | asyncio.Future[bool] | None] = (
             queue.SimpleQueue()
         )
-        """Batches to commit, checkpoints that somebody awaits, and the end."""
+        """Batches to commit, requested checkpoints, and the end."""
         self._waiting: list[_Operation] = []
         self._is_committing = False
         self._is_sending = False
@@ -337,7 +337,7 @@ class SqliteMetadataStore:
             return False
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
-        # A closed loop raises: then nobody waits for an answer any more.
+        # A closed loop raises: then there are no waiters any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 

@@ -608,7 +608,7 @@ def _checked_reader(path: Path) -> sqlite3.Connection:
         return _prepared_reader(path, "mode=ro")
     except sqlite3.OperationalError:
         # WAL needs its index file even to read. After a clean shutdown it is gone, and on a
-        # read-only directory it cannot be made; then nobody can be writing either.
+        # read-only directory it cannot be made; then no process can be writing either.
         if wal_path(path).exists():
             raise
         return _prepared_reader(path, "mode=ro&immutable=1")

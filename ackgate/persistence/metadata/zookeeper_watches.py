@@ -124,7 +124,7 @@ class TreeMirror:
     # ------------------------------------------------------------------ what is watched
 
     def add_root(self, root: str) -> None:
-        """Somebody watches a path and all below it."""
+        """Watch a path and all nodes below it."""
         self._roots[root] = self._roots.get(root, 0) + 1
         if self._roots[root] == 1 and not self._is_covered(root):
             look = NodeLook(root, LookKind.STAT)

@@ -59,7 +59,7 @@ async def until_won(
             continue
     check()
     raise MetadataStoreError(
-        f"{of} is being written by somebody else, or does not answer: {attempts_max} writes were in vain"
+        f"{of} is changed by other writers, or does not answer: {attempts_max} writes failed"
     )
 
 
@@ -105,7 +105,7 @@ async def change_node(
 async def count_up(
     metadata: MetadataStore, path: str, *, first: int, attempts_max: int = ATTEMPTS_MAX
 ) -> int:
-    """A number that nobody else has been given, above all before. Raises `CorruptRecordError`."""
+    """A unique number, above all before. Raises `CorruptRecordError`."""
     number = first
 
     def next_number(value: bytes | None) -> bytes:
@@ -121,7 +121,7 @@ async def count_up(
 
 
 async def read_or_create(metadata: MetadataStore, path: str, make: Callable[[], bytes]) -> bytes:
-    """A node's value, which never changes; made now if nobody has made it."""
+    """A node's value, which never changes; made now if it is missing."""
 
     async def attempt() -> bytes:
         stored = await metadata.get(path)

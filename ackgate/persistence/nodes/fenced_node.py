@@ -102,7 +102,7 @@ class FencedNode(Generic[NodeT]):
         self._abandoned: OwnershipError | None = None
 
     def owned(self, value: NodeT, *, version: int) -> None:
-        """Somebody has read or written `value` at `version` for us, and its epoch is ours."""
+        """`value` was read or written at `version` for us, and its epoch is ours."""
         self.value, self._version = value, version
 
     # -- what is known
@@ -230,10 +230,10 @@ class FencedNode(Generic[NodeT]):
         self._is_certain = True
 
     async def _read_ours(self) -> _Found[NodeT]:
-        """What is there now, if nobody took it over since."""
+        """The present value, if there was no takeover since."""
         stored = await self._metadata.get(self.path)
         if stored is None:
-            raise OwnershipError(f"{self._name} was deleted by somebody else")
+            raise OwnershipError(f"{self._name} was deleted by another process")
         node = self._decode(stored.value, path=self.path)
         if node.owner_epoch > self.value.owner_epoch:
             raise OwnershipError(

@@ -41,13 +41,13 @@ MAKER_KEY: Final = "ackgate/maker"
 MAKERS: Final = "/ackgate/makers"
 
 DELETION_KEY: Final = "ackgate/to-be-deleted"
-"""Custom metadata of a ledger: nobody needs it once its owner's node does not name it any more."""
+"""Custom metadata of a ledger: it is not needed once its owner's node no longer names it."""
 
 ADOPTED_KEY: Final = "ackgate/adopted"
 """Custom metadata of a ledger that was put back after the metadata had forgotten it."""
 
 _ANNOUNCEMENTS_MAX: Final = 100
-"""Races with auditors and recoveries lost in a row: more than anybody runs."""
+"""Races with auditors and recoveries lost in a row: more than there are."""
 
 
 async def announce_maker(metadata: MetadataStore) -> int:

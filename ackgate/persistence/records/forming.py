@@ -365,7 +365,7 @@ class NackWrites:
         return self.image() if now >= self._next_at and self.is_dirty else None
 
     def image(self) -> NackImage | None:
-        """For a snapshot: what there is. None: nobody has any."""
+        """For a snapshot: the image to include. None: there is none."""
         return None if self._source is None else self._source.image(self.bytes_max)
 
     def wrote(self, image: NackImage, now: float) -> None:

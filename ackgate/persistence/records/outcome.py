@@ -116,7 +116,7 @@ class RecoveryReport:
     """Records of the ledger that cannot be read, whether or not others replace them."""
 
     versions_lost: int | None = 0
-    """Changes of the cursor that no intact record holds; None: some, and nobody can say how many."""
+    """Changes of the cursor that no intact record holds; None: some, of unknown number."""
 
 
 @dataclass(frozen=True, slots=True)

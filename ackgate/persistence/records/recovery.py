@@ -439,7 +439,7 @@ class Missing:
 
     @property
     def versions(self) -> int | None:
-        """Changes of the cursor that are lost; None: at least one, and nobody can say how many."""
+        """Changes of the cursor that are lost; None: at least one, of unknown number."""
         known = [through - after for after, through in self.gaps if after is not None]
         if self.is_end_unknown or self.cut_entries or len(known) < len(self.gaps):
             return None

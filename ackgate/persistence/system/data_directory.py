@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-"""Messages may hold anything: nobody but the owner reads them."""
+"""Messages may hold anything: only their owner may read them."""
 
 
 def make_private_directory(directory: Path) -> None:

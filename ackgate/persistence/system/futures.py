@@ -1,4 +1,4 @@
-"""Futures that somebody may have settled or given up already: settle them if not.
+"""Settles futures, unless they are settled or cancelled already.
 
 Edge only in that it is about asyncio's futures. Functions and not methods, so that `call_later` and
 `call_soon_threadsafe` take them.
@@ -31,7 +31,7 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 def fail_quietly(future: asyncio.Future[Any], error: BaseException) -> None:
-    """As `fail`; that nobody ever awaits it is no reason for asyncio to complain."""
+    """As `fail`, without asyncio's warning if it is never awaited."""
     if not future.done():
         future.set_exception(error)
         future.exception()

@@ -526,7 +526,7 @@ async def test_a_node_deleted_by_somebody_else_ends_ownership() -> None:
     store.when_durable(ack(store, 1), receipt)
     await asyncio.sleep(1)
     assert isinstance(receipt.errors[0], OwnershipError)
-    assert "deleted by somebody else" in str(receipt.errors[0])
+    assert "deleted by another process" in str(receipt.errors[0])
     await store.close()
 
 

@@ -31,7 +31,7 @@ def test_foreign_files(data, file):
     with file.open("wb") as stream:
         fastavro.writer(stream, schema, [{"title": "sunset"}])
 
-    with pytest.raises(CorruptRecordError, match=rf"{file.name}: an Avro file of somebody else"):
+    with pytest.raises(CorruptRecordError, match=rf"{file.name}: a foreign Avro file"):
         read_table(data, "ack_state")
     assert len(read_table(data, "cursor_records", onCorrupt="skip")) == 1, "the node's"
 

@@ -168,7 +168,7 @@ class Call:
     # -- what they name
 
     async def require_namespace(self) -> None:
-        """Refuses a namespace that nobody made and that has no topic."""
+        """Reject a namespace that was not created and has no topic."""
         if not await self.broker.parts.namespaces.exists(self.namespace_name):
             raise RefusedError(404, "Namespace does not exist")
 

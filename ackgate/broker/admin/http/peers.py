@@ -63,7 +63,7 @@ class Peers:
         return Reply(response.status, text, response.content_type)
 
     async def acquire(self, web_url: str, bundle: Bundle) -> bool:
-        """Have a broker acquire a bundle that nobody owns. Returns whether it did."""
+        """Let a broker acquire a free bundle. Returns whether it did."""
         try:
             async with asyncio.timeout(ACQUIRE_SECONDS_MAX):
                 reply = await self.ask(web_url, "PUT", f"{bundle_path(bundle)}/acquire")

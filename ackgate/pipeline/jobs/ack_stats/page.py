@@ -282,7 +282,7 @@ def _words(one: SubscriptionFigures, gate: GateHistory, journal_from_ms: int | N
 def _gate_words(gate: GateHistory, journal_from_ms: int | None) -> str:
     total = f"{count_text(gate.count)} times, {span_text(gate.total_ms)} in all"
     if journal_from_ms is None and not gate.count:
-        return "Without a delivery journal nobody knows when the gate was shut."
+        return "Without a delivery journal the times at which the gate was shut are unknown."
     if journal_from_ms is None:
         return (
             f"There were more ranges than the limit {total}; that the gate was shut then is a guess, since "

@@ -69,9 +69,9 @@ _NOTE: Final = (
     "Times are the broker's. A duplicate's cause is what happened between a delivery and the one before: "
     "asked for (a negative ack or an ack time-out, which are one command on the wire), its consumer gone, "
     "another owner of the topic (not acked, acked but not durable, or left out by a limit), or a seek. "
-    "A killed broker does not write the last moments of its journal. Lost is an entry that nobody has seen "
-    "and that no owner will send; unknown is one that may have been sent in such a moment. Unrecorded is a "
-    "delivery of an acked entry that a seek in such a moment may explain."
+    "A killed broker does not write the last moments of its journal. An entry is lost if no consumer "
+    "has seen it and no owner will send it; it is unknown if it may have been sent in such a moment. A "
+    "redelivery of an acked entry is unrecorded if a seek in such a moment may explain it."
 )
 
 

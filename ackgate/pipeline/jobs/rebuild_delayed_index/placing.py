@@ -227,7 +227,7 @@ class Placing:
                 found = await metadata.get(target.path)
                 if found is None or found.value != value:
                     raise OwnershipError(
-                        f"{target.topic}, {target.cursor}: somebody has written the cursor's node "
+                        f"{target.topic}, {target.cursor}: another process has changed the cursor's node "
                         "meanwhile; its index was left as it was"
                     ) from None
 
