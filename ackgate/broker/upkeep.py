@@ -60,7 +60,7 @@ def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
 
 
 async def run_chore(chore: Chore) -> None:
-    """Do it for ever; a failure is logged and the next time comes as usual."""
+    """Repeat it forever; a failure is logged, and the next run comes as usual."""
     while True:
         seconds = chore.interval_seconds()
         await asyncio.sleep(seconds or SETTLED_SECONDS)

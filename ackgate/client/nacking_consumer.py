@@ -14,7 +14,7 @@ chosen when subscribing, 100 ms at least, and a timer of a third of it looks who
 
 **How exact.** A nack is handed to the real client `HANDOVER_LEAD_MS` before its time, which is the
 shortest delay that the client has. Its timer makes up to 35 ms of it; and since every nack starts
-that timer anew (so that a steady stream of nacks holds all of them up: seen with 3.13), they are
+that timer again (so that a steady stream of nacks holds all of them up: seen with 3.13), they are
 handed over together, `HANDOVER_PAUSE_MS` apart. So messages come back between ``2**bits - 1`` ms
 early (the precision, 255 ms) and some 75 ms late, but never sooner than 100 ms after the nack.
 
@@ -207,7 +207,7 @@ class NackingConsumer:
     # -- settling
 
     def negative_acknowledge(self, message: AnyMessage, delay_ms: int | None = None) -> None:
-        """The message (or message id) is to come again after ``delay_ms``, or as the settings say.
+        """Redeliver the message (or message id) after ``delay_ms``, or as the settings say.
 
         A later nack of the same message replaces an earlier one. By backoff a message id counts as
         never redelivered: it does not say. Raises `CallerError` for a delay that cannot be.

@@ -1,4 +1,4 @@
-"""One topic's (or partition's) nacks in a consumer, and what of a batch that comes again is new.
+"""One topic's (or partition's) nacks in a consumer, and which messages of a redelivered batch are new.
 
 Pure. A broker delivers whole entries. When one message of a batch is wanted again, the others come
 with it, and a consumer that acks, nacks and forgets message by message would see them twice::

@@ -382,7 +382,7 @@ class BrokerSettings(SettingsGroup):
     default_retention_time_in_minutes: int = setting(
         0,
         "How long messages stay after every subscription has acknowledged them, as long as "
-        "`defaultRetentionSizeInMB` allows it. 0: not at all. -1: for ever.",
+        "`defaultRetentionSizeInMB` allows it. 0: not at all. -1: forever.",
         unit="min",
         pulsar=0,
         ge=-1,

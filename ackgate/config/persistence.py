@@ -50,7 +50,7 @@ class PersistenceSettings(SettingsGroup):
     pending_nacks_max_bytes_to_persist: int = setting(
         64 * 1024,
         "Most bytes that one write keeps of entries held back after a negative acknowledgement "
-        "(policy `redeliveryBackoff`). The earliest are kept; the others come again at once after a "
+        "(policy `redeliveryBackoff`). The earliest are kept; the others are redelivered at once after a "
         "crash. 0: none is kept.",
         unit="bytes",
         ge=0,

@@ -95,7 +95,7 @@ class WrittenCounts:
     """Fewer than in memory when the cap or the size guard cut the state; the lowest are kept."""
 
     entries_dropped: int = 0
-    """Acked entries that would come again after a crash now."""
+    """Acked entries that would be delivered again after a crash now."""
 
     batch_indexes_in_memory: int = 0
     """Partly acked entries of the cursor."""

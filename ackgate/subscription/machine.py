@@ -120,7 +120,7 @@ class SubscriptionSettings:
     """``delayedDeliveryEnabled``: off, delayed entries are delivered as they are read."""
 
     backoff: MultiplierRedeliveryBackoff | None = None
-    """How long entries that consumers give back wait. None: they come again at once, unless the call
+    """How long negatively acked entries wait. None: they are redelivered at once, unless the call
     names a delay."""
 
     receipts_mean_durable: bool = True

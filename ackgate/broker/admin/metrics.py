@@ -563,7 +563,7 @@ ACK_STATE: Final = MetricTable(
             (
                 "entries_dropped",
                 "ackgate_entries_dropped",
-                "Acked entries that the last write left out: they would come again after a crash",
+                "Acked entries that the last write left out: they would be delivered again after a crash",
             ),
             (
                 "cursor.partly_acked_count",

@@ -211,7 +211,7 @@ class TopicJournal:
         self._row(EventKind.LEDGER_OPENED, ledger_id=ledger_id)
 
     def note_ledger_closed(self, ledger_id: int, entry_count: int) -> None:
-        """A message ledger has so many entries, for ever."""
+        """A message ledger is closed with so many entries."""
         self._row(EventKind.LEDGER_CLOSED, ledger_id=ledger_id, entry_id=entry_count - 1)
 
     def note_ledgers_trimmed(self, ledger_ids: Sequence[int]) -> None:

@@ -89,7 +89,7 @@ class AckState:
     ranges_max: int | None
     """The most that are persisted (`managedLedgerMaxUnackedRangesToPersist`). None: not known."""
     entries_dropped: int
-    """Acked entries that the last write left out: they would come again after a crash."""
+    """Acked entries that the last write left out: they would be delivered again after a crash."""
     batch_indexes_dropped: int
     """Partly acked entries that it left out."""
     cursor: CursorStatistics

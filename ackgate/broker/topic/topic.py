@@ -384,7 +384,7 @@ class Topic:
             if not isinstance(error, OwnershipError):
                 producer.session.send_error(producer.producer_id, sequence_id, code, str(error))
         if not self.is_closing:
-            # What they have sent after the failed ones must not be stored before those come again:
+            # What they have sent after the failed ones must not be stored before those are sent again:
             # out of order, and with de-duplication those would then count as stored.
             self.producers.disconnect_all()
 

@@ -14,7 +14,7 @@ never do. A slow disk holds producers back in this way, down in their own socket
            |        longer short                   too slow   |
            `--------------------------------------------------'  frame complete
 
-What waits with half a frame would hold its memory for ever: only a whole frame goes to the disk. So
+What waits with half a frame would hold its memory forever: only a whole frame goes to the disk. So
 those that wait get turns, in order, as long as what is missing of their frames fits; if nothing fits
 (all is taken by halves) one after the other. A connection silent in its turn while others wait for
 the room, or does not complete a frame in it while everything is taken, is ended: half a frame may have

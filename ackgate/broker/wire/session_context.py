@@ -33,7 +33,7 @@ KINDS_MAX: Final = 1_000
 class LogDamper:
     """Lets the first lines of each kind pass, and then one in a while, which counts the others.
 
-    A client whose message is refused may connect again ten times a second, for ever, and each time
+    A client whose message is refused may connect again ten times a second, forever, and each time
     its line says the same. Pure: time is an argument.
     """
 

@@ -45,10 +45,10 @@ _READ_BYTES: Final = 1024 * 1024
 """Read from a log at a time."""
 
 _COMPACT_BYTES_MIN: Final = 1024 * 1024
-"""A log below this size is never written anew."""
+"""A log below this size is never rewritten."""
 
 _ROOM_BYTES: Final = 256 * 1024
-"""What must stay free beside a log that is written anew."""
+"""What must stay free beside a log that is rewritten."""
 
 _MERGED_AT_ONCE: Final = 1000
 """Lines of other logs that are written to ours in one piece."""
@@ -182,7 +182,7 @@ class Origins:
         return taken
 
     def keep(self, origin: LedgerOrigin) -> None:
-        """Write a ledger's origin anew: it has come here, or has changed. Raises `OSError`."""
+        """Rewrite a ledger's origin: it has come here, or has changed. Raises `OSError`."""
         path = self._path(origin.ledger_id)
         temporary = path.with_name(path.name + ".new")
         with contextlib.suppress(FileNotFoundError):

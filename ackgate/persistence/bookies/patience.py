@@ -36,7 +36,7 @@ class NoAnswerError(Exception):
 
 
 async def within(seconds: float | None, answer: Awaitable[T]) -> T:
-    """The answer. Raises `NoAnswerError` when it does not come in time; None: wait for ever."""
+    """The answer. Raises `NoAnswerError` when it does not come in time; None: wait forever."""
     if seconds is None:
         return await answer
     patience = asyncio.timeout(seconds)
@@ -55,7 +55,7 @@ class LanePatience:
     __slots__ = ("_long_works", "_quiet_since", "_seconds", "_silent_until", "_waiting", "_watch")
 
     def __init__(self, seconds: float | None) -> None:
-        """`seconds`: how long nothing may come. None: for ever."""
+        """`seconds`: how long nothing may come. None: forever."""
         self._seconds = seconds
         self._waiting: set[asyncio.Timeout] = set()
         self._quiet_since = 0.0

@@ -50,7 +50,7 @@ class BookieSettings:
     """Size at which a block of a fragment file is full: the least that a read decodes."""
 
     timeout_seconds: float | None = 10.0
-    """A disk that does not answer for so long has failed, until it answers. None: wait for ever."""
+    """A disk that does not answer for so long has failed, until it answers. None: wait forever."""
 
     def __post_init__(self) -> None:
         for name, least in (

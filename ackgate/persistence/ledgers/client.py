@@ -214,7 +214,7 @@ class BookieLedgerClient:
         return [bookie for i in ensemble if (bookie := self._pool.get(i)) is not None]
 
     async def _choose_ensemble(self, options: LedgerOptions) -> tuple[str, ...]:
-        # BookKeeper's opportunistic striping: fewer bookies will do while some of ours are not well.
+        # BookKeeper's opportunistic striping: fewer bookies are enough while some of ours fail.
         size = options.ensemble_size
         is_enough = len(self._pool) + len(self.absent_bookies) >= size
         return await self._pool.ensemble(size, options.write_quorum if is_enough else None)

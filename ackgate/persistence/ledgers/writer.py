@@ -216,7 +216,7 @@ class EnsemblePlace:
             self.bookie.add(batch, self)
 
     def leave(self) -> None:
-        """Whatever the bookie reports from now on does not count."""
+        """Ignore the bookie's reports from now on."""
         self.bookie = None
 
     def synced(self, last_entry_id: int) -> None:
@@ -471,7 +471,7 @@ class BookieLedgerWriter:
         try:
             while self._lost and not self._is_through:
                 self._changes_in_a_row += 1
-                # Bookies that seem to work and then do not must not be tried for ever.
+                # Bookies that seem to work and then do not must not be tried forever.
                 is_hopeless = self._changes_in_a_row > 2 * len(self._pool)
                 if is_hopeless or not await self._replace_some():
                     self._check_quorum(error)

@@ -37,7 +37,7 @@ class RolloverLimits(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How long fully acked ledgers are kept: until one of the two is exceeded; -1 = for ever.
+    """How long fully acked ledgers are kept: until one of the two is exceeded; -1 = forever.
 
     Pulsar's rule (`isLedgerRetentionOverSizeQuota` or `hasLedgerRetentionExpired`).
     """

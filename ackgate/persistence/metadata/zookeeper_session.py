@@ -79,7 +79,7 @@ class ZooKeeperSession:
         return self._listeners.add(on_change)
 
     async def close(self, closed: AckGateError) -> None:
-        """End it, at the server too if that can be reached. Whatever waits fails with `closed`."""
+        """End it, at the server too if that can be reached. All waiting requests fail with `closed`."""
         self._is_closed = True
         self._stop_clock()
         self.state = SessionState.LOST

@@ -214,7 +214,7 @@ class TreeMirror:
         before, node.stat = node.stat, stat
         if before is None or before == stat:
             return
-        if before.czxid != stat.czxid:  # it went and came again
+        if before.czxid != stat.czxid:  # it was deleted and created again
             self._forget(path)
             self._adopt(path, None, stat)
         else:

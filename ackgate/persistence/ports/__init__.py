@@ -110,7 +110,7 @@ class LedgerReader(Protocol):
         """
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask the bookies anew; a reader that did not recover may learn of later entries."""
+        """Read the bookies again; a reader that did not recover may learn of later entries."""
 
     async def close(self) -> None: ...
 

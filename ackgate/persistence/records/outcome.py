@@ -48,7 +48,7 @@ class PersistOutcome(WrittenCounts):
     """Entries held back after a negative ack; None: this write says nothing of them."""
 
     nacks_persisted: int | None = None
-    """The earliest of them; the others would come again at once after a crash."""
+    """The earliest of them; the others would be redelivered at once after a crash."""
 
     written_ms: int = 0
     """When its record was made, as that says itself; `at_ms` is when it was durable."""
@@ -170,4 +170,4 @@ class CursorStoreStats:
     """Entries held back after a negative ack that are kept durably."""
 
     nacks_dropped: int = 0
-    """Those that were left out, to keep within the cap: after a crash they come again at once."""
+    """Those that were left out, to keep within the cap: after a crash they are redelivered at once."""
