@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 from ackgate.broker.cluster import BrokerServices
-from ackgate.broker.journal.writer import JournalPace, JournalWriter, limits_of
+from ackgate.broker.journal.writer import JournalPace, JournalWriter
 from ackgate.config.field import key_of
 from ackgate.config.settings import ROOMS
 from ackgate.dispatcher import KeyShared
@@ -125,7 +125,7 @@ class TopicJournaling:
             topic_path=topic.path,
             owner_epoch=topic.ledger.owner_epoch,
             settings=parts.settings.persistence,
-            limits=limits_of(parts.settings.journal),
+            journal_settings=parts.settings.journal,
             clock_ms=parts.clock_ms,
         )
 

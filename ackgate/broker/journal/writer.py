@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.journal.note_columns import columns_of_notes
 from ackgate.broker.journal.topic_journal import TopicJournal
 from ackgate.errors import AckGateError, OwnershipError, StorageError
-from ackgate.persistence.deliveries.journal import DeliveryJournal, JournalLimits
 from ackgate.persistence.system.futures import resolve
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.journal.topic_journal import Taken
     from ackgate.config.journal import JournalSettings
+    from ackgate.persistence.deliveries.journal import DeliveryJournal
 
 # ---- How much of the broker's time its delivery journals may take, all topics together
 #
@@ -109,16 +109,6 @@ class JournalStatistics:
     """Whether it is no longer written: the topic has another owner, or its node cannot be read."""
 
 
-def limits_of(settings: JournalSettings) -> JournalLimits:
-    """How large and how old a journal gets."""
-    return JournalLimits(
-        ledger_bytes_max=settings.delivery_journal_max_ledger_bytes,
-        ledger_seconds_max=settings.delivery_journal_max_ledger_age_seconds,
-        retention_bytes=settings.delivery_journal_retention_bytes,
-        retention_seconds=settings.delivery_journal_retention_seconds,
-    )
-
-
 class JournalWriter:
     """Writes the notes of a topic's `TopicJournal` (`notes`)."""
 
@@ -168,7 +158,7 @@ class JournalWriter:
     def configure(self, settings: JournalSettings) -> None:
         self._settings = settings
         if self._journal is not None:
-            self._journal.configure(limits_of(settings))
+            self._journal.configure(settings)
 
     # ------------------------------------------------------------------------ the task
 

@@ -50,6 +50,7 @@ from ackgate.persistence.system.backoff import backoff_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ackgate.config.journal import JournalSettings
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.deliveries.columns import EventColumns
     from ackgate.persistence.ports import LedgerClient, LedgerWriter, MetadataStore
@@ -63,19 +64,6 @@ RETRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS_MAX: Final = 60.0
 
 _PACKING: Final = Packing(Compression.ZSTD)
-
-
-@dataclass(frozen=True, slots=True)
-class JournalLimits:
-    """How large and how old a journal and its ledgers get."""
-
-    ledger_bytes_max: int = 64 * 1024 * 1024
-    """A ledger that has reached it is followed by another one."""
-    ledger_seconds_max: float = 4 * 3600.0
-    retention_bytes: int = 1024 * 1024 * 1024
-    """Of all ledgers together; the oldest go, but never the one that is written."""
-    retention_seconds: float = 7 * 24 * 3600.0
-    """From the closing of a ledger on."""
 
 
 @dataclass(slots=True)
@@ -105,14 +93,14 @@ class DeliveryJournal:
         *,
         topic_path: str,
         settings: PersistenceSettings,
-        limits: JournalLimits,
+        journal_settings: JournalSettings,
         clock_ms: Callable[[], int],
     ) -> None:
         self.path = path
         self._client = client
         self._topic_path = topic_path
         self._settings = settings
-        self._limits = limits
+        self._journal_settings = journal_settings
         self._clock_ms = clock_ms
         self._node = FencedNode(
             metadata,
@@ -143,7 +131,7 @@ class DeliveryJournal:
         topic_path: str,
         owner_epoch: int,
         settings: PersistenceSettings,
-        limits: JournalLimits,
+        journal_settings: JournalSettings,
         clock_ms: Callable[[], int],
     ) -> Self:
         """Take the journal at `path`; ledgers that an owner before left open are closed.
@@ -156,7 +144,7 @@ class DeliveryJournal:
             path,
             topic_path=topic_path,
             settings=settings,
-            limits=limits,
+            journal_settings=journal_settings,
             clock_ms=clock_ms,
         )
         await journal._claim(owner_epoch)
@@ -197,9 +185,9 @@ class DeliveryJournal:
             self._failures = 0
             return sum(map(len, payloads))
 
-    def configure(self, limits: JournalLimits) -> None:
+    def configure(self, journal_settings: JournalSettings) -> None:
         """Holds from the next call on."""
-        self._limits = limits
+        self._journal_settings = journal_settings
 
     def _encoded(self, block: EventColumns) -> list[bytes]:
         """The block, in as many pieces as entries need."""
@@ -238,8 +226,9 @@ class DeliveryJournal:
 
     def _is_full(self, ledger: _OpenLedger, now: float) -> bool:
         return (
-            ledger.size_bytes >= self._limits.ledger_bytes_max
-            or now - ledger.opened_at >= self._limits.ledger_seconds_max
+            ledger.size_bytes >= self._journal_settings.delivery_journal_max_ledger_bytes
+            or now - ledger.opened_at
+            >= self._journal_settings.delivery_journal_max_ledger_age_seconds
         )
 
     async def _begin(self, now: float) -> _OpenLedger:
@@ -329,17 +318,21 @@ class DeliveryJournal:
         await self._sweep()
 
     def _leaving(self) -> set[int]:
-        limits, current = self._limits, self._current
+        settings, current = self._journal_settings, self._current
         current_id, kept_bytes = (
             (-1, 0) if current is None else (current.ledger_id, current.size_bytes)
         )
-        oldest_ms = self._clock_ms() - limits.retention_seconds * 1000
+        oldest_ms = self._clock_ms() - settings.delivery_journal_retention_seconds * 1000
         leaving: set[int] = set()
         is_over = False
         newest_first = [l for l in reversed(self.ledgers) if l.ledger_id != current_id]
         for number, ledger in enumerate(newest_first, start=2):
             kept_bytes += ledger.size_bytes
-            is_over = is_over or kept_bytes > limits.retention_bytes or number > LEDGERS_MAX
+            is_over = (
+                is_over
+                or kept_bytes > settings.delivery_journal_retention_bytes
+                or number > LEDGERS_MAX
+            )
             ended_ms = ledger.opened_ms if ledger.closed_ms is None else ledger.closed_ms
             if is_over or ended_ms < oldest_ms:
                 leaving.add(ledger.ledger_id)

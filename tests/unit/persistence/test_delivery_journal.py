@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ackgate.config.journal import JournalSettings
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -38,7 +39,6 @@ from ackgate.persistence.deliveries.columns import (
 from ackgate.persistence.deliveries.events import decode_events
 from ackgate.persistence.deliveries.journal import (
     DeliveryJournal,
-    JournalLimits,
     find_orphan_journals,
 )
 from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
@@ -89,14 +89,14 @@ def ledger_count(journal: DeliveryJournal) -> int:
 
 
 class World:
-    def __init__(self, *rules: Rule, **limits: Any) -> None:
+    def __init__(self, *rules: Rule, **settings: Any) -> None:
         self.storage, self.tree = MemoryLedgers(), MemoryTree()
         self.plan = FaultPlan(rules)
         self.memory = MemoryLedgerClient(self.storage)
         self.client = FaultyLedgerClient(self.memory, self.plan)
         self.below = MemoryMetadataStore(self.tree)
         self.metadata = FaultyMetadataStore(self.below, self.plan)
-        self.limits = JournalLimits(**limits)
+        self.journal_settings = JournalSettings(**settings)
         self.settings = PersistenceSettings()
         self.now_ms = 1_000_000
 
@@ -108,7 +108,7 @@ class World:
             topic_path=TOPIC,
             owner_epoch=epoch,
             settings=self.settings,
-            limits=self.limits,
+            journal_settings=self.journal_settings,
             clock_ms=lambda: self.now_ms,
         )
 
@@ -187,12 +187,14 @@ def test_a_ledger_that_the_node_may_yet_name_is_not_deleted() -> None:
 
 def test_a_full_ledger_is_followed_by_another_and_so_is_an_old_one() -> None:
     async def main() -> None:
-        world = World(ledger_bytes_max=1, ledger_seconds_max=50.0)
+        world = World(
+            delivery_journal_max_ledger_bytes=1, delivery_journal_max_ledger_age_seconds=50.0
+        )
         journal = await world.open()
         for first in (0, 3, 6):
             await journal.append(block(first))
         assert [each.event_count for each in journal.ledgers] == [3, 3, None]
-        journal.configure(JournalLimits(ledger_seconds_max=50.0))
+        journal.configure(JournalSettings(delivery_journal_max_ledger_age_seconds=50.0))
         await asyncio.sleep(49)
         await journal.append(block(9))
         assert ledger_count(journal) == 3
@@ -207,7 +209,7 @@ def test_a_full_ledger_is_followed_by_another_and_so_is_an_old_one() -> None:
 
 
 async def test_what_is_too_old_goes_but_never_the_ledger_that_is_written() -> None:
-    world = World(ledger_bytes_max=1, retention_seconds=10.0)
+    world = World(delivery_journal_max_ledger_bytes=1, delivery_journal_retention_seconds=10.0)
     journal = await world.open()
     await journal.append(block(0))
     await journal.append(block(3))
@@ -221,16 +223,18 @@ async def test_what_is_too_old_goes_but_never_the_ledger_that_is_written() -> No
 
 
 async def test_what_is_too_much_goes_from_the_old_end() -> None:
-    world = World(ledger_bytes_max=1)
+    world = World(delivery_journal_max_ledger_bytes=1)
     journal = await world.open()
     for first in range(0, 15, 3):
         await journal.append(block(first))
     sizes = [each.size_bytes for each in journal.ledgers[:4]]
     open_bytes = world.storage.ledgers[journal.ledgers[-1].ledger_id].entries[0][0]
-    journal.configure(JournalLimits(retention_bytes=len(open_bytes) + sum(sizes[2:])))
+    journal.configure(
+        JournalSettings(delivery_journal_retention_bytes=len(open_bytes) + sum(sizes[2:]))
+    )
     await journal.trim()
     assert await world.read() == [(1, n) for n in range(6, 15)]
-    journal.configure(JournalLimits(retention_bytes=0))
+    journal.configure(JournalSettings(delivery_journal_retention_bytes=0))
     await journal.trim()
     assert await world.read() == [(1, n) for n in range(12, 15)]
     assert len(world.storage.ledgers) == 1
@@ -240,7 +244,7 @@ async def test_there_are_never_more_ledgers_than_the_node_may_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ackgate.persistence.deliveries.journal.LEDGERS_MAX", 3)
-    world = World(ledger_bytes_max=1)
+    world = World(delivery_journal_max_ledger_bytes=1)
     journal = await world.open()
     for first in range(0, 18, 3):
         await journal.append(block(first))
@@ -249,7 +253,11 @@ async def test_there_are_never_more_ledgers_than_the_node_may_name(
 
 
 async def test_a_ledger_that_could_not_be_deleted_is_deleted_later() -> None:
-    world = World(Rule(Fault.FAIL, "ledger.delete"), ledger_bytes_max=1, retention_bytes=0)
+    world = World(
+        Rule(Fault.FAIL, "ledger.delete"),
+        delivery_journal_max_ledger_bytes=1,
+        delivery_journal_retention_bytes=0,
+    )
     journal = await world.open()
     await journal.append(block(0))
     await journal.append(block(3))
@@ -281,7 +289,7 @@ def test_a_ledger_that_fails_is_replaced_after_a_while() -> None:
 
 def test_a_full_ledger_is_used_on_while_there_can_be_no_other() -> None:
     async def main() -> None:
-        world = World(ledger_bytes_max=1)
+        world = World(delivery_journal_max_ledger_bytes=1)
         journal = await world.open()
         await journal.append(block(0))
         world.memory.create_error = NotEnoughBookiesError("none")
@@ -352,7 +360,7 @@ async def test_a_block_that_is_too_large_is_cut_and_an_event_that_is_too_large_r
 
 
 async def test_a_removed_journal_leaves_nothing() -> None:
-    world = World(ledger_bytes_max=1)
+    world = World(delivery_journal_max_ledger_bytes=1)
     journal = await world.open()
     await journal.append(block(0))
     await journal.append(block(3))
@@ -366,7 +374,7 @@ def test_under_faults_nothing_confirmed_is_lost_and_nothing_stays_behind(seed: i
     """Whatever fails, and whenever owners change. The seed is the test's number."""
 
     async def main() -> None:
-        world = World(ledger_bytes_max=150, retention_seconds=1e9)
+        world = World(delivery_journal_max_ledger_bytes=150, delivery_journal_retention_seconds=1e9)
         random = world.plan.random
         random.seed(seed)
         world.plan.rules += [
@@ -424,7 +432,7 @@ async def test_with_real_bookies(tmp_path: Path) -> None:
             topic_path=TOPIC,
             owner_epoch=epoch,
             settings=PersistenceSettings(),
-            limits=JournalLimits(ledger_bytes_max=2_000),
+            journal_settings=JournalSettings(delivery_journal_max_ledger_bytes=2_000),
             clock_ms=lambda: 7,
         )
         for number in range(20):
