@@ -86,6 +86,10 @@ class MetadataStoreError(StorageError):
     """The metadata store could not be reached or failed."""
 
 
+class MetadataDiskFullError(MetadataStoreError, DiskFullError):
+    """The disk of the metadata store is full: nothing was written."""
+
+
 class StoreSuspendedError(MetadataStoreError):
     """The session to the metadata store is suspended: wait, do not write."""
 

@@ -16,6 +16,7 @@ from ackgate.errors import (
     ConsumerBusyError,
     CorruptRecordError,
     CursorClosedError,
+    DiskFullError,
     MetadataStoreError,
     OwnershipError,
     StorageError,
@@ -185,6 +186,8 @@ def server_error(error: BaseException) -> ServerError:
         return ServerError.CONSUMER_BUSY
     if isinstance(error, ConsumerAssignError):
         return ServerError.CONSUMER_ASSIGN
+    if isinstance(error, DiskFullError):  # the metadata store's disk, too
+        return ServerError.PERSISTENCE
     if isinstance(error, MetadataStoreError):
         return ServerError.METADATA
     if isinstance(error, OwnershipError | CursorClosedError):  # the client looks up again

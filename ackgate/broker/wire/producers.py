@@ -25,11 +25,13 @@ from ackgate.broker.wire.entry import can_hold
 from ackgate.broker.wire.errors import (
     BrokerError,
     ChecksumError,
+    ProducerBlockedError,
     ProtocolError,
     ServerError,
     ServiceNotReadyError,
 )
 from ackgate.broker.wire.frames import entry_metadata
+from ackgate.errors import DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +115,8 @@ class Producers:
             topic = await session.context.registry.topic(request.topic, create=True)
             request = await session.context.schemas.for_producer(request, session.settings)
             port = await topic.add_producer(session, request)
+        except DiskFullError as error:
+            raise ProducerBlockedError(str(error)) from error
         finally:
             is_wanted = self._creating.get(producer_id) is token
             if is_wanted:

@@ -28,6 +28,7 @@ reads from there; where pages are damaged it raises `CorruptRecordError`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sqlite3
@@ -41,6 +42,7 @@ from ackgate.errors import (
     ConfigurationError,
     CorruptRecordError,
     DataDirectoryBusyError,
+    MetadataDiskFullError,
     MetadataStoreError,
 )
 from ackgate.persistence.metadata.commit_log import (
@@ -678,4 +680,10 @@ def _repeat_commits(connection: sqlite3.Connection, commits: list[tuple[int, byt
 
 def translated(path: Path, error: sqlite3.Error | OSError) -> MetadataStoreError:
     """Our error for one of SQLite's or of the file system's."""
+    if isinstance(error, OSError):
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    else:
+        is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    if is_full:
+        return MetadataDiskFullError(f"the disk is full: {path}: {error}")
     return MetadataStoreError(f"{path}: {error}")

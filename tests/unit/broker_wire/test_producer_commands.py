@@ -9,6 +9,7 @@ import pytest
 from ackgate.broker.wire.errors import ProducerBusyError, ServerError
 from ackgate.broker.wire.frames import seal_entry
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
+from ackgate.errors import MetadataDiskFullError
 from ackgate.persistence.records.envelope import Compression, compressed
 from tests.support.memory_topics import LEDGER_ID, MemoryTopic
 from tests.support.wire_client import RefusedError, WireClient
@@ -350,3 +351,18 @@ async def test_any_bytes_in_a_frame_are_kept_apart_from_the_next() -> None:
         entries = topic_of(server).entries
         assert len(entries) == 2 * (len(stream) - 1)
         assert len(set(entries)) == 2
+
+
+async def test_a_topic_that_a_full_disk_cannot_begin_blocks_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client passes that on at once; of a failed metadata store it would say nothing clear."""
+
+    async def full(*_: object, **__: object) -> None:
+        raise MetadataDiskFullError("the disk is full: no ledger can be begun")
+
+    async with serving() as server, await server.connect() as client:
+        monkeypatch.setattr(server.registry, "topic", full)
+        with pytest.raises(RefusedError, match="the disk is full") as caught:
+            await client.producer("t")
+    assert caught.value.code == ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
