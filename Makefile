@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark
+.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark bookkeeper
 
 python := .venv/bin/python
 
@@ -12,7 +12,7 @@ demo: install ## the story in a terminal: acks out of order, the gate, kill -9, 
 	@$(python) examples/demo.py $(ARGS)
 
 test: WORKERS ?= 3
-test: spark java ## every test, WORKERS=3 files at a time; ARGS="-k gate -x" for some of them
+test: spark java bookkeeper ## every test, WORKERS=3 files at a time; ARGS="-k gate -x" for some of them
 	@mkdir -p build
 	@$(python) -m pytest -n $(WORKERS) --no-loadscope-reorder --junit-xml=build/junit.xml $(ARGS)
 
@@ -58,6 +58,9 @@ test-spark: java ## the pipeline's tests on another PySpark, 4.0 to 4.3: SPARK=4
 
 java:
 	@bash scripts/ensure-java.sh
+
+bookkeeper: java
+	@bash scripts/ensure-bookkeeper.sh
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \

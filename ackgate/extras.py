@@ -31,24 +31,30 @@ EXTRA_OF: Final = {
 """Modules that the core does without, and the extra that installs each."""
 
 
-def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """The error to show in its place; None when no extra has the module."""
+def missing_extra(
+    error: ModuleNotFoundError, *, wanted: str | None = None
+) -> MissingExtraError | None:
+    """The error to show in its place; None when no extra has the module.
+
+    `wanted`: the extra that brings all that its user needs, where several have this module.
+    """
     name = error.name or ""
     for module, extra in EXTRA_OF.items():
         if name == module or name.startswith(f"{module}.") or module.startswith(f"{name}."):
             return MissingExtraError(
-                f"this needs {module}, which is not installed: pip install 'ackgate[{extra}]'"
+                f"this needs {module}, which is not installed: "
+                f"pip install 'ackgate[{wanted or extra}]'"
             )
     return None
 
 
 @contextmanager
-def named_extras() -> Iterator[None]:
+def named_extras(wanted: str | None = None) -> Iterator[None]:
     """Raise `MissingExtraError` for an import that an extra would have made work."""
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = missing_extra(error)
+        missing = missing_extra(error, wanted=wanted)
         if missing is None:
             raise
         raise missing from error

@@ -8,11 +8,14 @@ that the diff shows in review what changed. Hypothesis runs from a fixed seed un
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.bookkeeper import RealBookKeeper, missing
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 
@@ -53,11 +56,16 @@ SLOWEST_FIRST = ("tests/pipeline/", "tests/chaos/", "tests/broker/", "tests/simu
 ON_SPARK = "tests/pipeline/"
 """One worker takes all of these: they share a Spark session, which keeps two cores busy by itself."""
 
+ON_REAL_BOOKIES = ("tests/bookkeeper/", "tests/conformance/ledgers/")
+"""One worker takes these: they share a BookKeeper cluster, which needs a gigabyte."""
+
 
 class ByFile(LoadScopeScheduling):
-    """Gives a worker of `pytest -n` a file at a time, or everything on Spark."""
+    """Gives a worker of `pytest -n` a file at a time, or everything that shares something large."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(ON_REAL_BOOKIES):
+            return ON_REAL_BOOKIES[0]
         return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid.split("::", 1)[0]
 
 
@@ -88,3 +96,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether expected files are to be replaced instead of compared."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session")
+def real_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBookKeeper]:
+    """Real bookies and their ZooKeeper. Not to be killed or paused: other tests use them."""
+    if why := missing():
+        pytest.skip(why)
+    with RealBookKeeper(tmp_path_factory.mktemp("bookkeeper")) as cluster:
+        yield cluster

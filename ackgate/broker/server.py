@@ -33,11 +33,7 @@ from ackgate.persistence.ledgers.cluster_mark import (
     known_cluster,
     refuse_known_ledgers,
 )
-from ackgate.persistence.ledgers.metadata_age import (
-    refuse_older_metadata,
-    refuse_storage_of_others,
-    remember_run,
-)
+from ackgate.persistence.ledgers.metadata_age import refuse_older_metadata, remember_run
 from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
@@ -304,7 +300,6 @@ async def _open_ledgers(
         least=persistence.managed_ledger_default_write_quorum,
     )
     try:
-        await refuse_storage_of_others(metadata, bookies, counter_path=RUN_COUNTER_PATH)
         await _refuse_lost_metadata(metadata, bookies)
         if cluster is None:
             cluster = await cluster_of(metadata)

@@ -39,18 +39,14 @@ from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
 from ackgate.persistence.ledgers.cluster_mark import refuse_known_ledgers
-from ackgate.persistence.ledgers.metadata_age import (
-    refuse_older_metadata,
-    refuse_storage_of_others,
-    remember_run,
-)
+from ackgate.persistence.ledgers.metadata_age import refuse_older_metadata, remember_run
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.messages.rules import Retention
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.nodes.paths import cursor_path, embedded_topic_path, name_of_node
 from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, decode_topic_node
-from ackgate.persistence.nodes.unnamed_ledgers import OPENINGS_PATH, find_unnamed
+from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
 from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.system.data_directory import make_private_directory
 from ackgate.persistence.system.platform_files import require_supported_platform
@@ -63,6 +59,9 @@ if TYPE_CHECKING:
     from ackgate.embedded.topic import HostRead
     from ackgate.persistence.ports import LedgerClient, MetadataStore
     from ackgate.persistence.records.outcome import PersistOutcome
+
+OPENINGS_PATH: Final = "/ackgate/openings"
+"""Counts how often the directory was opened: each opening is a later owner of all its cursors."""
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Memory for messages that were written lately, over all topics."""
@@ -303,7 +302,6 @@ async def _own_ledgers(
     bookies = await open_bookies(settings.bookie_paths(place), settings=bookie_settings(settings))
     client = BookieLedgerClient(bookies, metadata, settings=ledger_client_settings(settings))
     stack.push_async_callback(client.close)
-    await refuse_storage_of_others(metadata, bookies, counter_path=OPENINGS_PATH)
     if await metadata.get(OPENINGS_PATH) is None:
         await refuse_known_ledgers(bookies)
     await refuse_older_metadata(metadata, bookies, counter_path=OPENINGS_PATH)

@@ -67,12 +67,7 @@ from ackgate.persistence.nodes.topic_node import (
     decode_topic_node,
     encode_topic_node,
 )
-from ackgate.persistence.nodes.unnamed_ledgers import (
-    ADOPTED_KEY,
-    DELETION_KEY,
-    OPENINGS_PATH,
-    RUN_COUNTER_PATH,
-)
+from ackgate.persistence.nodes.unnamed_ledgers import ADOPTED_KEY, DELETION_KEY, RUN_COUNTER_PATH
 from ackgate.persistence.ports import LedgerState
 from ackgate.persistence.records.limits import packing
 
@@ -82,6 +77,9 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.offline_storage import OfflineStorage
     from ackgate.persistence.ports import LedgerMetadata, MetadataStore
+
+OPENINGS_PATH: Final = "/ackgate/openings"
+"""What counts the runs of a host that embeds; brokers have a counter of their own."""
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
 """Keeps the messages that a topic got back, until an operator deletes it."""

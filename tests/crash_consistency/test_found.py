@@ -117,7 +117,7 @@ def test_nothing_is_appended_behind_a_damaged_stretch() -> None:
     assert again.damages == []
 
 
-@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])
 async def test_an_entry_torn_in_its_middle_was_never_there(digest_type: DigestType) -> None:
     """Only its digest tells, also to a bookie, which does not know the password of a MAC."""
     machine = Machine(1, seed="1")

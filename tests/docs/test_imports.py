@@ -15,6 +15,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 FACES = {
     "ackgate",
+    "ackgate.bookkeeper",
     "ackgate.client",
     "ackgate.config",
     "ackgate.cursor",

@@ -19,6 +19,10 @@ FACES: dict[str, str] = {
         PersistOutcome PersistenceSettings Position Retention Shared StorageLanes
         SubscriptionSettings __version__ open_embedded until_durable
     """,
+    "ackgate.bookkeeper": """
+        AppendTicket BookKeeperClient BookKeeperSettings DigestType Fragment LedgerEntry
+        LedgerMetadata LedgerOptions LedgerReader LedgerState LedgerWriter UnrecoveredReader
+    """,
     "ackgate.client": """
         MultiplierRedeliveryBackoff NackSettings NackingConsumer
     """,

@@ -28,13 +28,17 @@ from ackgate.errors import (
     CorruptRecordError,
     DigestMismatchError,
     LedgerGivenUpError,
-    MetadataConflictError,
     NoSuchLedgerError,
     NoSuchNodeError,
-    OutcomeUnknownError,
 )
 from ackgate.persistence.bookies.entry_codec import CrcDigest, MacDigest
-from ackgate.persistence.nodes.changes import change_node, until_answered, until_won
+from ackgate.persistence.nodes.changes import (
+    UNANSWERED_MAX,
+    change_node,
+    put_unique,
+    until_answered,
+    until_won,
+)
 from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
@@ -88,11 +92,6 @@ _FIRST_ID: Final = 1
 
 _ATTEMPTS_MAX: Final = 100
 """Lost races for a block of ids before giving up: as many brokers, each faster than us, in a row."""
-
-
-_WRITES_MAX: Final = 5
-"""Writes of one value, each because the one before was not answered."""
-
 
 GIVEN_UP_KEY: Final = "ackgate/given-up"
 """Custom metadata of a ledger that was deleted, as long as some of its files may be there."""
@@ -187,31 +186,12 @@ class LedgerCatalog:
     async def _write(
         self, ledger_id: int, value: bytes, *, replaces: bytes | None, version: int
     ) -> int:
-        path = ledger_path(ledger_id)
-
-        async def attempt(is_doubtful: bool) -> int:  # noqa: FBT001
-            at = version
-            if is_doubtful:
-                found = await self._store.get(path)
-                if found is None:
-                    if replaces is not None:
-                        raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-                elif found.value == value:
-                    return found.version
-                elif found.value == replaces:
-                    at = found.version
-                else:
-                    raise MetadataConflictError(f"{path} was changed by another writer")
-            try:
-                return await self._store.put(path, value, expected_version=at)
-            except NoSuchNodeError:
-                raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
-            except MetadataConflictError as conflict:
-                if is_doubtful:  # perhaps with our own, which came late
-                    raise OutcomeUnknownError(path) from conflict
-                raise
-
-        return await until_answered(attempt, of=path, attempts_max=_WRITES_MAX)
+        try:
+            return await put_unique(
+                self._store, ledger_path(ledger_id), value, replaces=replaces, version=version
+            )
+        except NoSuchNodeError:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
 
     async def remove(self, ledger_id: int) -> None:
         path = ledger_path(ledger_id)
@@ -223,7 +203,7 @@ class LedgerCatalog:
                 if not is_doubtful:
                     raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
 
-        await until_answered(attempt, of=path, attempts_max=_WRITES_MAX)
+        await until_answered(attempt, of=path, attempts_max=UNANSWERED_MAX)
 
     async def ledger_ids(self) -> list[int]:
         names = await self._store.children(LEDGERS)

@@ -24,6 +24,7 @@ from ackgate.errors import (
     AckGateError,
     CallerError,
     ClosedHandleError,
+    ConfigurationError,
     CorruptRecordError,
     LedgerGivenUpError,
     NoSuchLedgerError,
@@ -35,17 +36,13 @@ from ackgate.persistence.bookies.settings import AuditSettings, LedgerClientSett
 from ackgate.persistence.ledgers.bookie_pool import BookiePool
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, PasswordCheck, encode_metadata
 from ackgate.persistence.ledgers.ensemble_change import take_in
-from ackgate.persistence.ledgers.entry_reads import (
-    BookieLedgerReader,
-    EntryReads,
-    confirmed_of,
-    log_bad_copy,
-)
+from ackgate.persistence.ledgers.entry_reads import EntryReads, log_bad_copy
+from ackgate.persistence.ledgers.handles import ReadHandle, confirmed_of
 from ackgate.persistence.ledgers.opening import BookieOpener, distinct
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.ledgers.recovery import LedgerRecovery
 from ackgate.persistence.ledgers.writer import BookieLedgerWriter
-from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerState
+from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.system.io_lane import ThreadLane
 
 if TYPE_CHECKING:
@@ -157,6 +154,10 @@ class BookieLedgerClient:
         """As the port has it; of an id that `new_ledger_id` gave (BookKeeper's createLedgerAdv)."""
         self._check_writable()
         check_quorum(options.ensemble_size, options.write_quorum, options.ack_quorum)
+        if options.digest_type not in {DigestType.CRC32C, DigestType.MAC}:
+            raise ConfigurationError(
+                f"digest type {options.digest_type.value}: these bookies have CRC32C and MAC"
+            )
         ensemble = await self._choose_ensemble(options)
         metadata = LedgerMetadata(
             ledger_id=await self._catalog.new_id() if ledger_id is None else ledger_id,
@@ -219,22 +220,22 @@ class BookieLedgerClient:
         is_enough = len(self._pool) + len(self.absent_bookies) >= size
         return await self._pool.ensemble(size, options.write_quorum if is_enough else None)
 
-    async def open(self, ledger_id: int, *, password: bytes = b"") -> BookieLedgerReader:
+    async def open(self, ledger_id: int, *, password: bytes = b"") -> ReadHandle[CatalogEntry]:
         self._check_writable()
         entry = await self._catalog.read(ledger_id)
         reads = self._reads(entry, password)
         metadata = await LedgerRecovery(entry, self._catalog, self._pool, reads).run()
         confirmed = await confirmed_of(metadata, reads)
-        return BookieLedgerReader(metadata, reads, self._catalog, confirmed)
+        return ReadHandle(metadata, reads, self._catalog, confirmed)
 
     async def open_without_recovery(
         self, ledger_id: int, *, password: bytes = b""
-    ) -> BookieLedgerReader:
+    ) -> ReadHandle[CatalogEntry]:
         self._check_open()
         entry = await self._catalog.read(ledger_id)
         reads = self._reads(entry, password)
         confirmed = await confirmed_of(entry.metadata, reads)
-        return BookieLedgerReader(entry.metadata, reads, self._catalog, confirmed)
+        return ReadHandle(entry.metadata, reads, self._catalog, confirmed)
 
     async def delete(self, ledger_id: int) -> None:
         self._check_writable()

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ackgate.errors import MetadataConflictError, StorageError
+from ackgate.errors import StorageError
 from ackgate.persistence.bookies.origins import LedgerOrigin
 from ackgate.persistence.ledgers.catalog import encode_metadata
-from ackgate.persistence.ports import Fragment, LedgerState
+from ackgate.persistence.ledgers.handles import change_as_writer
+from ackgate.persistence.ports import Fragment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
-
-_CONFLICTS_MAX: Final = 100
-"""Races with auditors lost in a row: more than there are auditors."""
 
 
 class EnsembleChange(NamedTuple):
@@ -88,33 +86,3 @@ async def take_in(bookie: Bookie, entry: CatalogEntry) -> None:
         await bookie.take_in(LedgerOrigin(entry.metadata.ledger_id, value))
     except StorageError as error:
         logger.warning("ledger %d: its origin is not written: %s", entry.metadata.ledger_id, error)
-
-
-async def change_as_writer(
-    entry: CatalogEntry, catalog: LedgerCatalog, change: Callable[[LedgerMetadata], LedgerMetadata]
-) -> CatalogEntry:
-    """Change the metadata of a ledger that is being written.
-
-    An auditor may have changed the ensembles of earlier fragments meanwhile, which is nothing to the
-    writer. Raises `MetadataConflictError` when anything else has changed: the ledger is somebody
-    else's now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
-    """
-    for attempt in range(_CONFLICTS_MAX):
-        try:
-            return await catalog.replace(entry, change(entry.metadata))
-        except MetadataConflictError:
-            found = await catalog.read(entry.metadata.ledger_id)
-            is_hopeless = attempt + 1 == _CONFLICTS_MAX
-            if is_hopeless or not _is_still_writers(entry.metadata, found.metadata):
-                raise
-            entry = found
-    raise AssertionError  # pragma: no cover
-
-
-def _is_still_writers(known: LedgerMetadata, found: LedgerMetadata) -> bool:
-    return (
-        found.state is LedgerState.OPEN
-        and found.fragments[-1] == known.fragments[-1]
-        and [f.first_entry_id for f in found.fragments]
-        == [f.first_entry_id for f in known.fragments]
-    )

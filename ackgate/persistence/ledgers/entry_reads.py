@@ -3,10 +3,6 @@
 Edge. Digests are verified at every read. A bad copy is reported, and the next bookie is
 read; a read fails only when no bookie is left. When a bookie is slow the next one is read as well, and
 the first good copy counts. Bookies that did not answer lately come last.
-
-`BookieLedgerReader` is a ledger opened for reading. Two ways lead there: recovered and closed, where
-the last entry is known for good; or opened without recovery beside a writer that goes on, where the
-border is what the writer knew to be confirmed when it added its last entries.
 """
 
 from __future__ import annotations
@@ -15,26 +11,23 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
     CallerError,
-    ClosedHandleError,
-    CorruptRecordError,
     DigestMismatchError,
     NoSuchEntryError,
     StorageError,
 )
-from ackgate.persistence.ledgers.quorum import held_count
-from ackgate.persistence.ports import LedgerEntry, LedgerState
+from ackgate.persistence.ledgers.handles import Confirmed
+from ackgate.persistence.ledgers.quorum import fragment_parts, held_count
+from ackgate.persistence.ports import LedgerEntry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable
 
     from ackgate.persistence.bookies.entry_codec import Digest, StoredEntry
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
-    from ackgate.persistence.ledgers.catalog import LedgerCatalog
     from ackgate.persistence.ports import Fragment, LedgerMetadata
 
 logger = logging.getLogger(__name__)
@@ -56,13 +49,6 @@ class BadCopy(NamedTuple):
     """First entry concerned."""
     bookie_id: str
     reason: str
-
-
-class Confirmed(NamedTuple):
-    """Up to where a ledger is known to be confirmed."""
-
-    last_add_confirmed: int
-    length_bytes: int
 
 
 _told: Final[OrderedDict[BadCopy, None]] = OrderedDict()
@@ -117,7 +103,7 @@ class EntryReads:
                 f"entry {self._ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
             )
         entries: list[LedgerEntry] = []
-        for fragment, start, end in _spans(metadata.fragments, first, last):
+        for fragment, start, end in fragment_parts(metadata.fragments, first, last):
             entries += await self._read_span(metadata, fragment, start, end)
         return entries
 
@@ -303,106 +289,3 @@ class EntryReads:
                 last += 1
             if last < start + _LOOK_AHEAD:
                 return last
-
-
-def _spans(
-    fragments: tuple[Fragment, ...], first: int, last: int
-) -> Iterator[tuple[Fragment, int, int]]:
-    """The fragments that hold first..last, each with its part of it."""
-    for i, fragment in enumerate(fragments):
-        end = fragments[i + 1].first_entry_id - 1 if i + 1 < len(fragments) else last
-        start, end = max(first, fragment.first_entry_id), min(last, end)
-        if start <= end:
-            yield fragment, start, end
-
-
-class BookieLedgerReader:
-    """A `LedgerReader` over bookies."""
-
-    __slots__ = ("_catalog", "_confirmed", "_is_closed", "_metadata", "_reads")
-
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        reads: EntryReads,
-        catalog: LedgerCatalog,
-        confirmed: Confirmed,
-    ) -> None:
-        self._metadata = metadata
-        self._reads = reads
-        self._catalog = catalog
-        self._confirmed = confirmed
-        self._is_closed = False
-
-    @property
-    def ledger_id(self) -> int:
-        return self._metadata.ledger_id
-
-    @property
-    def last_add_confirmed(self) -> int:
-        return self._confirmed.last_add_confirmed
-
-    @property
-    def length_bytes(self) -> int:
-        return self._confirmed.length_bytes
-
-    async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        self._check_open()
-        border = self._confirmed.last_add_confirmed
-        try:
-            return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
-        except (StorageError, CorruptRecordError):
-            if last_entry_id > border or not await self._has_moved():
-                raise
-            return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
-
-    async def _has_moved(self) -> bool:
-        """Whether an auditor has brought entries to other bookies since the metadata was read."""
-        try:
-            found = (await self._catalog.read(self.ledger_id)).metadata
-        except (StorageError, CorruptRecordError):
-            return False
-        has_moved = found.fragments != self._metadata.fragments
-        self._metadata = replace(self._metadata, fragments=found.fragments)
-        return has_moved
-
-    async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """BookKeeper's readUnconfirmed: as `read`, without the border.
-
-        What lies beyond it may be confirmed without a later entry saying so, or may never be, and
-        vanish.
-        """
-        self._check_open()
-        border = max(last_entry_id, self._confirmed.last_add_confirmed)
-        return await self._reads.read(self._metadata, first_entry_id, last_entry_id, border)
-
-    async def last_entry_found(self) -> int:
-        """The highest entry after the border without a gap, confirmed or not."""
-        self._check_open()
-        if self._metadata.state is LedgerState.CLOSED:
-            return self._confirmed.last_add_confirmed
-        return await self._reads.last_found(self._metadata, self._confirmed.last_add_confirmed)
-
-    async def read_last_add_confirmed(self) -> int:
-        self._check_open()
-        if self._metadata.state is not LedgerState.CLOSED:
-            entry = await self._catalog.read(self.ledger_id)
-            self._metadata = entry.metadata
-            found = await confirmed_of(self._metadata, self._reads)
-            if found.last_add_confirmed > self._confirmed.last_add_confirmed:
-                self._confirmed = found
-        return self._confirmed.last_add_confirmed
-
-    async def close(self) -> None:
-        self._is_closed = True
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
-
-
-async def confirmed_of(metadata: LedgerMetadata, reads: EntryReads) -> Confirmed:
-    """Up to where a ledger is known to be confirmed: by its metadata if closed, else by its bookies."""
-    if metadata.state is LedgerState.CLOSED:
-        return Confirmed(metadata.last_entry_id, metadata.length_bytes)
-    return await reads.last_confirmed(metadata)

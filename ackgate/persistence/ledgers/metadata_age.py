@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import ConfigurationError, StorageError
 from ackgate.persistence.bookies.register import Mark
 from ackgate.persistence.ledgers.catalog import LedgerCatalog
-from ackgate.persistence.nodes.unnamed_ledgers import OPENINGS_PATH, RUN_COUNTER_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ports import MetadataStore
@@ -45,36 +44,6 @@ WAY_BACK: Final = (
     "put the newest metadata back, or stop all brokers and run `ackgate ledgers adopt`, which puts what"
     " they have forgotten back under its topics (docs/operations.md, Backup and restore)"
 )
-
-
-_OWNERS: Final = {
-    RUN_COUNTER_PATH: "a broker: start one on it, or use another directory",
-    OPENINGS_PATH: (
-        "a host that embeds ackgate (open_embedded): open it there, or use another --data-dir or"
-        " other bookieDirectories"
-    ),
-}
-"""Whose storage it is, by the counter of runs, and what to do."""
-
-
-async def refuse_storage_of_others(
-    metadata: MetadataStore, bookies: Sequence[Bookie], *, counter_path: str
-) -> None:
-    """Raise `ConfigurationError` if an embedding host opens a broker's storage, or the reverse.
-
-    Topics, runs and ledgers of the two are not the same, and nothing is older than anything else there.
-    `counter_path`: the node that counts the runs of whoever opens it. Raises `StorageError`.
-    """
-    if await runs_counted(metadata, counter_path) >= 0:
-        return
-    for other_path, owner in _OWNERS.items():
-        runs = await runs_counted(metadata, other_path)
-        if runs < 0:
-            continue
-        for bookie in bookies:
-            is_used = bookie.mark.run >= 0 or bool(await bookie.ledger_ids())
-            if is_used and bookie.mark.run <= runs:
-                raise ConfigurationError(f"bookie {bookie.directory} belongs to {owner}")
 
 
 async def refuse_older_metadata(

@@ -24,7 +24,9 @@ from ackgate.errors import ConfigurationError
 from ackgate.persistence.bookies.entry_codec import PARTS_PER_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
+
+    from ackgate.persistence.ports import Fragment
 
 ENSEMBLE_SIZE_MAX = 64
 """More bookies than one ledger ever needs; bounds the work per group commit."""
@@ -70,6 +72,17 @@ def parts_of_place(
         for _ in range(PARTS_PER_ENTRY)
     ]
     return b"".join(compress(parts, cycle(mask)))
+
+
+def fragment_parts(
+    fragments: tuple[Fragment, ...], first: int, last: int
+) -> Iterator[tuple[Fragment, int, int]]:
+    """The fragments that hold first..last, each with its part of it."""
+    for i, fragment in enumerate(fragments):
+        end = fragments[i + 1].first_entry_id - 1 if i + 1 < len(fragments) else last
+        start, end = max(first, fragment.first_entry_id), min(last, end)
+        if start <= end:
+            yield fragment, start, end
 
 
 class ConfirmedBorder:

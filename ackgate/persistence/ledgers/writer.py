@@ -18,27 +18,16 @@ A handle ends once, with one reason, and stays ended.
 A bookie has a place of the ensemble for a while, and its reports count only for that place and time: a
 bookie that failed, was replaced and came back to another place still reports on its earlier adds, which
 must not count.
-
-Adds on their way (`AddsInFlight`, pure but for the futures) are gathered, then in flight, then
-confirmed. Appends made in one turn of the loop are gathered and encoded together, so that a thousand
-appends of one entry cost little more than one append of a thousand. What was encoded is in flight as
-*flights*, batches of some 32 KiB; they are confirmed whole and in order. Each append has a ticket of
-its own, on the flight that holds its last entry. Empty queues are None: most ledgers are idle, and an
-empty deque alone takes 600 bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from ackgate.errors import (
     AckGateError,
-    CallerError,
-    ClosedHandleError,
     LedgerFencedError,
     LedgerWriteError,
     MetadataConflictError,
@@ -46,138 +35,21 @@ from ackgate.errors import (
 )
 from ackgate.persistence.bookies.entry_batch import EntryBatch
 from ackgate.persistence.bookies.entry_codec import EntryEncoder
-from ackgate.persistence.ledgers.ensemble_change import change_as_writer, change_ensemble, take_in
+from ackgate.persistence.ledgers.ensemble_change import change_ensemble, take_in
+from ackgate.persistence.ledgers.handles import AddingHandle, Flight
 from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count, parts_of_place
-from ackgate.persistence.ports import AppendTicket, LedgerState
-from ackgate.persistence.system.futures import fail_quietly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.bookies.settings import LedgerClientSettings
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
     from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
     from ackgate.persistence.ledgers.entry_reads import EntryReads
-    from ackgate.persistence.ports import LedgerEntry, LedgerMetadata
-
-Ticket: TypeAlias = "tuple[int, asyncio.Future[None]]"
-"""Who waits for the entries up to this one."""
+    from ackgate.persistence.ledgers.handles import Ticket
 
 logger = logging.getLogger(__name__)
-
-_GATHER_MAX: Final = 1000
-"""Entries gathered in one turn that are sent on at once, so that a bookie's disk and our encoder work
-at the same time."""
-
-_BYTES_ONLY: Final = frozenset({bytes})
-
-
-class Flight(NamedTuple):
-    """A batch on its way to the bookies."""
-
-    last_entry_id: int
-    payload_bytes: int
-    batches: tuple[EntryBatch | None, ...]
-    """Per place of the ensemble; None where none of its entries belongs."""
-    tickets: list[Ticket]
-
-
-class Gathered(NamedTuple):
-    """Payloads that were appended and not yet encoded."""
-
-    first_entry_id: int
-    payloads: list[bytes]
-    tickets: list[Ticket]
-
-
-class AddsInFlight:
-    """The adds of one writer that are not confirmed yet."""
-
-    __slots__ = (
-        "_flights",
-        "_payloads",
-        "_tickets",
-        "confirmed_bytes",
-        "in_flight_bytes",
-        "last_add_confirmed",
-        "next_entry_id",
-    )
-
-    def __init__(self) -> None:
-        self._payloads: list[bytes] | None = None
-        self._tickets: list[Ticket] | None = None
-        self._flights: deque[Flight] | None = None
-        self.next_entry_id = 0
-        self.last_add_confirmed = -1
-        self.confirmed_bytes = 0
-        """Payload bytes up to `last_add_confirmed`."""
-        self.in_flight_bytes = 0
-        """Payload bytes encoded and not yet confirmed."""
-
-    @property
-    def count(self) -> int:
-        return self.next_entry_id - 1 - self.last_add_confirmed
-
-    def gather(self, payloads: Sequence[bytes], durable: asyncio.Future[None]) -> int:
-        """Take an append. Returns how many entries wait to be encoded now."""
-        self.next_entry_id += len(payloads)
-        ticket = (self.next_entry_id - 1, durable)
-        if self._payloads is None or self._tickets is None:
-            self._payloads = list(payloads)
-            self._tickets = [ticket]
-        else:
-            self._payloads += payloads
-            self._tickets.append(ticket)
-        return len(self._payloads)
-
-    def take_gathered(self) -> Gathered | None:
-        """What waits to be encoded, which then waits no more."""
-        payloads, tickets = self._payloads, self._tickets
-        if payloads is None or tickets is None:
-            return None
-        self._payloads = self._tickets = None
-        return Gathered(self.next_entry_id - len(payloads), payloads, tickets)
-
-    def put(self, flight: Flight) -> None:
-        """Append a flight."""
-        if self._flights is None:
-            self._flights = deque()
-        self._flights.append(flight)
-        self.in_flight_bytes += flight.payload_bytes
-
-    def flights(self) -> Iterator[Flight]:
-        """Those in flight, first to last."""
-        return iter(tuple(self._flights or ()))
-
-    def last_ticket(self) -> Ticket | None:
-        """The ticket that is done last."""
-        return self._flights[-1].tickets[-1] if self._flights else None
-
-    def confirm(self, border: int) -> None:
-        """Confirm the flights that end at the border or before."""
-        flights = self._flights
-        while flights and flights[0].last_entry_id <= border:
-            flight = flights.popleft()
-            self.last_add_confirmed = flight.last_entry_id
-            self.confirmed_bytes += flight.payload_bytes
-            self.in_flight_bytes -= flight.payload_bytes
-            for _, durable in flight.tickets:
-                if not durable.done():
-                    durable.set_result(None)
-        if not flights:
-            self._flights = None
-
-    def fail(self, error: AckGateError) -> None:
-        """Fail all of them; their ids stay used."""
-        flights, self._flights = self._flights, None
-        self.in_flight_bytes = 0
-        gathered = self.take_gathered()
-        tickets = [ticket for flight in flights or () for ticket in flight.tickets]
-        for _, durable in tickets + (gathered.tickets if gathered else []):
-            # The handle says the same at the next append, so this need not be awaited.
-            fail_quietly(durable, type(error)(*error.args))
-        self.next_entry_id = self.last_add_confirmed + 1
 
 
 class PlaceOwner(Protocol):
@@ -232,25 +104,17 @@ class EnsemblePlace:
         self._owner.place_fenced()
 
 
-class BookieLedgerWriter:
+class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
     """Implements `LedgerWriter`. About a kilobyte while nothing is in flight."""
 
     __slots__ = (
-        "_adds",
         "_border",
-        "_catalog",
-        "_change",
         "_changes_in_a_row",
         "_encoder",
-        "_end",
-        "_entry",
-        "_is_released",
+        "_ledgers",
         "_lost",
         "_places",
         "_pool",
-        "_reads",
-        "_room",
-        "_settings",
     )
 
     def __init__(
@@ -262,12 +126,9 @@ class BookieLedgerWriter:
         settings: LedgerClientSettings,
     ) -> None:
         metadata = entry.metadata
-        self._entry = entry
-        self._catalog = catalog
+        super().__init__(entry, catalog, reads, settings, settings.entry_bytes_max)
+        self._ledgers = catalog
         self._pool = pool
-        self._reads = reads
-        self._settings = settings
-        self._adds = AddsInFlight()
         self._encoder = EntryEncoder(metadata.ledger_id, reads.digest)
         self._border = ConfirmedBorder(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
@@ -278,97 +139,10 @@ class BookieLedgerWriter:
         ]
         self._lost: set[int] = set()
         """Places whose bookie failed and was not replaced."""
-        self._change: asyncio.Task[None] | None = None
         self._changes_in_a_row = 0
         """Ensemble changes since an entry was last confirmed."""
-        self._room: asyncio.Future[None] | None = None
-        self._end: AckGateError | None = None
-        """Why no more adds are taken."""
-        self._is_released = False
-
-    @property
-    def ledger_id(self) -> int:
-        return self._entry.metadata.ledger_id
-
-    @property
-    def last_add_confirmed(self) -> int:
-        return self._adds.last_add_confirmed
-
-    @property
-    def length_bytes(self) -> int:
-        """Payload bytes up to the last add confirmed."""
-        return self._adds.confirmed_bytes
 
     # -------------------------------------------------------------------------------------- adding
-
-    def append(self, payloads: Sequence[bytes]) -> AppendTicket:
-        """Add entries. See the port."""
-        if self._end is not None:
-            raise self._refusal(self._end)
-        if not payloads or not _BYTES_ONLY.issuperset(map(type, payloads)):
-            raise CallerError(f"ledger {self.ledger_id}: an append takes one `bytes` or more")
-        largest = max(map(len, payloads))
-        if largest > self._settings.entry_bytes_max:
-            raise CallerError(
-                f"ledger {self.ledger_id}: an entry of {largest} bytes; at most "
-                f"{self._settings.entry_bytes_max} are taken"
-            )
-        loop = asyncio.get_running_loop()
-        durable: asyncio.Future[None] = loop.create_future()
-        first = self._adds.next_entry_id
-        waiting = self._adds.gather(payloads, durable)
-        if waiting == len(payloads):
-            loop.call_soon(self._send_gathered)
-        if waiting >= _GATHER_MAX:
-            self._send_gathered()
-        return AppendTicket(first, durable)
-
-    async def add_entry(self, payload: bytes) -> int:
-        """BookKeeper's addEntry: wait for room, add, wait for durability."""
-        if not self.has_room:
-            await self.wait_for_room()
-        ticket = self.append((payload,))
-        await ticket.durable
-        return ticket.first_entry_id
-
-    @property
-    def has_room(self) -> bool:
-        """Whether adds in flight are below the bounds."""
-        adds, settings = self._adds, self._settings
-        return (
-            adds.count < settings.in_flight_adds_max
-            and adds.in_flight_bytes < settings.in_flight_bytes_max
-        )
-
-    async def wait_for_room(self) -> None:
-        """Return when adds in flight are below the bounds."""
-        while not self.has_room:
-            await self._next_confirmed()
-
-    async def _next_confirmed(self) -> None:
-        """Return when something more is confirmed and there is room, or when the handle ends."""
-        if self._room is None:
-            self._room = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._room)
-
-    def _send_gathered(self) -> None:
-        gathered = self._adds.take_gathered()
-        if gathered is None:
-            return
-        first, payloads, tickets = gathered
-        lengths = list(map(len, payloads))
-        total, batch_bytes_max = sum(lengths), self._settings.batch_bytes_max
-        if total <= batch_bytes_max:
-            self._send(first, payloads, lengths, total, tickets)
-            return
-        step = max(len(lengths) * batch_bytes_max // total, 1)
-        used = 0
-        for at in range(0, len(lengths), step):
-            part, part_lengths = payloads[at : at + step], lengths[at : at + step]
-            start = used
-            while used < len(tickets) and tickets[used][0] < first + at + len(part):
-                used += 1
-            self._send(first + at, part, part_lengths, sum(part_lengths), tickets[start:used])
 
     def _send(
         self,
@@ -428,11 +202,6 @@ class BookieLedgerWriter:
         if self._change is None:
             self._change = asyncio.get_running_loop().create_task(self._replace_lost(error))
 
-    @property
-    def _is_through(self) -> bool:
-        """Ended, and nothing in flight: a handle being closed still sees its adds through."""
-        return self._end is not None and not self._adds.count
-
     def _confirm(self) -> None:
         if self._change is None and self._adds.count:
             before = self._adds.last_add_confirmed
@@ -451,18 +220,6 @@ class BookieLedgerWriter:
             for number, place in enumerate(self._places)
             if place.bookie is not None and place.bookie.is_behind
         ]
-
-    def _give_room(self) -> None:
-        if self._room is not None and self.has_room:
-            self._room.set_result(None)
-            self._room = None
-
-    def _finish(self, error: AckGateError) -> None:
-        """Take no more adds; those in flight have failed."""
-        if not isinstance(self._end, LedgerFencedError):
-            self._end = error
-        self._adds.fail(error)
-        self._give_room()
 
     # ------------------------------------------------------------------------------ ensemble change
 
@@ -488,7 +245,7 @@ class BookieLedgerWriter:
 
     async def _replace_some(self) -> bool:
         change = await change_ensemble(
-            self._entry, self._catalog, self._pool, self._lost, self.last_add_confirmed
+            self._entry, self._ledgers, self._pool, self._lost, self.last_add_confirmed
         )
         if change is None:
             return False
@@ -515,64 +272,7 @@ class BookieLedgerWriter:
             )
         logger.warning("ledger %d continues with %d of %d bookies", self.ledger_id, left, size)
 
-    # ----------------------------------------------------------------------------- reading, the end
-
-    async def read(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """Entries first..last. See the port."""
-        self._check_open()
-        return await self._reads.read(
-            self._entry.metadata, first_entry_id, last_entry_id, self.last_add_confirmed
-        )
-
-    async def read_last_add_confirmed(self) -> int:
-        """The writer knows it best."""
-        self._check_open()
-        return self.last_add_confirmed
-
-    async def close(self) -> None:
-        """Wait for adds in flight, then close the ledger for good. Twice is fine.
-
-        A fenced handle is only released: the ledger has another owner. Raises
-        `MetadataStoreError` when the metadata cannot be written; then call it again.
-        """
-        if self._is_released:
-            return
-        if self._end is None:
-            self._end = ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
-        self._send_gathered()
-        while self._change is not None or self._adds.count:
-            if self._change is not None:
-                await asyncio.wait([self._change])
-            elif (ticket := self._adds.last_ticket()) is not None and not ticket[1].done():
-                await asyncio.wait([ticket[1]])
-            else:  # its waiter was cancelled, and this with it
-                await self._next_confirmed()
-        if not isinstance(self._end, LedgerFencedError):
-            await self._close_metadata()
-        self._is_released = True
+    def _let_go(self) -> None:
         for place in self._places:
             if place.bookie is not None:
                 place.bookie.ledger_closed(self.ledger_id)
-
-    async def _close_metadata(self) -> None:
-        def closed(found: LedgerMetadata) -> LedgerMetadata:
-            return replace(
-                found,
-                state=LedgerState.CLOSED,
-                last_entry_id=self.last_add_confirmed,
-                length_bytes=self.length_bytes,
-            )
-
-        try:
-            self._entry = await change_as_writer(self._entry, self._catalog, closed)
-        except (MetadataConflictError, NoSuchLedgerError) as error:
-            # Deleted, or being recovered: all that was confirmed will be in it.
-            logger.info("ledger %d was not closed by its writer: %s", self.ledger_id, error)
-
-    def _check_open(self) -> None:
-        if self._is_released:
-            raise ClosedHandleError(f"ledger {self.ledger_id}: this handle is closed")
-
-    def _refusal(self, end: AckGateError) -> AckGateError:
-        # A fresh one each time: an exception raised twice drags its tracebacks along.
-        return type(end)(*end.args)

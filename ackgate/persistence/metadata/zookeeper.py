@@ -243,6 +243,27 @@ class ZooKeeperMetadataStore:
         except zk.ZookeeperError as error:
             raise self._failure(path, error) from error
 
+    async def create_sequential(self, prefix: str) -> str:
+        """Make an empty ephemeral node whose name is `prefix` and a number that the server gives.
+
+        Returns its path. The number ascends among the children of one parent. Parents are made as
+        needed. ZooKeeper alone has it: it is no part of the port.
+        """
+        self._check_write(prefix, b"")
+        try:
+            return await self._create(prefix, b"", ephemeral=True, is_sequential=True)
+        except zk.ZookeeperError as error:
+            raise self._failure(prefix, error) from error
+
+    async def sync(self, path: str) -> None:
+        """Reads after this see whatever had been written when it was called. ZooKeeper's sync."""
+        check_path(path)
+        full = self._root + path
+        try:
+            await self._read(path, lambda client: client.sync_async(full))
+        except zk.ZookeeperError as error:
+            raise self._failure(path, error) from error
+
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
         self._check_write(path, b"")
         full, version = self._root + path, _asked_version(expected_version)
@@ -358,16 +379,20 @@ class ZooKeeperMetadataStore:
                 pass
         raise MetadataStoreError(f"{path} came and went {RACES_MAX} times while it was written")
 
-    async def _create(self, path: str, value: bytes, *, ephemeral: bool) -> None:
+    async def _create(
+        self, path: str, value: bytes, *, ephemeral: bool, is_sequential: bool = False
+    ) -> str:
         full, acl = self._root + path, self._acl
         for _ in range(RACES_MAX):
             try:
-                await self._write(
+                made = await self._write(
                     path,
-                    lambda client: client.create_async(full, value, acl=acl, ephemeral=ephemeral),
+                    lambda client: client.create_async(
+                        full, value, acl=acl, ephemeral=ephemeral, sequence=is_sequential
+                    ),
                     len(value),
                 )
-                return
+                return str(made).removeprefix(self._root)
             except zk.NoNodeError:
                 await self._ensure(split(full)[0])
         raise MetadataStoreError(f"the parents of {path} were deleted {RACES_MAX} times")

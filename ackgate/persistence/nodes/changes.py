@@ -18,6 +18,7 @@ from ackgate.errors import (
     MetadataConflictError,
     MetadataStoreError,
     NodeExistsError,
+    NoSuchNodeError,
     OutcomeUnknownError,
 )
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX: Final = 10
 """Writes of others, or unanswered ones of ours, that one change may lose against."""
+
+UNANSWERED_MAX: Final = 5
+"""Writes of one value, each because the one before was not answered."""
 
 _LOST: Final = (MetadataConflictError, NodeExistsError, OutcomeUnknownError)
 
@@ -132,3 +136,35 @@ async def read_or_create(metadata: MetadataStore, path: str, make: Callable[[], 
         return value
 
     return await until_won(attempt, of=path)
+
+
+async def put_unique(
+    metadata: MetadataStore, path: str, value: bytes, *, replaces: bytes | None, version: int
+) -> int:
+    """Put a value that nobody else would write over the one that was read; returns the new version.
+
+    After a write that was not answered, what the node holds tells whether it was done. `replaces` None:
+    the node must not exist. Raises `MetadataConflictError`, `NoSuchNodeError`, `MetadataStoreError`.
+    """
+
+    async def attempt(is_doubtful: bool) -> int:  # noqa: FBT001
+        at = version
+        if is_doubtful:
+            found = await metadata.get(path)
+            if found is None:
+                if replaces is not None:
+                    raise NoSuchNodeError(f"{path} does not exist")
+            elif found.value == value:
+                return found.version
+            elif found.value == replaces:
+                at = found.version
+            else:
+                raise MetadataConflictError(f"{path} was changed by another writer")
+        try:
+            return await metadata.put(path, value, expected_version=at)
+        except MetadataConflictError as conflict:
+            if is_doubtful:  # perhaps with our own, which came late
+                raise OutcomeUnknownError(path) from conflict
+            raise
+
+    return await until_answered(attempt, of=path, attempts_max=UNANSWERED_MAX)

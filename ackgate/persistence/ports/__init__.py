@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 
 class DigestType(enum.Enum):
-    """How entries are protected. BookKeeper's names."""
+    """How entries are protected. BookKeeper's names. Our own bookies have the first two."""
 
     CRC32C = "CRC32C"
     """Against accidents: CRC32C over ledger id, entry id, last add confirmed and payload."""
 
     MAC = "MAC"
-    """Against forgery: HMAC-SHA-256 keyed by the password, cut to 20 bytes as BookKeeper's MAC is long."""
+    """Against forgery: an HMAC keyed by the password. Ours is HMAC-SHA-256 cut to 20 bytes; BookKeeper's,
+    which it calls HMAC, is HMAC-SHA-1."""
+
+    CRC32 = "CRC32"
+    """Against accidents: zlib's CRC-32."""
+
+    DUMMY = "DUMMY"
+    """No protection."""
 
 
 class LedgerState(enum.Enum):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from ackgate.bookkeeper import BookKeeperClient, BookKeeperSettings
 from ackgate.persistence import (
     BookieLedgerClient,
     LedgerClient,
@@ -18,6 +20,7 @@ from ackgate.persistence import (
 from ackgate.persistence.bookies.settings import BookieSettings, LedgerClientSettings
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
+from tests.support.bookkeeper import RealBookKeeper
 from tests.support.faulty_ledgers import FaultyLedgerClient
 
 ENTRY_BYTES_MAX = 100_000
@@ -33,6 +36,9 @@ class Backend:
 
     options: LedgerOptions
     """How this backend likes its ledgers."""
+
+    deletes_entries: bool = True
+    """Whether entries are gone with their ledger; if not, bookies drop them some time later."""
 
     clients: list[LedgerClient] = field(default_factory=list)
 
@@ -95,9 +101,23 @@ def four_bookies_mirrored(directory: Path) -> Backend:
 BACKENDS = [memory, faulty, one_bookie, three_bookies_striped, four_bookies_mirrored]
 
 
-@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
+def real_bookies(cluster: RealBookKeeper) -> Backend:
+    """Other tests have ledgers there, too: only those with a mark of its own are this one's."""
+    mark = {"test": os.urandom(8)}
+    settings = BookKeeperSettings(
+        entry_bytes_max=ENTRY_BYTES_MAX, in_flight_adds_max=IN_FLIGHT_ADDS_MAX
+    )
+
+    async def connect() -> LedgerClient:
+        return await BookKeeperClient.connect(cluster.uri, settings=settings, marks=mark)
+
+    return Backend(connect, LedgerOptions(3, 2, 2), deletes_entries=False)
+
+
+@pytest.fixture(params=[*BACKENDS, real_bookies], ids=lambda backend: backend.__name__)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    made = request.param(tmp_path)
+    is_real = request.param is real_bookies
+    made = request.param(request.getfixturevalue("real_bookkeeper") if is_real else tmp_path)
     yield made
     for client in made.clients:
         await client.close()

@@ -98,7 +98,7 @@ async def test_what_a_bookie_has_lost_it_gets_back(
     await whole(await world.start(), ledger_id)
 
 
-@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])
 async def test_a_damaged_copy_is_replaced_and_not_reported_any_more(
     make_world: MakeWorld, digest_type: DigestType
 ) -> None:

@@ -22,7 +22,7 @@ def payloads(start: int, count: int) -> list[bytes]:
     return [b"entry %d " % i + bytes(i % 50) for i in range(start, start + count)]
 
 
-@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])
 @pytest.mark.parametrize("checkpoint_after", [None, 0, 2, 4])
 async def test_confirmed_entries_outlive_a_crash(
     world: World, digest_type: DigestType, checkpoint_after: int | None

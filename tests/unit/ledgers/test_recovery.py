@@ -105,7 +105,7 @@ async def test_a_bad_copy_is_read_from_elsewhere_and_reported(
     }
 
 
-@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])
 @pytest.mark.parametrize("entry_id", [0, 7, 19])
 async def test_an_entry_without_a_good_copy_says_so_and_the_rest_is_read(
     world: World, digest_type: DigestType, entry_id: int

@@ -1,0 +1,264 @@
+r"""BookKeeper's wire protocol v2: the bytes of requests, of replies, and of an entry with its digest.
+
+Pure. A frame is ``int32 size`` and so many bytes; all integers are big-endian. An entry is what a
+bookie stores and returns unchanged::
+
+    ledger id | entry id | last add confirmed | length | digest        | payload
+    int64       int64      int64                int64    0 to 20 bytes
+    \--------------------- head --------------------/     over head and payload
+
+`length` is the sum of all payloads up to and with this entry. Source: BookKeeper 4.17,
+`BookieProtoEncoding` and `DigestManager`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import struct
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from ackgate.errors import DigestMismatchError
+from ackgate.persistence.ports import DigestType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+FRAME_BYTES_MAX: Final = 5 * 1024 * 1024
+"""A bookie's default (nettyMaxFrameSizeBytes), the size field included. A longer frame breaks the
+connection without an answer."""
+
+LAST_ENTRY: Final = -1
+"""Read as an entry id: the entry with the highest id that the bookie has."""
+
+HEAD_BYTES: Final = 32
+KEY_BYTES: Final = 20
+_HEAD: Final = struct.Struct(">qqqq")
+_SIZE_AND_HEADER: Final = struct.Struct(">iI")
+_CRC32C: Final = struct.Struct(">I")
+_CRC32: Final = struct.Struct(">Q")
+_COPY_FREE_BYTES: Final = 4096
+"""Above this a digest runs over head and payload in two steps instead of over a copy of both."""
+
+
+class Opcode(enum.IntEnum):
+    """What a request asks for."""
+
+    ADD = 1
+    READ = 2
+    AUTH = 3
+    BATCH_READ = 7
+
+
+class Flag(enum.IntFlag):
+    """How it is to be done."""
+
+    NONE = 0
+    DO_FENCING = 1
+    RECOVERY_ADD = 2
+    HIGH_PRIORITY = 4
+
+
+class Code(enum.IntEnum):
+    """A bookie's answer."""
+
+    OK = 0
+    NO_LEDGER = 1
+    NO_ENTRY = 2
+    BAD_REQUEST = 100
+    IO_ERROR = 101
+    UNAUTHORIZED = 102
+    BAD_VERSION = 103
+    FENCED = 104
+    READ_ONLY = 105
+    TOO_MANY_REQUESTS = 106
+    UNKNOWN_LEDGER_STATE = 107
+
+
+NOT_HERE: Final = frozenset({Code.NO_LEDGER, Code.NO_ENTRY})
+"""The bookie surely does not have the entry."""
+
+
+def code_name(code: int) -> str:
+    """For messages."""
+    return Code(code).name if code in Code._value2member_map_ else f"code {code}"
+
+
+def master_key(password: bytes) -> bytes:
+    """What a bookie compares before it takes an add or a fence; 20 bytes."""
+    return hashlib.sha1(b"ledger" + password).digest()  # noqa: S324  as BookKeeper has it
+
+
+def _header(opcode: Opcode, flags: Flag = Flag.NONE) -> int:
+    return 2 << 24 | opcode << 16 | flags
+
+
+class VerifiedEntry(NamedTuple):
+    """An entry as a bookie returned it, its digest verified."""
+
+    entry_id: int
+    last_add_confirmed: int
+    length_bytes: int
+    """Payload bytes of the ledger up to and with this entry."""
+    payload: bytes
+
+
+class EntryCodec:
+    """Entries of one ledger to frames that add them, and back."""
+
+    __slots__ = ("_digest", "_digest_bytes", "key", "ledger_id")
+
+    def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.key = master_key(password)
+        self._digest, self._digest_bytes = _digest(digest_type, password)
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The longest payload that goes through a frame of the default size."""
+        return FRAME_BYTES_MAX - 4 - 4 - KEY_BYTES - HEAD_BYTES - self._digest_bytes
+
+    def add_frames(
+        self,
+        first_entry_id: int,
+        last_add_confirmed: int,
+        length_bytes: int,
+        payloads: Sequence[bytes],
+        flags: Flag = Flag.NONE,
+    ) -> list[bytes]:
+        """A frame for each payload. `length_bytes`: of all entries before the first one."""
+        header, fixed = _header(Opcode.ADD, flags), 4 + KEY_BYTES + HEAD_BYTES + self._digest_bytes
+        key, digest, ledger_id = self.key, self._digest, self.ledger_id
+        pack, pack_head = _SIZE_AND_HEADER.pack, _HEAD.pack
+        frames: list[bytes] = []
+        for entry_id, payload in enumerate(payloads, first_entry_id):
+            length_bytes += len(payload)
+            head = pack_head(ledger_id, entry_id, last_add_confirmed, length_bytes)
+            frames.append(
+                b"".join(
+                    (
+                        pack(fixed + len(payload), header),
+                        key,
+                        head,
+                        digest(head, payload),
+                        payload,
+                    )
+                )
+            )
+        return frames
+
+    def decode(self, stored: bytes, entry_id: int) -> VerifiedEntry:
+        """Take a stored entry apart; `LAST_ENTRY` fits any id. Raises `DigestMismatchError`."""
+        at = HEAD_BYTES + self._digest_bytes
+        if len(stored) >= at:
+            head, payload = stored[:HEAD_BYTES], stored[at:]
+            ledger_id, found, last_add_confirmed, length_bytes = _HEAD.unpack(head)
+            if (
+                ledger_id == self.ledger_id
+                and entry_id in (found, LAST_ENTRY)
+                and hmac.compare_digest(stored[HEAD_BYTES:at], self._digest(head, payload))
+            ):
+                return VerifiedEntry(found, last_add_confirmed, length_bytes, payload)
+        raise DigestMismatchError(f"entry {self.ledger_id}:{entry_id}: a copy is damaged")
+
+
+def _digest(
+    digest_type: DigestType, password: bytes
+) -> tuple[Callable[[bytes, bytes], bytes], int]:
+    """The function over head and payload, and how many bytes it gives."""
+    match digest_type:
+        case DigestType.CRC32C:
+            return _crc32c, _CRC32C.size
+        case DigestType.CRC32:
+            return _crc32, _CRC32.size
+        case DigestType.MAC:
+            key = hashlib.sha1(b"mac" + password).digest()  # noqa: S324  as BookKeeper has it
+            return lambda head, payload: hmac.digest(key, head + payload, "sha1"), 20
+        case DigestType.DUMMY:
+            return lambda _head, _payload: b"", 0
+
+
+def _crc32c(head: bytes, payload: bytes) -> bytes:
+    if len(payload) < _COPY_FREE_BYTES:
+        return _CRC32C.pack(crc32c(head + payload))
+    return _CRC32C.pack(crc32c_extend(crc32c(head), payload))
+
+
+def _crc32(head: bytes, payload: bytes) -> bytes:
+    return _CRC32.pack(zlib.crc32(payload, zlib.crc32(head)))
+
+
+_READ: Final = struct.Struct(">iIqq")
+_BATCH_READ: Final = struct.Struct(">iIqqqiq")
+
+
+def read_frame(
+    ledger_id: int, entry_id: int, *, key: bytes = b"", flags: Flag = Flag.NONE
+) -> bytes:
+    """Ask for one entry. With `Flag.DO_FENCING` the ledger's key is wanted, too."""
+    header = _header(Opcode.READ, flags)
+    return _READ.pack(_READ.size - 4 + len(key), header, ledger_id, entry_id) + key
+
+
+def batch_read_frame(
+    ledger_id: int, first_entry_id: int, request_id: int, count_max: int, bytes_max: int
+) -> bytes:
+    """Ask for entries in a row (bookies of 4.17 and later). The first one comes whatever its size."""
+    header, size = _header(Opcode.BATCH_READ), _BATCH_READ.size - 4
+    return _BATCH_READ.pack(
+        size, header, ledger_id, first_entry_id, request_id, count_max, bytes_max
+    )
+
+
+class BookieReply(NamedTuple):
+    """One reply, taken apart."""
+
+    opcode: int
+    code: int
+    ledger_id: int
+    entry_id: int
+    """Of the request: `LAST_ENTRY` where that was asked for."""
+    request_id: int
+    """Of a batch read; else 0."""
+    body: bytes
+    """Of a read: the entry. Of a batch read: each entry behind its int32 size."""
+
+
+ADD_REPLY: Final = struct.Struct(">iIiqq")
+"""Size, header, code, ledger, entry."""
+ADD_REPLY_SIZE: Final = ADD_REPLY.size - 4
+ADD_HEADER: Final = _header(Opcode.ADD)
+_REPLY: Final = struct.Struct(">Iiqq")
+_REQUEST_ID: Final = struct.Struct(">q")
+
+
+def decode_reply(frame: bytes) -> BookieReply:
+    """A reply without its size. Raises `ValueError` for what is none."""
+    if len(frame) < _REPLY.size:
+        raise ValueError(f"a reply of {len(frame)} bytes")
+    header, code, ledger_id, entry_id = _REPLY.unpack_from(frame)
+    opcode, at, request_id = header >> 16 & 0xFF, _REPLY.size, 0
+    if opcode == Opcode.BATCH_READ:
+        if len(frame) < at + _REQUEST_ID.size:
+            raise ValueError(f"a reply to a batch read of {len(frame)} bytes")
+        (request_id,) = _REQUEST_ID.unpack_from(frame, at)
+        at += _REQUEST_ID.size
+    return BookieReply(opcode, code, ledger_id, entry_id, request_id, frame[at:])
+
+
+def batch_entries(body: bytes) -> list[bytes]:
+    """The entries of a batch read's reply. Raises `ValueError` if a size does not fit."""
+    entries, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big", signed=True)
+        at += 4
+        if not 0 <= size <= len(body) - at:
+            raise ValueError(f"an entry of {size} bytes in a batch of {len(body)}")
+        entries.append(body[at : at + size])
+        at += size
+    return entries

@@ -1,0 +1,294 @@
+"""Reading entries of one ledger from its bookies, and finding out how far it goes.
+
+Edge. Entry e lies on the places ``(e + i) % ensemble_size``, i < write_quorum, of its fragment; they are
+asked in this order, the next one after a failure, a damaged copy, or a while without an answer. Where
+each bookie has every entry, one of them is asked for many in one request (4.17 and later); what it does
+not give is asked for one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.errors import (
+    CallerError,
+    ConfigurationError,
+    DigestMismatchError,
+    NoSuchEntryError,
+    StorageError,
+)
+from ackgate.persistence.bookkeeper.protocol import (
+    LAST_ENTRY,
+    NOT_HERE,
+    Code,
+    Flag,
+    VerifiedEntry,
+    batch_entries,
+    code_name,
+)
+from ackgate.persistence.ledgers.handles import Confirmed
+from ackgate.persistence.ledgers.quorum import fragment_parts, write_set
+from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ackgate.persistence.bookkeeper.connections import BookieConnections
+    from ackgate.persistence.bookkeeper.protocol import BookieReply, EntryCodec
+    from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Copy(NamedTuple):
+    """What one bookie answered when asked for an entry: at most one of these."""
+
+    entry: VerifiedEntry | None = None
+    is_absent: bool = False
+    """It surely does not have it."""
+    error: StorageError | DigestMismatchError | None = None
+
+
+class BookKeeperReads:
+    """Reads and verifies entries of one ledger."""
+
+    def __init__(
+        self,
+        codec: EntryCodec,
+        connections: BookieConnections,
+        settings: BookKeeperSettings,
+        without_batches: set[str],
+    ) -> None:
+        """`without_batches`: bookies that do not know batch reads; shared by the client's ledgers."""
+        self.codec = codec
+        self._connections = connections
+        self._settings = settings
+        self._without_batches = without_batches
+
+    @property
+    def ledger_id(self) -> int:
+        return self.codec.ledger_id
+
+    async def read(
+        self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
+    ) -> list[LedgerEntry]:
+        """As the port's `read`, with the border given."""
+        if not 0 <= first <= last:
+            raise CallerError(f"ledger {self.ledger_id}: entries {first}..{last} are no range")
+        if last > last_add_confirmed:
+            raise NoSuchEntryError(
+                f"entry {self.ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
+            )
+        entries: list[LedgerEntry] = []
+        for fragment, start, end in fragment_parts(metadata.fragments, first, last):
+            entries += [
+                LedgerEntry(entry.entry_id, entry.payload)
+                for entry in await self._read_span(metadata, fragment, start, end)
+            ]
+        return entries
+
+    async def _read_span(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
+    ) -> list[VerifiedEntry]:
+        found: dict[int, VerifiedEntry] = {}
+        if metadata.write_quorum == metadata.ensemble_size and last > first:
+            await self._read_batches(fragment, first, last, found)
+        missing = [entry_id for entry_id in range(first, last + 1) if entry_id not in found]
+        at_once = self._settings.reads_at_once
+        for at in range(0, len(missing), at_once):
+            some = missing[at : at + at_once]
+            read = (self.read_one(metadata, fragment, entry_id) for entry_id in some)
+            for entry in await asyncio.gather(*read):
+                found[entry.entry_id] = entry
+        return [found[entry_id] for entry_id in range(first, last + 1)]
+
+    async def _read_batches(
+        self, fragment: Fragment, first: int, last: int, found: dict[int, VerifiedEntry]
+    ) -> None:
+        """Put into `found` what the first bookie that can be asked gives without a failure."""
+        ensemble = fragment.ensemble
+        for i in range(len(ensemble)):
+            bookie_id = ensemble[(first + i) % len(ensemble)]
+            if bookie_id in self._without_batches or self._connections.is_failing(bookie_id):
+                continue
+            next_id = first
+            while next_id <= last:
+                reply = await self._ask_batch(bookie_id, next_id, last - next_id + 1)
+                if reply is None or reply.code != Code.OK:
+                    return
+                try:
+                    for stored in batch_entries(reply.body):
+                        found[next_id] = self.codec.decode(stored, next_id)
+                        next_id += 1
+                except (ValueError, DigestMismatchError) as error:
+                    logger.error("bookie %s: %s", bookie_id, error)  # noqa: TRY400
+                    return
+            return
+
+    async def _ask_batch(self, bookie_id: str, first: int, count: int) -> BookieReply | None:
+        """None if it failed. A bookie that closes the connection over it is not asked so again."""
+        try:
+            connection = await self._connections.get(bookie_id)
+        except StorageError:
+            return None
+        try:
+            async with asyncio.timeout(self._settings.speculative_read_seconds):
+                return await connection.read_batch(self.ledger_id, first, count)
+        except TimeoutError:
+            return None
+        except StorageError:
+            if not connection.has_read_batches:
+                self._without_batches.add(bookie_id)
+            return None
+
+    async def read_one(
+        self, metadata: LedgerMetadata, fragment: Fragment, entry_id: int
+    ) -> VerifiedEntry:
+        """Raises `NoSuchEntryError`, `DigestMismatchError`, `StorageError`."""
+        places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        bookie_ids = sorted(
+            (fragment.ensemble[place] for place in places), key=self._connections.is_failing
+        )
+        failures: list[StorageError | DigestMismatchError] = []
+        asked: set[asyncio.Task[Copy]] = set()
+        seconds = self._settings.speculative_read_seconds
+        try:
+            for bookie_id in bookie_ids:
+                asked.add(asyncio.ensure_future(self.ask(bookie_id, entry_id)))
+                done, asked = await asyncio.wait(
+                    asked, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                if entry := _good(done, failures):
+                    return entry
+            while asked:
+                done, asked = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                if entry := _good(done, failures):
+                    return entry
+        finally:
+            for task in asked:
+                task.cancel()
+        text = f"entry {self.ledger_id}:{entry_id}"
+        for failure in failures:
+            if isinstance(failure, DigestMismatchError):
+                raise DigestMismatchError(f"{text}: no copy has a digest that fits its bytes")
+        if failures:
+            raise StorageError(f"{text}: {'; '.join(map(str, failures))}")
+        raise NoSuchEntryError(f"{text}: on none of {', '.join(bookie_ids)}")
+
+    async def ask(
+        self,
+        bookie_id: str,
+        entry_id: int,
+        *,
+        flags: Flag = Flag.NONE,
+        is_for_recovery: bool = False,
+    ) -> Copy:
+        """What the bookie has of the entry. Raises `ConfigurationError` if it wants another password."""
+        key = self.codec.key if flags & Flag.DO_FENCING else b""
+        try:
+            connection = await self._connections.get(bookie_id, is_for_recovery=is_for_recovery)
+            reply = await connection.read(self.ledger_id, entry_id, key=key, flags=flags)
+        except StorageError as error:
+            return Copy(error=error)
+        if reply.code in NOT_HERE:
+            return Copy(is_absent=True)
+        if reply.code == Code.UNAUTHORIZED:
+            raise ConfigurationError(
+                f"ledger {self.ledger_id}: bookie {bookie_id} wants another password"
+            )
+        if reply.code != Code.OK:
+            return Copy(error=StorageError(f"bookie {bookie_id}: {code_name(reply.code)}"))
+        try:
+            return Copy(self.codec.decode(reply.body, entry_id))
+        except DigestMismatchError as error:
+            logger.error("%s, on bookie %s", error, bookie_id)  # noqa: TRY400
+            return Copy(error=error)
+
+    # ------------------------------------------------------------------------- how far the ledger goes
+
+    async def last_confirmed(self, metadata: LedgerMetadata) -> Confirmed:
+        """Up to where the bookies know the ledger to be confirmed.
+
+        The last add confirmed is announced by the next add, so this may lag. Raises `StorageError`
+        when so many do not answer that they may know more.
+        """
+        copies = await self.ask_ensemble(metadata, LAST_ENTRY)
+        self.check_covered(metadata, copies)
+        return await self.confirmed_by(metadata, copies)
+
+    async def ask_ensemble(
+        self,
+        metadata: LedgerMetadata,
+        entry_id: int,
+        *,
+        flags: Flag = Flag.NONE,
+        is_for_recovery: bool = False,
+    ) -> list[Copy]:
+        """By place of the last fragment's ensemble."""
+        return await asyncio.gather(
+            *(
+                self.ask(bookie_id, entry_id, flags=flags, is_for_recovery=is_for_recovery)
+                for bookie_id in metadata.fragments[-1].ensemble
+            )
+        )
+
+    def check_covered(self, metadata: LedgerMetadata, copies: list[Copy]) -> None:
+        """Raise `StorageError` unless each ack quorum that could be has somebody who answered."""
+        silent = {place for place, copy in enumerate(copies) if copy.error is not None}
+        if not is_covered(metadata, silent):
+            reasons = "; ".join(str(copy.error) for copy in copies if copy.error is not None)
+            raise StorageError(f"ledger {self.ledger_id}: too few bookies answer: {reasons}")
+
+    async def confirmed_by(self, metadata: LedgerMetadata, copies: Iterable[Copy]) -> Confirmed:
+        """The highest last add confirmed of these, with its length."""
+        entries = [copy.entry for copy in copies if copy.entry is not None]
+        # A fragment begins behind what was confirmed when it was made.
+        border = metadata.fragments[-1].first_entry_id - 1
+        last = max((entry.last_add_confirmed for entry in entries), default=-1)
+        return Confirmed(last := max(last, border), await self.length_up_to(metadata, last))
+
+    async def length_up_to(self, metadata: LedgerMetadata, entry_id: int) -> int:
+        """Payload bytes up to and with the entry; 0 before the first."""
+        if entry_id < 0:
+            return 0
+        ((fragment, _, _),) = fragment_parts(metadata.fragments, entry_id, entry_id)
+        return (await self.read_one(metadata, fragment, entry_id)).length_bytes
+
+    async def last_found(self, metadata: LedgerMetadata, last_add_confirmed: int) -> int:
+        """The highest entry that can be read, going up from the last add confirmed without a gap."""
+        copies = await self.ask_ensemble(metadata, LAST_ENTRY)
+        highest = max((copy.entry.entry_id for copy in copies if copy.entry), default=-1)
+        fragment = metadata.fragments[-1]
+        last = last_add_confirmed
+        while last < highest:
+            try:
+                await self.read_one(metadata, fragment, last + 1)
+            except (NoSuchEntryError, DigestMismatchError, StorageError):
+                break
+            last += 1
+        return last
+
+
+def is_covered(metadata: LedgerMetadata, silent: Collection[int]) -> bool:
+    """Whether no entry can have its ack quorum on silent places alone."""
+    return all(
+        sum(
+            place in silent for place in write_set(i, metadata.ensemble_size, metadata.write_quorum)
+        )
+        < metadata.ack_quorum
+        for i in range(metadata.ensemble_size)
+    )
+
+
+def _good(
+    done: set[asyncio.Task[Copy]], failures: list[StorageError | DigestMismatchError]
+) -> VerifiedEntry | None:
+    for task in done:
+        copy = task.result()
+        if copy.entry is not None:
+            return copy.entry
+        if copy.error is not None:
+            failures.append(copy.error)
+    return None

@@ -1,0 +1,288 @@
+"""Recovery of a ledger that its writer did not close, on a BookKeeper cluster.
+
+Edge. The steps, each of which may be done again by anybody after a crash in between::
+
+    1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer's ensemble is fixed from here on
+    2  fence the ledger on its last ensemble, until no ack quorum is left that has not answered
+    3  from the last add confirmed on, so many entries at a time: a good copy -> add it again to all
+       of its write set; surely on too many places not there -> that is the end
+    4  metadata IN_RECOVERY -> CLOSED with last entry, length and new fragments, by compare-and-set
+
+As BookKeeper's `LedgerRecoveryOp`, but for two things: entries are looked at side by side, not one after
+the other, and the length is taken from the last entry's own head, which is right where BookKeeper's
+(first of the fragment, nothing behind it) is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import (
+    DigestMismatchError,
+    MetadataConflictError,
+    NotEnoughBookiesError,
+    StorageError,
+)
+from ackgate.persistence.bookkeeper.connection import AddBlock
+from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, Flag, code_name
+from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.nodes.changes import until_won
+from ackgate.persistence.ports import Fragment, LedgerState
+from ackgate.persistence.system.futures import fail_quietly, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
+    from ackgate.persistence.bookkeeper.connection import BookieConnection
+    from ackgate.persistence.bookkeeper.connections import BookieConnections
+    from ackgate.persistence.bookkeeper.metadata_format import StoredMetadata
+    from ackgate.persistence.bookkeeper.protocol import VerifiedEntry
+    from ackgate.persistence.bookkeeper.reads import BookKeeperReads, Copy
+    from ackgate.persistence.ports import LedgerMetadata
+
+logger = logging.getLogger(__name__)
+
+_READ: Final = Flag.DO_FENCING | Flag.HIGH_PRIORITY
+_ADD: Final = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
+_CONFLICTS_MAX: Final = 100
+"""Metadata writes lost in a row against others who recover the same ledger."""
+
+
+class Recovery:
+    """One recovery of one ledger."""
+
+    def __init__(
+        self,
+        stored: StoredMetadata,
+        cluster: BookKeeperCluster,
+        connections: BookieConnections,
+        reads: BookKeeperReads,
+        step_entries: int,
+    ) -> None:
+        self._stored = stored
+        self._cluster = cluster
+        self._connections = connections
+        self._reads = reads
+        self._step_entries = step_entries
+        self._ensemble: list[str] = []
+        """Who gets what is found: the writer's bookies, and spares for those that fail."""
+        self._new_fragments: list[Fragment] = []
+        """Of this recovery, by what failed meanwhile. Written with the last step."""
+
+    async def run(self) -> LedgerMetadata:
+        """The metadata of the closed ledger.
+
+        Raises `StorageError` when too few bookies answer, `NoSuchLedgerError`, `ConfigurationError`
+        for a wrong password. The ledger may be recovered again then.
+        """
+        if not await self._begin():
+            return self._stored.metadata
+        metadata = self._stored.metadata
+        self._ensemble = list(metadata.fragments[-1].ensemble)
+        copies = await self._reads.ask_ensemble(
+            metadata, LAST_ENTRY, flags=Flag.DO_FENCING, is_for_recovery=True
+        )
+        self._reads.check_covered(metadata, copies)
+        confirmed = await self._reads.confirmed_by(metadata, copies)
+        last, length = confirmed.last_add_confirmed, confirmed.length_bytes
+        while True:
+            found = await self._look(last + 1)
+            if not found:
+                break
+            await self._add_again(found, last)
+            last, length = found[-1].entry_id, found[-1].length_bytes
+            if len(found) < self._step_entries:
+                break
+        return await self._close(last, length)
+
+    async def _begin(self) -> bool:
+        """Put the ledger into recovery. False: it is closed already."""
+
+        async def attempt() -> bool:
+            metadata = self._stored.metadata
+            match metadata.state:
+                case LedgerState.CLOSED:
+                    return False
+                case LedgerState.OPEN:
+                    changed = replace(metadata, state=LedgerState.IN_RECOVERY)
+                    try:
+                        self._stored = await self._cluster.replace(self._stored, changed)
+                    except MetadataConflictError:
+                        self._stored = await self._cluster.read(metadata.ledger_id)
+                        raise
+            return True
+
+        name = f"the metadata of ledger {self._stored.metadata.ledger_id}"
+        return await until_won(attempt, of=name, attempts_max=_CONFLICTS_MAX)
+
+    async def _look(self, first: int) -> list[VerifiedEntry]:
+        """The entries from `first` on, up to the end or to the size of a step."""
+        entries: list[VerifiedEntry] = []
+        looks = [self._copies(first + i) for i in range(self._step_entries)]
+        for entry_id, copies in enumerate(await asyncio.gather(*looks), first):
+            entry = self._chosen(entry_id, copies)
+            if entry is None:
+                break
+            entries.append(entry)
+        return entries
+
+    async def _copies(self, entry_id: int) -> list[Copy]:
+        """Of the writer's bookies: a spare of ours has nothing to say about what they lack."""
+        metadata = self._stored.metadata
+        places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+        ensemble = metadata.fragments[-1].ensemble
+        return await asyncio.gather(
+            *(
+                self._reads.ask(ensemble[p], entry_id, flags=_READ, is_for_recovery=True)
+                for p in places
+            )
+        )
+
+    def _chosen(self, entry_id: int, copies: Sequence[Copy]) -> VerifiedEntry | None:
+        """A good copy; None: the entry was surely never confirmed."""
+        for copy in copies:
+            if copy.entry is not None:
+                return copy.entry
+        metadata = self._stored.metadata
+        absent = sum(copy.is_absent for copy in copies)
+        if absent > metadata.write_quorum - metadata.ack_quorum:
+            return None
+        text = f"entry {metadata.ledger_id}:{entry_id}"
+        if absent + sum(isinstance(c.error, DigestMismatchError) for c in copies) == len(copies):
+            raise DigestMismatchError(f"{text}: no copy has a digest that fits its bytes")
+        reasons = "; ".join(str(copy.error) for copy in copies if copy.error is not None)
+        raise StorageError(f"{text} may be on bookies that do not answer: {reasons}")
+
+    # --------------------------------------------------------------------------------- adding again
+
+    async def _add_again(self, entries: Sequence[VerifiedEntry], last_add_confirmed: int) -> None:
+        """Bring them to all of their write sets. Raises `StorageError` below the ack quorum."""
+        metadata = self._stored.metadata
+        first = entries[0].entry_id
+        frames = self._reads.codec.add_frames(
+            first,
+            last_add_confirmed,
+            entries[0].length_bytes - len(entries[0].payload),
+            [entry.payload for entry in entries],
+            _ADD,
+        )
+        places = range(metadata.ensemble_size)
+        errors = await asyncio.gather(*(self._add_at(place, first, frames) for place in places))
+        lost = {place: error for place, error in enumerate(errors) if error is not None}
+        for place in tuple(lost):
+            try:
+                (spare,) = await self._connections.choose(1, besides=self._ensemble)
+            except NotEnoughBookiesError:
+                break
+            before, self._ensemble[place] = self._ensemble[place], spare
+            if await self._add_at(place, first, frames) is None:
+                del lost[place]
+                self._begin_fragment(first)
+            else:
+                self._ensemble[place] = before
+        if not lost:
+            return
+        reasons = "; ".join(map(str, lost.values()))
+        for entry in entries:
+            written = write_set(entry.entry_id, metadata.ensemble_size, metadata.write_quorum)
+            if sum(place not in lost for place in written) < metadata.ack_quorum:
+                raise StorageError(
+                    f"entry {metadata.ledger_id}:{entry.entry_id} is below its ack quorum: {reasons}"
+                )
+        logger.warning(
+            "ledger %d: entries %d..%d stay below their write quorum: %s",
+            metadata.ledger_id,
+            first,
+            entries[-1].entry_id,
+            reasons,
+        )
+
+    def _begin_fragment(self, first: int) -> None:
+        fragment = Fragment(first, tuple(self._ensemble))
+        if self._new_fragments and self._new_fragments[-1].first_entry_id == first:
+            self._new_fragments.pop()
+        self._new_fragments.append(fragment)
+
+    async def _add_at(self, place: int, first: int, frames: Sequence[bytes]) -> StorageError | None:
+        """Add what belongs there. Returns why it failed."""
+        metadata = self._stored.metadata
+        wanted = {
+            first + i: frame
+            for i, frame in enumerate(frames)
+            if holds(place, first + i, metadata.ensemble_size, metadata.write_quorum)
+        }
+        if not wanted:
+            return None
+        try:
+            connection = await self._connections.get(self._ensemble[place], is_for_recovery=True)
+            adds = _RecoveryAdds(connection, metadata.ledger_id, set(wanted))
+            await adds.run(AddBlock(b"".join(wanted.values()), len(wanted)))
+        except StorageError as error:
+            return error
+        return None
+
+    # ------------------------------------------------------------------------------------- the end
+
+    async def _close(self, last: int, length: int) -> LedgerMetadata:
+        async def attempt() -> LedgerMetadata:
+            metadata = self._stored.metadata
+            if metadata.state is LedgerState.CLOSED:
+                return metadata
+            kept = metadata.fragments
+            if (
+                self._new_fragments
+                and kept[-1].first_entry_id == self._new_fragments[0].first_entry_id
+            ):
+                kept = kept[:-1]
+            changed = replace(
+                metadata,
+                state=LedgerState.CLOSED,
+                last_entry_id=last,
+                length_bytes=length,
+                fragments=(*kept, *self._new_fragments),
+            )
+            try:
+                self._stored = await self._cluster.replace(self._stored, changed)
+            except MetadataConflictError:
+                self._stored = await self._cluster.read(metadata.ledger_id)
+                raise
+            return self._stored.metadata
+
+        name = f"the metadata of ledger {self._stored.metadata.ledger_id}"
+        return await until_won(attempt, of=name, attempts_max=_CONFLICTS_MAX)
+
+
+class _RecoveryAdds:
+    """Implements `AddReplies`: done when the bookie has taken them all."""
+
+    def __init__(self, connection: BookieConnection, ledger_id: int, wanted: set[int]) -> None:
+        self._connection = connection
+        self._ledger_id = ledger_id
+        self._wanted = wanted
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, block: AddBlock) -> None:
+        """Raises `StorageError`."""
+        self._connection.begin(self._ledger_id, self)
+        try:
+            self._connection.add(block)
+            await self._done
+        finally:
+            self._connection.end(self._ledger_id, self)
+
+    def added(self, entry_ids: Sequence[int]) -> None:
+        self._wanted.difference_update(entry_ids)
+        if not self._wanted:
+            resolve(self._done)
+
+    def refused(self, entry_id: int, code: int) -> None:
+        bookie_id = self._connection.bookie_id
+        text = f"bookie {bookie_id}: {code_name(code)} to entry {self._ledger_id}:{entry_id}"
+        fail_quietly(self._done, StorageError(text))
+
+    def lost(self, error: StorageError) -> None:
+        fail_quietly(self._done, error)

@@ -1,0 +1,354 @@
+"""The one writer of an open ledger on a BookKeeper cluster.
+
+Edge. `append` gives ids and returns; what was gathered in one turn of the loop is encoded once and goes
+to all bookies that are to have it. Nothing is kept per entry but what a bookie answered out of order::
+
+             append              once a turn             ack quorum has synced it
+    payloads ------> gathered ----------------> in flight -----------------------> confirmed
+                        |                          |
+                        |                          |  a bookie failed: another one takes its place, or
+                        |                          |  it is connected to again; until that is through
+                        |                          |  nothing is confirmed
+                        +-----------+--------------+
+                                    v
+                fenced | below ack quorum | closed: tickets fail, and nothing more is taken
+
+A bookie may forget a fence when it is killed (it answers a fence on a ledger of which it has no entry
+before that is synced). A restart breaks the connection; so a writer that connects again to a bookie
+within the life of its ledger reads the ledger's metadata before it sends it anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ackgate.errors import (
+    AckGateError,
+    ConfigurationError,
+    LedgerFencedError,
+    LedgerWriteError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    StorageError,
+)
+from ackgate.persistence.bookkeeper.connection import AddBlock
+from ackgate.persistence.bookkeeper.protocol import Code, code_name
+from ackgate.persistence.ledgers.handles import AddingHandle, Flight, change_as_writer
+from ackgate.persistence.ledgers.quorum import ConfirmedBorder, holds
+from ackgate.persistence.ports import Fragment, LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
+    from ackgate.persistence.bookkeeper.connection import BookieConnection
+    from ackgate.persistence.bookkeeper.connections import BookieConnections
+    from ackgate.persistence.bookkeeper.metadata_format import StoredMetadata
+    from ackgate.persistence.bookkeeper.reads import BookKeeperReads
+    from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
+    from ackgate.persistence.ledgers.handles import Ticket
+    from ackgate.persistence.ports import LedgerMetadata
+
+logger = logging.getLogger(__name__)
+
+_BUSY_SECONDS: Final = 0.05
+"""After TOO_MANY_REQUESTS: a bookie is slow, not gone, and is sent the entry again."""
+
+_RETRY_SECONDS: Final = 1.0
+"""Between attempts to fill a lost place without which the ledger goes on."""
+
+
+class _Place:
+    """A bookie's place in the ensemble. Implements `AddReplies` for as long as the bookie has it."""
+
+    __slots__ = ("_early", "_next", "_number", "_writer", "connection")
+
+    def __init__(
+        self,
+        writer: BookKeeperWriter,
+        number: int,
+        connection: BookieConnection | None,
+        first: int,
+    ) -> None:
+        """`first`: the first entry that it is told of; what is before it is none of its business."""
+        self._writer = writer
+        self._number = number
+        self._early: set[int] = set()
+        """Answered before entries with lower ids."""
+        self._next = writer.next_held(number, first)
+        """The lowest entry that belongs here and was not answered."""
+        self.connection = connection
+        """None: it is lost."""
+        if connection is not None:
+            connection.begin(writer.ledger_id, self)
+
+    def add(self, block: AddBlock | None) -> None:
+        if block is not None and self.connection is not None:
+            self.connection.add(block)
+
+    def leave(self) -> None:
+        """Whatever the bookie says from now on does not count."""
+        if self.connection is not None:
+            self.connection.end(self._writer.ledger_id, self)
+            self.connection = None
+
+    def added(self, entry_ids: Sequence[int]) -> None:
+        before = self._next
+        step = self._writer.is_everywhere
+        for entry_id in entry_ids:
+            if entry_id != self._next:
+                self._early.add(entry_id)
+                continue
+            self._next = (
+                entry_id + 1 if step else self._writer.next_held(self._number, entry_id + 1)
+            )
+            while self._early and self._next in self._early:
+                self._early.remove(self._next)
+                self._next = self._writer.next_held(self._number, self._next + 1)
+        if self._next != before:
+            self._writer.place_synced(self._number, self._next - 1)
+
+    def refused(self, entry_id: int, code: int) -> None:
+        self._writer.place_refused(self._number, entry_id, code)
+
+    def lost(self, error: StorageError) -> None:
+        self.connection = None
+        self._writer.place_lost(self._number, error)
+
+
+class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
+    """Implements `LedgerWriter`."""
+
+    def __init__(
+        self,
+        stored: StoredMetadata,
+        cluster: BookKeeperCluster,
+        connections: BookieConnections,
+        reads: BookKeeperReads,
+        settings: BookKeeperSettings,
+    ) -> None:
+        """Its bookies are connected to: what is not counts as lost."""
+        codec = reads.codec
+        largest = min(settings.entry_bytes_max, codec.payload_bytes_max)
+        super().__init__(stored, cluster, reads, settings, largest)
+        metadata = stored.metadata
+        self._cluster = cluster
+        self._connections = connections
+        self._codec = codec
+        self._timeout_seconds = settings.timeout_seconds
+        self._sent_bytes = 0
+        """Payload bytes up to the last entry that was encoded."""
+        self._border = ConfirmedBorder(
+            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        )
+        self.is_everywhere = metadata.write_quorum == metadata.ensemble_size
+        self._lost: dict[int, StorageError] = {}
+        """Places whose bookie failed and was not replaced."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._places = [
+            _Place(self, place, connections.current(bookie_id), 0)
+            for place, bookie_id in enumerate(metadata.fragments[-1].ensemble)
+        ]
+        for number, place in enumerate(self._places):
+            if place.connection is None:
+                bookie_id = metadata.fragments[-1].ensemble[number]
+                self.place_lost(number, StorageError(f"bookie {bookie_id}: no connection"))
+
+    def next_held(self, place: int, entry_id: int) -> int:
+        """The first entry from this one on that belongs at the place."""
+        metadata = self._entry.metadata
+        while not holds(place, entry_id, metadata.ensemble_size, metadata.write_quorum):
+            entry_id += 1
+        return entry_id
+
+    # -------------------------------------------------------------------------------------- adding
+
+    def _send(
+        self,
+        first: int,
+        payloads: Sequence[bytes],
+        lengths: Sequence[int],
+        payload_bytes: int,
+        tickets: list[Ticket],
+    ) -> None:
+        frames = self._codec.add_frames(
+            first, self._adds.last_add_confirmed, self._sent_bytes, payloads
+        )
+        self._sent_bytes += payload_bytes
+        blocks = self._blocks(first, frames)
+        self._adds.put(Flight(first + len(lengths) - 1, payload_bytes, blocks, tickets))
+        for place, block in zip(self._places, blocks, strict=True):
+            place.add(block)
+        if self._lost and not self._border.reaches_ack_quorum(set(self._lost)):
+            self._start_change()
+
+    def _blocks(self, first: int, frames: Sequence[bytes]) -> tuple[AddBlock | None, ...]:
+        """Per place of the ensemble what goes there."""
+        metadata = self._entry.metadata
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        if self.is_everywhere:
+            return (AddBlock(b"".join(frames), len(frames)),) * size
+        blocks: list[AddBlock | None] = []
+        for place in range(size):
+            held = [f for i, f in enumerate(frames) if holds(place, first + i, size, quorum)]
+            blocks.append(AddBlock(b"".join(held), len(held)) if held else None)
+        return tuple(blocks)
+
+    # ------------------------------------------------------------------------- what bookies answer
+
+    def place_synced(self, place: int, last_entry_id: int) -> None:
+        """A bookie has synced all that it was sent up to this entry."""
+        self._border.synced(place, last_entry_id)
+        self._confirm()
+
+    def place_refused(self, place: int, entry_id: int, code: int) -> None:
+        """A bookie did not take an entry."""
+        match code:
+            case Code.FENCED:
+                self._finish(LedgerFencedError(f"ledger {self.ledger_id} was fenced"))
+            case Code.UNAUTHORIZED:
+                self._finish(
+                    ConfigurationError(f"ledger {self.ledger_id}: a bookie wants another password")
+                )
+            case Code.TOO_MANY_REQUESTS:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_BUSY_SECONDS, self._send_again, self._places[place], entry_id)
+            case _:
+                bookie_id = self._entry.metadata.fragments[-1].ensemble[place]
+                self._places[place].leave()
+                self.place_lost(place, StorageError(f"bookie {bookie_id}: {code_name(code)}"))
+
+    def _send_again(self, place: _Place, entry_id: int) -> None:
+        number = next((n for n, each in enumerate(self._places) if each is place), None)
+        for flight in self._adds.flights():
+            if number is not None and flight.last_entry_id >= entry_id:
+                place.add(flight.batches[number])
+                return
+
+    def place_lost(self, place: int, error: StorageError) -> None:
+        """A bookie has failed."""
+        if self._is_through:
+            return
+        logger.warning("ledger %d: %s", self.ledger_id, error)
+        self._lost[place] = error
+        self._start_change()
+
+    def _start_change(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._change is None and self._lost and not self._is_through:
+            self._change = asyncio.get_running_loop().create_task(self._fill_lost_places())
+
+    def _confirm(self) -> None:
+        if self._change is None and self._adds.count:
+            before = self._adds.last_add_confirmed
+            self._adds.confirm(self._border.border())
+            if self._adds.last_add_confirmed != before:
+                self._give_room()
+
+    # ------------------------------------------------------------------------------ ensemble change
+
+    async def _fill_lost_places(self) -> None:
+        """Bring spares to where bookies failed, or connect again, or go on without, or end."""
+        try:
+            deadline: float | None = None
+            while self._lost and not self._is_through:
+                if await self._replace_one() or await self._reconnect():
+                    continue
+                is_enough = self._border.reaches_ack_quorum(set(self._lost))
+                if is_enough or not self._adds.count:
+                    self._try_later()
+                    break
+                now = asyncio.get_running_loop().time()
+                deadline = deadline or now + self._timeout_seconds
+                if now >= deadline:
+                    reasons = "; ".join(map(str, self._lost.values()))
+                    raise LedgerWriteError(  # noqa: TRY301
+                        f"ledger {self.ledger_id}: below its ack quorum, and no other bookie: {reasons}"
+                    )
+                await asyncio.sleep(min(deadline - now, _BUSY_SECONDS))
+        except (MetadataConflictError, NoSuchLedgerError, LedgerFencedError) as conflict:
+            self._finish(LedgerFencedError(f"ledger {self.ledger_id}: {conflict}"))
+        except LedgerWriteError as refused:
+            self._finish(refused)
+        except AckGateError as other:
+            self._finish(LedgerWriteError(f"ledger {self.ledger_id}: {other}"))
+        finally:
+            self._change = None
+            self._confirm()
+
+    def _try_later(self) -> None:
+        left, size = len(self._places) - len(self._lost), len(self._places)
+        logger.warning("ledger %d continues with %d of %d bookies", self.ledger_id, left, size)
+        if self._retry is None and self._end is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(_RETRY_SECONDS, self._start_change)
+
+    async def _replace_one(self) -> bool:
+        """Put a spare in one lost place. False if there is none."""
+        ensemble = list(self._entry.metadata.fragments[-1].ensemble)
+        try:
+            (spare,) = await self._connections.choose(1, besides=ensemble)
+        except NotEnoughBookiesError:
+            return False
+        if not self._lost or self._is_through:
+            return True
+        number = min(self._lost)
+        ensemble[number] = spare
+        first = self.last_add_confirmed + 1
+
+        def changed(found: LedgerMetadata) -> LedgerMetadata:
+            fragments = found.fragments
+            if fragments[-1].first_entry_id == first:
+                fragments = fragments[:-1]  # nothing was confirmed in it
+            return replace(found, fragments=(*fragments, Fragment(first, tuple(ensemble))))
+
+        self._entry = await change_as_writer(self._entry, self._cluster, changed)
+        logger.warning(
+            "ledger %d: entries from %d on are written to %s",
+            self.ledger_id,
+            first,
+            ", ".join(ensemble),
+        )
+        self._take_place(number, self._connections.current(spare))
+        return True
+
+    async def _reconnect(self) -> bool:
+        """Connect again to one bookie that was lost, unless another client has recovered the ledger."""
+        ensemble = self._entry.metadata.fragments[-1].ensemble
+        for number in sorted(self._lost):
+            try:
+                connection = await self._connections.get(ensemble[number])
+            except StorageError as error:
+                self._lost[number] = error
+                continue
+            found = await self._cluster.read(self.ledger_id, is_latest=True)
+            is_ours = found.metadata.fragments[-1] == self._entry.metadata.fragments[-1]
+            if found.metadata.state is not LedgerState.OPEN or not is_ours:
+                raise LedgerFencedError(f"another client made it {found.metadata.state.value}")
+            self._entry = found
+            self._take_place(number, connection)
+            return True
+        return False
+
+    def _take_place(self, number: int, connection: BookieConnection | None) -> None:
+        """The bookie gets what is in flight, and counts from the first of it on."""
+        place = _Place(self, number, connection, self.last_add_confirmed + 1)
+        self._places[number] = place
+        self._border.replaced(number, self.last_add_confirmed)
+        if place.connection is None or not place.connection.is_open:
+            return  # lost again meanwhile: tried again
+        del self._lost[number]
+        for flight in self._adds.flights():
+            place.add(flight.batches[number])
+
+    def _let_go(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        for place in self._places:
+            place.leave()

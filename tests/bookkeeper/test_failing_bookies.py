@@ -1,0 +1,110 @@
+"""Bookies that are killed, paused and emptied while a ledger is written or recovered."""
+
+import asyncio
+
+import pytest
+
+from ackgate.errors import LedgerFencedError, StorageError
+from ackgate.persistence import LedgerOptions, LedgerState
+
+pytestmark = pytest.mark.slow
+
+
+def by_id(cluster, bookie_id):
+    return next(bookie for bookie in cluster.bookies if bookie.bookie_id == bookie_id)
+
+
+async def add_all(writer, first, count):
+    payloads = [b"%d" % i for i in range(first, first + count)]
+    await asyncio.gather(*(writer.append([p]).durable for p in payloads))
+
+
+async def test_another_bookie_takes_the_place_of_one_that_is_killed(own_bookkeeper, connect):
+    cluster = own_bookkeeper(bookies=4)
+    client = await connect(cluster)
+    writer = await client.create(LedgerOptions(3, 3, 2))
+    await add_all(writer, 0, 100)
+    killed = by_id(cluster, (await client.metadata(writer.ledger_id)).fragments[0].ensemble[1])
+    killed.kill()
+    await add_all(writer, 100, 100)
+    metadata = await client.metadata(writer.ledger_id)
+    assert [f.first_entry_id for f in metadata.fragments] == [0, 100]
+    assert killed.bookie_id not in metadata.fragments[-1].ensemble
+    # Its writer is gone without a word; every entry is found, with the killed one still away.
+    reader = await (await connect(cluster)).open(writer.ledger_id)
+    entries = await reader.read(0, 199)
+    assert [e.payload for e in entries] == [b"%d" % i for i in range(200)]
+    with pytest.raises(LedgerFencedError):
+        await writer.add_entry(b"late")
+
+
+async def test_a_bookie_that_comes_back_is_connected_to_again(own_bookkeeper, connect):
+    """No spare: with two of three the ledger goes on, with one it waits until another is back."""
+    cluster = own_bookkeeper(bookies=3)
+    client = await connect(cluster, timeout_seconds=120.0)
+    writer = await client.create(LedgerOptions(3, 3, 2))
+    await add_all(writer, 0, 50)
+    cluster.bookies[0].kill()
+    await add_all(writer, 50, 50)
+    cluster.bookies[1].kill()
+    waiting = asyncio.ensure_future(add_all(writer, 100, 50))
+    cluster.bookies[0].start()
+    await waiting
+    reader = await (await connect(cluster)).open(writer.ledger_id)
+    assert reader.last_add_confirmed == 149
+    assert len(await reader.read(0, 149)) == 150
+
+
+async def test_a_fence_that_a_restart_forgets_lets_nothing_be_confirmed(own_bookkeeper, connect):
+    """A bookie without an entry of the ledger answers a fence before it is synced, and may forget it."""
+    cluster = own_bookkeeper(bookies=3)
+    client = await connect(cluster, timeout_seconds=30.0)
+    writer = await client.create(LedgerOptions(3, 3, 2))
+    reader = await (await connect(cluster)).open(writer.ledger_id)
+    assert reader.last_add_confirmed == -1
+    for bookie in cluster.bookies:
+        bookie.kill()
+    await asyncio.to_thread(cluster.wait_until_gone)
+    for bookie in cluster.bookies:
+        bookie.start()
+    await asyncio.to_thread(cluster.wait_until_ready)
+    with pytest.raises(LedgerFencedError):
+        await writer.add_entry(b"nobody shall be told that this is stored")
+    assert (await client.metadata(writer.ledger_id)).last_entry_id == -1
+
+
+async def test_a_paused_bookie_is_replaced_after_the_time_out(own_bookkeeper, connect):
+    cluster = own_bookkeeper(bookies=4)
+    client = await connect(cluster, timeout_seconds=2.0)
+    writer = await client.create(LedgerOptions(3, 3, 3))
+    await add_all(writer, 0, 10)
+    paused = by_id(cluster, (await client.metadata(writer.ledger_id)).fragments[0].ensemble[0])
+    paused.pause()
+    try:
+        await add_all(writer, 10, 10)
+    finally:
+        paused.resume()
+    metadata = await client.metadata(writer.ledger_id)
+    assert paused.bookie_id not in metadata.fragments[-1].ensemble
+    await writer.close()
+    assert len(await (await client.open(writer.ledger_id)).read(0, 19)) == 20
+
+
+async def test_recovery_waits_rather_than_cuts_off(own_bookkeeper, connect):
+    """With two of three bookies away nobody can say where the ledger ends."""
+    cluster = own_bookkeeper(bookies=3)
+    writer = await (await connect(cluster)).create(LedgerOptions(3, 3, 2))
+    await add_all(writer, 0, 30)
+    for bookie in cluster.bookies[:2]:
+        bookie.kill()
+    client = await connect(cluster)
+    with pytest.raises(StorageError):
+        await client.open(writer.ledger_id)
+    assert (await client.metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    await asyncio.to_thread(cluster.wait_until_gone, *cluster.bookies[:2])
+    cluster.bookies[0].start()
+    await asyncio.to_thread(cluster.wait_until_ready, cluster.bookies[0])
+    client = await connect(cluster)  # the other one leaves it alone for a while
+    reader = await client.open(writer.ledger_id)
+    assert reader.last_add_confirmed == 29
+    assert len(await reader.read(0, 29)) == 30

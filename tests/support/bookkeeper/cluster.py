@@ -1,0 +1,245 @@
+"""A real BookKeeper cluster on loopback: a ZooKeeper server and bookies, each a process of its own.
+
+::
+
+    with RealBookKeeper(directory, bookies=3) as cluster:    # returns when all bookies are registered
+        client = await BookKeeperClient.connect(cluster.uri)
+        cluster.bookies[0].kill()                            # kill -9; start() brings it back
+
+`scripts/ensure-bookkeeper.sh` has fetched the jars; `missing()` says why there are none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ackgate.testing import ZooKeeperProcess
+from ackgate.testing.child_guard import CHILDREN
+from ackgate.testing.zookeeper import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIB = Path(__file__).parents[3] / "build/bookkeeper/lib"
+READY_SECONDS = 120.0
+
+_JAVA = (
+    *("-Xms160m", "-Xmx160m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
+    *("-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true"),
+    *("-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true"),
+    *(
+        "--add-opens",
+        "java.base/java.nio=ALL-UNNAMED",
+        "--add-opens",
+        "java.base/java.io=ALL-UNNAMED",
+    ),
+    *("--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED"),
+    *("--add-opens", "java.base/java.util.zip=ALL-UNNAMED"),
+)
+
+_CONF = {
+    "advertisedAddress": "127.0.0.1",
+    "listeningInterface": "lo",
+    "allowLoopback": "true",
+    "httpServerEnabled": "false",
+    "enableStatistics": "false",
+    "zkTimeout": "4000",
+    "journalMaxSizeMB": "64",
+    "journalMaxBackups": "0",
+    "journalPreAllocSizeMB": "4",
+    "logSizeLimit": "67108864",
+    "entryLogFilePreallocationEnabled": "false",
+    "minUsableSizeForIndexFileCreation": "67108864",
+    "minUsableSizeForEntryLogCreation": "134217728",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+    "gcWaitTime": "30000",
+    "skipListSizeLimit": "16777216",
+    "journalMaxMemorySizeMb": "32",
+    "pageLimit": "1024",
+    "serverNumIOThreads": "2",
+    "numReadWorkerThreads": "2",
+    "numHighPriorityWorkerThreads": "2",
+}
+"""Small files and little memory; an add is answered when the journal was synced, as by default."""
+
+
+class BookKeeperFailedError(Exception):
+    """A bookie did not start, or ended when it should not. Holds the end of its log."""
+
+
+def missing() -> str | None:
+    """Why no real bookie can be started here, or None."""
+    if not LIB.is_dir():
+        return "no real bookies: scripts/ensure-bookkeeper.sh fetches them (it needs Maven)"
+    return None if shutil.which("java") else "no real bookies: no Java"
+
+
+def java(*arguments: str, directory: Path, options: tuple[str, ...] = ()) -> list[str]:
+    """The command line of a program of BookKeeper's."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin/java")) if home else "java"
+    log4j = f"-Dlog4j.configurationFile={directory / 'log4j2.xml'}"
+    return [program, *options, log4j, "-cp", f"{directory}:{LIB}/*", *arguments]
+
+
+class Bookie:
+    """One bookie, started any number of times on the same data and port."""
+
+    def __init__(
+        self, directory: Path, number: int, port: int, uri: str, conf: dict[str, str]
+    ) -> None:
+        self.number = number
+        self.port = port
+        self.bookie_id = conf.get("bookieId", f"127.0.0.1:{port}")
+        self.data = directory / f"bookie-{number}"
+        self.data.mkdir()
+        self._conf = self.data / "bk.conf"
+        self._log = self.data / "out.log"
+        own = {
+            "bookiePort": port,
+            "metadataServiceUri": uri,
+            "journalDirectories": self.data / "journal",
+            "ledgerDirectories": self.data / "ledgers",
+        }
+        lines = {**_CONF, **own, **conf}.items()
+        self._conf.write_text("".join(f"{key}={value}\n" for key, value in lines))
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns at once; `RealBookKeeper.wait_until_ready` waits."""
+        (self.data / "tmp").mkdir(exist_ok=True)
+        options = (*_JAVA, f"-Djava.io.tmpdir={self.data / 'tmp'}")
+        main = ("org.apache.bookkeeper.server.Main", "--conf", str(self._conf))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                java(*main, directory=self._directory, options=options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        CHILDREN.add(self._process.pid)
+
+    def check(self) -> None:
+        """Raises `BookKeeperFailedError` if it has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            end = self._log.read_text(errors="replace")[-3000:]
+            raise BookKeeperFailedError(f"bookie {self.number} ended:\n{end}")
+
+    def is_listening(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(number)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            CHILDREN.remove(process.pid)
+
+
+class RealBookKeeper:
+    """A ZooKeeper server and its bookies."""
+
+    def __init__(self, directory: Path, *, bookies: int = 3, **conf: str) -> None:
+        """`conf`: keys of every bookie's bk.conf."""
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "log4j2.xml").write_text(
+            '<Configuration><Appenders><Console name="out"><PatternLayout pattern="%d %-5p %c{1} %m%n"/>'
+            '</Console></Appenders><Loggers><Root level="warn"><AppenderRef ref="out"/></Root>'
+            "</Loggers></Configuration>"
+        )
+        self._directory = directory
+        self.zookeeper = ZooKeeperProcess(directory / "zookeeper", force_sync=False)
+        self.uri = f"zk+hierarchical://{self.zookeeper.connection_string}/ledgers"
+        self.bookies = [
+            Bookie(directory, number, port, self.uri, conf)
+            for number, port in enumerate(free_ports(bookies))
+        ]
+
+    def start(self) -> None:
+        self.zookeeper.start()
+        conf = str(self.bookies[0].data / "bk.conf")
+        shell = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", conf, "initnewcluster")
+        subprocess.run(
+            java(*shell, directory=self._directory, options=_JAVA), check=True, capture_output=True
+        )
+        for bookie in self.bookies:
+            bookie.start()
+        self.wait_until_ready()
+
+    def registered(self) -> set[str]:
+        """Ids of the bookies that ZooKeeper knows to take entries."""
+        known = self.zookeeper.ask("dump")
+        lines = (line.strip().rpartition("/") for line in known.splitlines())
+        return {
+            name for path, _, name in lines if path.endswith("/available") and name != "readonly"
+        }
+
+    def wait_until_ready(self, *bookies: Bookie) -> None:
+        """Until these, or all, answer on their ports and are known to ZooKeeper.
+
+        One that was killed stays known until its session ends; `wait_until_gone` before it is started,
+        or this may see its former self.
+        """
+        wanted = bookies or tuple(self.bookies)
+        ids = {bookie.bookie_id for bookie in wanted}
+        self._wait(lambda: all(b.is_listening() for b in wanted) and ids <= self.registered())
+
+    def wait_until_gone(self, *bookies: Bookie) -> None:
+        """Until ZooKeeper has given up these, or all, that were killed."""
+        ids = {bookie.bookie_id for bookie in bookies or self.bookies}
+        self._wait(lambda: ids.isdisjoint(self.registered()))
+
+    def _wait(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while not is_so():
+            for bookie in self.bookies:
+                bookie.check()
+            if time.monotonic() > deadline:
+                raise BookKeeperFailedError(f"known to ZooKeeper: {sorted(self.registered())}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        for bookie in self.bookies:
+            bookie.kill()
+        self.zookeeper.kill()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
