@@ -27,6 +27,7 @@ BENCHES: Final = (
     "bench_flood",
     "bench_metadata",
     "bench_failover",
+    "bench_bookkeeper",
     "bench_stop",
     "bench_buckets",
     "bench_nacks",

@@ -50,7 +50,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-SLOWEST_FIRST = ("tests/pipeline/", "tests/chaos/", "tests/broker/", "tests/simulation/")
+SLOWEST_FIRST = (
+    *("tests/pipeline/", "tests/chaos/", "tests/bookkeeper/", "tests/broker/", "tests/simulation/"),
+)
 """Where files take longest: they begin first, so that no worker is left alone with one at the end."""
 
 ON_SPARK = "tests/pipeline/"

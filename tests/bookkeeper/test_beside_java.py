@@ -4,7 +4,9 @@ import asyncio
 import sys
 
 import pytest
+import uvloop
 
+from ackgate.bookkeeper import BookKeeperClient
 from ackgate.errors import LedgerFencedError
 from ackgate.persistence import DigestType, LedgerOptions, LedgerState
 from tests.support.bookkeeper.oracle import Entry
@@ -86,3 +88,16 @@ async def test_the_example_does_what_it_says(real_bookkeeper):
     assert lines[0].endswith("1000 entries are confirmed")
     assert lines[1] == "its successor reads 1000 entries, 8890 bytes"
     assert lines[2].startswith("its writer: ledger")
+
+
+def test_it_runs_on_uvloop_too(real_bookkeeper):
+    async def main():
+        client = await BookKeeperClient.connect(real_bookkeeper.uri)
+        writer = await client.create(LedgerOptions(3, 2, 2))
+        await writer.append([b"%d" % i for i in range(500)]).durable
+        entries = await (await client.open(writer.ledger_id)).read(0, 499)
+        await client.close()
+        return [entry.payload for entry in entries]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == [b"%d" % i for i in range(500)]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.errors import StorageError
 from ackgate.persistence.bookkeeper.protocol import (
@@ -34,6 +34,7 @@ from ackgate.persistence.bookkeeper.protocol import (
     decode_reply,
     read_frame,
 )
+from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,8 @@ class BookieConnection(asyncio.Protocol):
         self._is_paused = False
         self._sinks: dict[int, AddReplies] = {}
         self._queue: deque[AddBlock] = deque()
+        self._requests: list[bytes] = []
+        """Of reads, until this turn of the loop ends."""
         self._unanswered_adds = 0
         self._is_flush_due = False
         self._reads: dict[tuple[int, int], list[asyncio.Future[BookieReply]]] = {}
@@ -133,6 +136,9 @@ class BookieConnection(asyncio.Protocol):
     def add(self, block: AddBlock) -> None:
         """Send frames of adds, as soon as the bookie has room for them. Nothing if it is closed."""
         self._queue.append(block)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._is_flush_due:
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -142,9 +148,9 @@ class BookieConnection(asyncio.Protocol):
         queue, transport = self._queue, self._transport
         if transport is None or self._is_paused or self.error is not None:
             return
-        if self._unanswered_adds == 0:
+        if self._watch is None or self._unanswered_adds == 0:
             self._expect_replies()
-        pieces = []
+        pieces, self._requests = self._requests, []
         while queue and self._unanswered_adds < UNANSWERED_ADDS_MAX:
             block = queue.popleft()
             self._unanswered_adds += block.entry_count
@@ -154,14 +160,15 @@ class BookieConnection(asyncio.Protocol):
 
     # --------------------------------------------------------------------------------------- reads
 
-    async def read(
+    def read(
         self, ledger_id: int, entry_id: int, *, key: bytes = b"", flags: Flag = Flag.NONE
-    ) -> BookieReply:
-        """Ask for one entry, `LAST_ENTRY` for the last one. Raises `StorageError`."""
+    ) -> asyncio.Future[BookieReply]:
+        """Ask for one entry, `LAST_ENTRY` for the last one. Raises `StorageError`, at once or later."""
         future = self._new_future()
         self._reads.setdefault((ledger_id, entry_id), []).append(future)
-        self._send(read_frame(ledger_id, entry_id, key=key, flags=flags))
-        return await future
+        self._requests.append(read_frame(ledger_id, entry_id, key=key, flags=flags))
+        self._flush_soon()
+        return future
 
     async def read_batch(self, ledger_id: int, first_entry_id: int, count_max: int) -> BookieReply:
         """Ask for up to so many entries in a row. Raises `StorageError`.
@@ -170,9 +177,10 @@ class BookieConnection(asyncio.Protocol):
         """
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
         future = self._batch_reads[request_id] = self._new_future()
-        self._send(
+        self._requests.append(
             batch_read_frame(ledger_id, first_entry_id, request_id, count_max, FRAME_BYTES_MAX)
         )
+        self._flush_soon()
         try:
             return await future
         finally:
@@ -182,12 +190,6 @@ class BookieConnection(asyncio.Protocol):
         if self.error is not None:
             raise self.error
         return asyncio.get_running_loop().create_future()
-
-    def _send(self, frame: bytes) -> None:
-        assert self._transport is not None
-        if self._watch is None:
-            self._expect_replies()
-        self._transport.write(frame)
 
     # ------------------------------------------------------------------------------------- replies
 
@@ -275,15 +277,14 @@ class BookieConnection(asyncio.Protocol):
                 self._unanswered_adds -= 1
                 if (sink := self._sinks.get(reply.ledger_id)) is not None:
                     sink.refused(reply.entry_id, reply.code)
-        if future is not None and not future.done():
-            future.set_result(reply)
+        if future is not None:
+            resolve(future, reply)
 
     # ------------------------------------------------------------------------------------- the end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -313,8 +314,7 @@ class BookieConnection(asyncio.Protocol):
         self._queue.clear()
         futures = [future for waiting in self._reads.values() for future in waiting]
         for future in (*futures, *self._batch_reads.values()):
-            if not future.done():
-                future.set_exception(StorageError(*error.args))
+            fail_quietly(future, StorageError(*error.args))
         self._reads.clear()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():

@@ -9,6 +9,7 @@ not give is asked for one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +34,7 @@ from ackgate.persistence.ledgers.quorum import fragment_parts, write_set
 from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from ackgate.persistence.bookkeeper.connections import BookieConnections
     from ackgate.persistence.bookkeeper.protocol import BookieReply, EntryCodec
@@ -99,7 +100,8 @@ class BookKeeperReads:
         at_once = self._settings.reads_at_once
         for at in range(0, len(missing), at_once):
             some = missing[at : at + at_once]
-            read = (self.read_one(metadata, fragment, entry_id) for entry_id in some)
+            await self._read_first_copies(fragment, some, found)
+            read = (self.read_one(metadata, fragment, i) for i in some if i not in found)
             for entry in await asyncio.gather(*read):
                 found[entry.entry_id] = entry
         return [found[entry_id] for entry_id in range(first, last + 1)]
@@ -126,6 +128,25 @@ class BookKeeperReads:
                     logger.error("bookie %s: %s", bookie_id, error)  # noqa: TRY400
                     return
             return
+
+    async def _read_first_copies(
+        self, fragment: Fragment, entry_ids: Sequence[int], found: dict[int, VerifiedEntry]
+    ) -> None:
+        """Put into `found` what the bookies that come first give without a failure or a delay."""
+        connections = [self._connections.current(bookie_id) for bookie_id in fragment.ensemble]
+        asked: dict[asyncio.Future[BookieReply], int] = {}
+        for entry_id in entry_ids:
+            connection = connections[entry_id % len(connections)]
+            if connection is not None and connection.is_open:
+                asked[connection.read(self.ledger_id, entry_id)] = entry_id
+        if not asked:
+            return
+        done, _ = await asyncio.wait(asked, timeout=self._settings.speculative_read_seconds)
+        for future in done:
+            if future.exception() is None and (reply := future.result()).code == Code.OK:
+                with contextlib.suppress(DigestMismatchError):  # `read_one` reports it
+                    entry = self.codec.decode(reply.body, asked[future])
+                    found[entry.entry_id] = entry
 
     async def _ask_batch(self, bookie_id: str, first: int, count: int) -> BookieReply | None:
         """None if it failed. A bookie that closes the connection over it is not asked so again."""

@@ -33,9 +33,10 @@ class Entry(NamedTuple):
 class JavaClient:
     """The Java client on one cluster: a process, asked by lines."""
 
-    def __init__(self, cluster: RealBookKeeper, directory: Path) -> None:
+    def __init__(self, cluster: RealBookKeeper, directory: Path, *options: str) -> None:
+        """`options`: of its JVM; without any it starts quickly and stays small."""
         directory.mkdir(parents=True, exist_ok=True)
-        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        options = options or ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         self._process = subprocess.Popen(
             java(str(_PROGRAM), cluster.uri, directory=directory, options=options),
             stdin=subprocess.PIPE,
@@ -53,7 +54,7 @@ class JavaClient:
         If it does not close, the writer is gone without a word when this returns.
         """
         way = "close" if closes else "leave"
-        [answer] = self._ask("write", digest, password, *map(str, (*quorums, count)), way)
+        [answer] = self.ask("write", digest, password, *map(str, (*quorums, count)), way)
         return int(answer)
 
     def read(
@@ -61,10 +62,11 @@ class JavaClient:
     ) -> list[Entry]:
         """All entries, with or without recovery first."""
         way = "recover" if recovers else "look"
-        answers = self._ask("read", digest, password, str(ledger_id), way)
+        answers = self.ask("read", digest, password, str(ledger_id), way)
         return [Entry(*map(int, answer.split())) for answer in answers]
 
-    def _ask(self, *words: str) -> list[str]:
+    def ask(self, *words: str) -> list[str]:
+        """One question of those that `Ledgers.java` names, and the lines of its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join(words) + "\n")
