@@ -18,13 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import uvloop
+
 from ackgate.bookkeeper import BookKeeperClient, BookKeeperSettings, LedgerOptions
 from tests.support.bookkeeper import JavaClient, RealBookKeeper, missing
-
-try:
-    from uvloop import new_event_loop
-except ImportError:
-    from asyncio import new_event_loop
 
 UNANSWERED: Final = 1_000
 QUORUMS: Final = ((3, 3, 2), (3, 2, 2), (1, 1, 1))
@@ -89,7 +86,7 @@ def _with_client(cluster: RealBookKeeper, work: Any, *arguments: Any) -> Any:
         finally:
             await client.close()
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
 
