@@ -16,7 +16,6 @@ it with it. It is not used again: `BookieConnections` opens the next one.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
 
-logger = logging.getLogger(__name__)
-
 UNANSWERED_ADDS_MAX: Final = 5_000
 """Half of what one thread of a bookie takes (maxPendingAddRequestsPerThread): above it a bookie
 refuses, however healthy it is."""
@@ -52,7 +49,7 @@ _WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
 
 class AddReplies(Protocol):
-    """Who is told what became of adds to one ledger on one bookie."""
+    """Takes the answers to adds of one ledger on one bookie."""
 
     def added(self, entry_ids: Sequence[int]) -> None:
         """They are synced there."""
@@ -129,14 +126,15 @@ class BookieConnection(asyncio.Protocol):
         self._sinks[ledger_id] = sink
 
     def end(self, ledger_id: int, sink: AddReplies) -> None:
-        """The sink is told no more."""
+        """The sink gets no more answers."""
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
 
     def add(self, block: AddBlock) -> None:
         """Send frames of adds, as soon as the bookie has room for them. Nothing if it is closed."""
-        self._queue.append(block)
-        self._flush_soon()
+        if self.error is None:
+            self._queue.append(block)
+            self._flush_soon()
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -148,7 +146,7 @@ class BookieConnection(asyncio.Protocol):
         queue, transport = self._queue, self._transport
         if transport is None or self._is_paused or self.error is not None:
             return
-        if self._watch is None or self._unanswered_adds == 0:
+        if queue:
             self._expect_replies()
         pieces, self._requests = self._requests, []
         while queue and self._unanswered_adds < UNANSWERED_ADDS_MAX:
@@ -164,7 +162,7 @@ class BookieConnection(asyncio.Protocol):
         self, ledger_id: int, entry_id: int, *, key: bytes = b"", flags: Flag = Flag.NONE
     ) -> asyncio.Future[BookieReply]:
         """Ask for one entry, `LAST_ENTRY` for the last one. Raises `StorageError`, at once or later."""
-        future = self._new_future()
+        future = self._begin_read()
         self._reads.setdefault((ledger_id, entry_id), []).append(future)
         self._requests.append(read_frame(ledger_id, entry_id, key=key, flags=flags))
         self._flush_soon()
@@ -176,7 +174,7 @@ class BookieConnection(asyncio.Protocol):
         A bookie older than 4.17 closes the connection instead.
         """
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
-        future = self._batch_reads[request_id] = self._new_future()
+        future = self._batch_reads[request_id] = self._begin_read()
         self._requests.append(
             batch_read_frame(ledger_id, first_entry_id, request_id, count_max, FRAME_BYTES_MAX)
         )
@@ -186,9 +184,10 @@ class BookieConnection(asyncio.Protocol):
         finally:
             self._batch_reads.pop(request_id, None)
 
-    def _new_future(self) -> asyncio.Future[BookieReply]:
+    def _begin_read(self) -> asyncio.Future[BookieReply]:
         if self.error is not None:
-            raise self.error
+            raise StorageError(*self.error.args)
+        self._expect_replies()
         return asyncio.get_running_loop().create_future()
 
     # ------------------------------------------------------------------------------------- replies
@@ -321,6 +320,9 @@ class BookieConnection(asyncio.Protocol):
             sink.lost(error)
 
     def _expect_replies(self) -> None:
+        """Called before a request: the bookie's time runs from here if it owed no reply."""
+        if self._unanswered_adds or self._reads or self._batch_reads:
+            return
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._watch is None:

@@ -1,7 +1,7 @@
 """The connections of one client: one per bookie for writing and reading, one more for recoveries.
 
-Edge. A connection is opened when somebody wants it, and again after it failed. A bookie that could not
-be reached is left alone for a while that grows with each failure; who wants it meanwhile is told so at
+Edge. A connection is opened on demand, and again after it failed. After a failure to connect, attempts
+wait for a time that grows with each failure; a caller that wants the bookie before gets the last error at
 once.
 """
 
@@ -59,7 +59,7 @@ class BookieConnections:
                 raise ClosedHandleError("this client of BookKeeper is closed")
             loop = asyncio.get_running_loop()
             if channel.error is not None and loop.time() < channel.retry_at:
-                raise channel.error
+                raise StorageError(*channel.error.args)
             try:
                 channel.connection = await BookieConnection.open(
                     bookie_id,
