@@ -208,15 +208,15 @@ class BookKeeperCluster:
 
     async def ledger_ids(self) -> list[int]:
         """All ledgers of the cluster, whoever made them, in order."""
-        short = await self._walk("", 2, r"\d{2}")
-        long = await self._walk("", 4, r"\d{3}")
+        short = await self._walk(2, r"\d{2}")
+        long = await self._walk(4, r"\d{3}")
         return sorted((*short, *long))
 
-    async def _walk(self, below: str, depth: int, first: str) -> list[int]:
+    async def _walk(self, depth: int, first: str) -> list[int]:
         """Ids from the leaves `depth` levels down; names on the way are digits."""
         level = [
-            f"{below}/{name}"
-            for name in await self._store.children(self._root + below)
+            f"/{name}"
+            for name in await self._store.children(self._root)
             if re.fullmatch(first, name)
         ]
         pattern = re.compile(r"\d{4}")

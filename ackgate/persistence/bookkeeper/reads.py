@@ -30,11 +30,11 @@ from ackgate.persistence.bookkeeper.protocol import (
     code_name,
 )
 from ackgate.persistence.ledgers.handles import Confirmed
-from ackgate.persistence.ledgers.quorum import fragment_parts, write_set
+from ackgate.persistence.ledgers.quorum import fragment_parts, is_covered, write_set
 from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ackgate.persistence.bookkeeper.connections import BookieConnections
     from ackgate.persistence.bookkeeper.protocol import BookieReply, EntryCodec
@@ -256,19 +256,21 @@ class BookKeeperReads:
         )
 
     def check_covered(self, metadata: LedgerMetadata, copies: list[Copy]) -> None:
-        """Raise `StorageError` unless each ack quorum that could be has somebody who answered."""
+        """Raise `StorageError` unless a bookie of every possible ack quorum has answered."""
         silent = {place for place, copy in enumerate(copies) if copy.error is not None}
-        if not is_covered(metadata, silent):
+        quorums = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        if not is_covered(silent, *quorums):
             reasons = "; ".join(str(copy.error) for copy in copies if copy.error is not None)
             raise StorageError(f"ledger {self.ledger_id}: too few bookies answer: {reasons}")
 
     async def confirmed_by(self, metadata: LedgerMetadata, copies: Iterable[Copy]) -> Confirmed:
         """The highest last add confirmed of these, with its length."""
         entries = [copy.entry for copy in copies if copy.entry is not None]
-        # A fragment begins behind what was confirmed when it was made.
+        # A fragment begins after what was confirmed when it was made.
         border = metadata.fragments[-1].first_entry_id - 1
         last = max((entry.last_add_confirmed for entry in entries), default=-1)
-        return Confirmed(last := max(last, border), await self.length_up_to(metadata, last))
+        last = max(last, border)
+        return Confirmed(last, await self.length_up_to(metadata, last))
 
     async def length_up_to(self, metadata: LedgerMetadata, entry_id: int) -> int:
         """Payload bytes up to and with the entry; 0 before the first."""
@@ -290,17 +292,6 @@ class BookKeeperReads:
                 break
             last += 1
         return last
-
-
-def is_covered(metadata: LedgerMetadata, silent: Collection[int]) -> bool:
-    """Whether no entry can have its ack quorum on silent places alone."""
-    return all(
-        sum(
-            place in silent for place in write_set(i, metadata.ensemble_size, metadata.write_quorum)
-        )
-        < metadata.ack_quorum
-        for i in range(metadata.ensemble_size)
-    )
 
 
 def _good(

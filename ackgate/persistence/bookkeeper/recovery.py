@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
@@ -28,7 +29,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence.bookkeeper.connection import AddBlock
 from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, Flag, code_name
-from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.ledgers.quorum import holds, with_fragment, write_set
 from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.ports import Fragment, LedgerState
 from ackgate.persistence.system.futures import fail_quietly, resolve
@@ -181,7 +182,7 @@ class Recovery:
             before, self._ensemble[place] = self._ensemble[place], spare
             if await self._add_at(place, first, frames) is None:
                 del lost[place]
-                self._begin_fragment(first)
+                self._new_fragments.append(Fragment(first, tuple(self._ensemble)))
             else:
                 self._ensemble[place] = before
         if not lost:
@@ -200,12 +201,6 @@ class Recovery:
             entries[-1].entry_id,
             reasons,
         )
-
-    def _begin_fragment(self, first: int) -> None:
-        fragment = Fragment(first, tuple(self._ensemble))
-        if self._new_fragments and self._new_fragments[-1].first_entry_id == first:
-            self._new_fragments.pop()
-        self._new_fragments.append(fragment)
 
     async def _add_at(self, place: int, first: int, frames: Sequence[bytes]) -> StorageError | None:
         """Add what belongs there. Returns why it failed."""
@@ -232,18 +227,12 @@ class Recovery:
             metadata = self._stored.metadata
             if metadata.state is LedgerState.CLOSED:
                 return metadata
-            kept = metadata.fragments
-            if (
-                self._new_fragments
-                and kept[-1].first_entry_id == self._new_fragments[0].first_entry_id
-            ):
-                kept = kept[:-1]
             changed = replace(
                 metadata,
                 state=LedgerState.CLOSED,
                 last_entry_id=last,
                 length_bytes=length,
-                fragments=(*kept, *self._new_fragments),
+                fragments=reduce(with_fragment, self._new_fragments, metadata.fragments),
             )
             try:
                 self._stored = await self._cluster.replace(self._stored, changed)

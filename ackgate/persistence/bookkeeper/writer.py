@@ -7,11 +7,11 @@ to all bookies that are to have it. Nothing is kept per entry but what a bookie 
     payloads ------> gathered ----------------> in flight -----------------------> confirmed
                         |                          |
                         |                          |  a bookie failed: another one takes its place, or
-                        |                          |  it is connected to again; until that is through
+                        |                          |  it is connected to again; until that is done
                         |                          |  nothing is confirmed
                         +-----------+--------------+
                                     v
-                fenced | below ack quorum | closed: tickets fail, and nothing more is taken
+                fenced | below ack quorum | closed: tickets fail, and no more are accepted
 
 A bookie may forget a fence when it is killed (it answers a fence on a ledger of which it has no entry
 before that is synced). A restart breaks the connection; so a writer that connects again to a bookie
@@ -38,7 +38,13 @@ from ackgate.errors import (
 from ackgate.persistence.bookkeeper.connection import AddBlock
 from ackgate.persistence.bookkeeper.protocol import Code, code_name
 from ackgate.persistence.ledgers.handles import AddingHandle, Flight, change_as_writer
-from ackgate.persistence.ledgers.quorum import ConfirmedBorder, holds
+from ackgate.persistence.ledgers.quorum import (
+    ConfirmedBorder,
+    held_count,
+    holds,
+    parts_of_place,
+    with_fragment,
+)
 from ackgate.persistence.ports import Fragment, LedgerState
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ class _Place:
         connection: BookieConnection | None,
         first: int,
     ) -> None:
-        """`first`: the first entry that it is told of; what is before it is none of its business."""
+        """`first`: the first entry that the bookie is sent from this place."""
         self._writer = writer
         self._number = number
         self._early: set[int] = set()
@@ -91,7 +97,7 @@ class _Place:
             self.connection.add(block)
 
     def leave(self) -> None:
-        """Whatever the bookie says from now on does not count."""
+        """What the bookie answers from now on does not count."""
         if self.connection is not None:
             self.connection.end(self._writer.ledger_id, self)
             self.connection = None
@@ -101,7 +107,8 @@ class _Place:
         step = self._writer.is_everywhere
         for entry_id in entry_ids:
             if entry_id != self._next:
-                self._early.add(entry_id)
+                if entry_id > self._next:  # else it was sent twice, and answered before
+                    self._early.add(entry_id)
                 continue
             self._next = (
                 entry_id + 1 if step else self._writer.next_held(self._number, entry_id + 1)
@@ -131,7 +138,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         reads: BookKeeperReads,
         settings: BookKeeperSettings,
     ) -> None:
-        """Its bookies are connected to: what is not counts as lost."""
+        """Bookies of its ensemble without an open connection count as lost."""
         codec = reads.codec
         largest = min(settings.entry_bytes_max, codec.payload_bytes_max)
         super().__init__(stored, cluster, reads, settings, largest)
@@ -148,6 +155,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         self.is_everywhere = metadata.write_quorum == metadata.ensemble_size
         self._lost: dict[int, StorageError] = {}
         """Places whose bookie failed and was not replaced."""
+        self._reported_lost: frozenset[int] = frozenset()
         self._retry: asyncio.TimerHandle | None = None
         self._places = [
             _Place(self, place, connections.current(bookie_id), 0)
@@ -194,8 +202,9 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             return (AddBlock(b"".join(frames), len(frames)),) * size
         blocks: list[AddBlock | None] = []
         for place in range(size):
-            held = [f for i, f in enumerate(frames) if holds(place, first + i, size, quorum)]
-            blocks.append(AddBlock(b"".join(held), len(held)) if held else None)
+            held = held_count(place, first, first + len(frames) - 1, size, quorum)
+            joined = parts_of_place(frames, first, place, size, quorum, parts_per_entry=1)
+            blocks.append(AddBlock(joined, held) if held else None)
         return tuple(blocks)
 
     # ------------------------------------------------------------------------- what bookies answer
@@ -283,8 +292,10 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             self._confirm()
 
     def _try_later(self) -> None:
-        left, size = len(self._places) - len(self._lost), len(self._places)
-        logger.warning("ledger %d continues with %d of %d bookies", self.ledger_id, left, size)
+        if self._lost.keys() != self._reported_lost:
+            self._reported_lost = frozenset(self._lost)
+            left, size = len(self._places) - len(self._lost), len(self._places)
+            logger.warning("ledger %d continues with %d of %d bookies", self.ledger_id, left, size)
         if self._retry is None and self._end is None:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(_RETRY_SECONDS, self._start_change)
@@ -302,13 +313,12 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         ensemble[number] = spare
         first = self.last_add_confirmed + 1
 
-        def changed(found: LedgerMetadata) -> LedgerMetadata:
-            fragments = found.fragments
-            if fragments[-1].first_entry_id == first:
-                fragments = fragments[:-1]  # nothing was confirmed in it
-            return replace(found, fragments=(*fragments, Fragment(first, tuple(ensemble))))
+        fragment = Fragment(first, tuple(ensemble))
 
-        self._entry = await change_as_writer(self._entry, self._cluster, changed)
+        def changed(found: LedgerMetadata) -> LedgerMetadata:
+            return replace(found, fragments=with_fragment(found.fragments, fragment))
+
+        self._entry = await change_as_writer(self._entry, self._catalog, changed)
         logger.warning(
             "ledger %d: entries from %d on are written to %s",
             self.ledger_id,

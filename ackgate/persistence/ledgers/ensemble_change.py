@@ -16,6 +16,7 @@ from ackgate.errors import StorageError
 from ackgate.persistence.bookies.origins import LedgerOrigin
 from ackgate.persistence.ledgers.catalog import encode_metadata
 from ackgate.persistence.ledgers.handles import change_as_writer
+from ackgate.persistence.ledgers.quorum import with_fragment
 from ackgate.persistence.ports import Fragment
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ledgers.bookie_pool import BookiePool
-    from ackgate.persistence.ledgers.catalog import CatalogEntry, LedgerCatalog
+    from ackgate.persistence.ledgers.catalog import CatalogEntry
+    from ackgate.persistence.ledgers.handles import Catalog
     from ackgate.persistence.ports import LedgerMetadata
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ class EnsembleChange(NamedTuple):
 
 async def change_ensemble(
     entry: CatalogEntry,
-    catalog: LedgerCatalog,
+    catalog: Catalog[CatalogEntry],
     pool: BookiePool,
     lost: Iterable[int],
     last_add_confirmed: int,
@@ -62,12 +64,10 @@ async def change_ensemble(
         return None
     first = last_add_confirmed + 1
 
+    fragment = Fragment(first, tuple(ensemble))
+
     def changed(found: LedgerMetadata) -> LedgerMetadata:
-        fragments = found.fragments
-        if fragments[-1].first_entry_id == first:
-            # Nothing was confirmed in it; its ensemble never counted.
-            fragments = fragments[:-1]
-        return replace(found, fragments=(*fragments, Fragment(first, tuple(ensemble))))
+        return replace(found, fragments=with_fragment(found.fragments, fragment))
 
     replaced = await change_as_writer(entry, catalog, changed)
     logger.warning(

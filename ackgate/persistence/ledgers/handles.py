@@ -190,9 +190,9 @@ async def change_as_writer(
 ) -> EntryT:
     """Change the metadata of a ledger that is being written.
 
-    An auditor may have changed the ensembles of earlier fragments meanwhile, which is nothing to the
-    writer. Raises `MetadataConflictError` when anything else has changed: the ledger is somebody
-    else's now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
+    An auditor may have changed the ensembles of earlier fragments meanwhile, which does not concern
+    the writer. Raises `MetadataConflictError` when anything else has changed: the ledger has another
+    owner now. Raises `NoSuchLedgerError`, `MetadataStoreError`.
     """
     for attempt in range(_CONFLICTS_MAX):
         try:

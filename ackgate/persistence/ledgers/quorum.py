@@ -24,7 +24,7 @@ from ackgate.errors import ConfigurationError
 from ackgate.persistence.bookies.entry_codec import PARTS_PER_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from ackgate.persistence.ports import Fragment
 
@@ -63,13 +63,19 @@ def held_count(place: int, first: int, last: int, ensemble_size: int, write_quor
 
 
 def parts_of_place(
-    parts: list[bytes], first_entry_id: int, place: int, ensemble_size: int, write_quorum: int
+    parts: Sequence[bytes],
+    first_entry_id: int,
+    place: int,
+    ensemble_size: int,
+    write_quorum: int,
+    *,
+    parts_per_entry: int = PARTS_PER_ENTRY,
 ) -> bytes:
     """Join those pieces whose entries belong on the bookie at this place of the ensemble."""
     mask = [
         holds(place, first_entry_id + i, ensemble_size, write_quorum)
         for i in range(ensemble_size)
-        for _ in range(PARTS_PER_ENTRY)
+        for _ in range(parts_per_entry)
     ]
     return b"".join(compress(parts, cycle(mask)))
 
@@ -83,6 +89,25 @@ def fragment_parts(
         start, end = max(first, fragment.first_entry_id), min(last, end)
         if start <= end:
             yield fragment, start, end
+
+
+def with_fragment(fragments: tuple[Fragment, ...], new: Fragment) -> tuple[Fragment, ...]:
+    """These and a new one after them, or in place of the last if both begin at the same entry.
+
+    No entry was confirmed in the one that it replaces: its ensemble never counted.
+    """
+    kept = fragments[:-1] if fragments[-1].first_entry_id == new.first_entry_id else fragments
+    return (*kept, new)
+
+
+def is_covered(
+    silent: frozenset[int] | set[int], ensemble_size: int, write_quorum: int, ack_quorum: int
+) -> bool:
+    """Whether no entry can have an ack quorum on places alone that gave no answer."""
+    return all(
+        len(silent.intersection(write_set(stripe, ensemble_size, write_quorum))) < ack_quorum
+        for stripe in range(ensemble_size)
+    )
 
 
 class ConfirmedBorder:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, MetadataConflictError, StorageError
 from ackgate.persistence.ledgers.entry_reads import DIGEST_DOES_NOT_FIT
-from ackgate.persistence.ledgers.quorum import holds, write_set
+from ackgate.persistence.ledgers.quorum import holds, is_covered, with_fragment, write_set
 from ackgate.persistence.ledgers.rewrite import rewrite
 from ackgate.persistence.ports import Fragment, LedgerState
 
@@ -168,11 +168,8 @@ class RecoveryStep:
             is_changed |= await self._write_to_spare(pool, place)
         if not is_changed:
             return self._metadata
-        fragments = self._metadata.fragments
-        if fragments[-1].first_entry_id == self.first:
-            fragments = fragments[:-1]
         fragment = Fragment(self.first, tuple(self._ensemble))
-        return replace(self._metadata, fragments=(*fragments, fragment))
+        return replace(self._metadata, fragments=with_fragment(self._metadata.fragments, fragment))
 
     def first_to_leave_out(self, unfenced: AbstractSet[int], reads: EntryReads) -> int | None:
         """The first entry that was surely never confirmed and has no ack quorum, after `write_again`.
@@ -273,11 +270,10 @@ class LedgerRecovery:
         ensemble = metadata.fragments[-1].ensemble
         results = await asyncio.gather(*map(self._fence_one, ensemble))
         unfenced = {place for place, result in enumerate(results) if result is not None}
-        for stripe in range(metadata.ensemble_size):
-            places = write_set(stripe, metadata.ensemble_size, metadata.write_quorum)
-            if len(unfenced.intersection(places)) >= metadata.ack_quorum:
-                reasons = "; ".join(result for result in results if result is not None)
-                raise StorageError(f"ledger {self._ledger_id} cannot be fenced: {reasons}")
+        quorums = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        if not is_covered(unfenced, *quorums):
+            reasons = "; ".join(result for result in results if result is not None)
+            raise StorageError(f"ledger {self._ledger_id} cannot be fenced: {reasons}")
         return unfenced
 
     async def _fence_one(self, bookie_id: str) -> str | None:

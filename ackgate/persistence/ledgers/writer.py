@@ -111,7 +111,6 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
         "_border",
         "_changes_in_a_row",
         "_encoder",
-        "_ledgers",
         "_lost",
         "_places",
         "_pool",
@@ -127,7 +126,6 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
     ) -> None:
         metadata = entry.metadata
         super().__init__(entry, catalog, reads, settings, settings.entry_bytes_max)
-        self._ledgers = catalog
         self._pool = pool
         self._encoder = EntryEncoder(metadata.ledger_id, reads.digest)
         self._border = ConfirmedBorder(
@@ -245,7 +243,7 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
 
     async def _replace_some(self) -> bool:
         change = await change_ensemble(
-            self._entry, self._ledgers, self._pool, self._lost, self.last_add_confirmed
+            self._entry, self._catalog, self._pool, self._lost, self.last_add_confirmed
         )
         if change is None:
             return False
