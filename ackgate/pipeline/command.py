@@ -109,13 +109,16 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
 
 
 def _data_address(arguments: argparse.Namespace) -> DataAddress:
-    if arguments.data_dir is None and arguments.metadata_url is None:
+    pulsar = getattr(arguments, "pulsar", None)
+    if pulsar is None and arguments.data_dir is None and arguments.metadata_url is None:
         raise ConfigurationError("--data-dir (or --metadata-url and --bookies) says where to read")
     options = {
         "path": arguments.data_dir,
         "config": arguments.config,
         "metadataUrl": arguments.metadata_url,
         "bookies": arguments.bookies,
+        "pulsar": pulsar,
+        "bookkeeper": getattr(arguments, "bookkeeper", None),
         "topic": arguments.topic,
         "subscription": arguments.subscription,
     }
@@ -228,6 +231,11 @@ def check_data(options: Mapping[str, str]) -> None:
     Raises `ConfigurationError`, `CallerError` with near matches, `StorageError`, `CorruptRecordError`.
     """
     wanted = parse_options(options)
+    if wanted.pulsar is not None:
+        from ackgate.pipeline.source.pulsar_tables import check_pulsar  # noqa: PLC0415 - an extra
+
+        check_pulsar(wanted)
+        return
     with open_catalogue(wanted) as catalogue:
         topics = catalogue.topics(wanted.topics)
         if wanted.subscription is not None:

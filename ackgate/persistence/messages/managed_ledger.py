@@ -1,6 +1,6 @@
 """The message store of one topic: an ordered list of ledgers, the last one open for writing.
 
-Edge. Owns the topic's metadata node, the current `LedgerWriter`, and the `MessageLedgers` facts
+Edge. Owns the topic's metadata node, the current `LedgerWriter`, and the `MessageLedgers`
 that the topic's cursors read. It refuses to confirm an entry before its ledger says that it is
 durable, and to point the node at a ledger that does not exist.
 
@@ -8,7 +8,7 @@ Way of an entry::
 
     add ---> pending ---(end of loop tick)---> writer.append ---> in flight
                                                                      | durable, in order
-    on_confirmed(entries, contexts) <--- facts, cache <--------------+
+    on_confirmed(entries, contexts) <--- ledgers, cache <------------+
 
 When a write fails, the ledger is recovered: what the bookies have is confirmed (it is durable, and
 adding it again would store it twice), the rest is appended to a new ledger in the same order.
@@ -36,6 +36,7 @@ from ackgate.errors import (
     CallerError,
     ClosedHandleError,
     InternalError,
+    LedgerFencedError,
     MetadataConflictError,
     MetadataStoreError,
     NodeTooLargeError,
@@ -58,7 +59,6 @@ from ackgate.persistence.nodes.topic_node import (
     decode_topic_node,
     encode_topic_node,
 )
-from ackgate.persistence.nodes.unnamed_ledgers import announce_deletion
 from ackgate.persistence.ports import SessionState
 from ackgate.persistence.system.backoff import backoff_seconds
 
@@ -139,6 +139,7 @@ class ManagedLedger(Generic[EntryT]):
         "_is_abandoned",
         "_is_closed",
         "_is_crowding_told",
+        "_is_fenced",
         "_is_flush_scheduled",
         "_is_forsaken",
         "_metadata",
@@ -156,8 +157,8 @@ class ManagedLedger(Generic[EntryT]):
         "added_bytes",
         "added_entries",
         "average_entry_bytes",
-        "facts",
         "journal",
+        "ledgers",
         "limits",
         "path",
         "reads",
@@ -183,7 +184,7 @@ class ManagedLedger(Generic[EntryT]):
         `refusal`: why so many bytes may not be stored now, whatever the ledgers could take.
         """
         self.path = path
-        self.facts = MessageLedgers()
+        self.ledgers = MessageLedgers()
         self.limits = limits
         self.average_entry_bytes = 1024
         self.added_entries = 0
@@ -217,9 +218,11 @@ class ManagedLedger(Generic[EntryT]):
         """A ledger whose write failed, until it has been recovered."""
         self._is_forsaken = False
         """Whether what was in flight to it has been answered already, with an error."""
+        self._is_fenced = False
+        """Whether it failed since it was fenced: by a later owner, or by BookKeeper's AutoRecovery."""
         self._drained: asyncio.Event | None = None
         """Made for who waits until nothing is in flight."""
-        self.reads = MessageReads(client, options.password, cache, self.facts, form=form)
+        self.reads = MessageReads(client, options.password, cache, self.ledgers, form=form)
         self.journal: LedgerWitness | None = None
         """Notified of new and deleted ledgers, if the topic has one."""
         self._is_closed = False
@@ -247,8 +250,8 @@ class ManagedLedger(Generic[EntryT]):
         )
         for record in self._node.value.ledgers:
             if writer is None or record.ledger_id != writer.ledger_id:
-                self.facts.open_ledger(record.ledger_id)
-                self.facts.close_ledger(record.ledger_id, record.entry_count or 0)
+                self.ledgers.open_ledger(record.ledger_id)
+                self.ledgers.close_ledger(record.ledger_id, record.entry_count or 0)
         if writer is not None:
             self._write_to(writer)
         for ledger_id in dropped:
@@ -428,7 +431,7 @@ class ManagedLedger(Generic[EntryT]):
         for place, deliver_at_ms in batch.deliver_at_ms.items():
             entries[place].deliver_at_ms = deliver_at_ms
         self.added_entries += len(entries)
-        self.facts.add_entries(ledger_id, len(entries))
+        self.ledgers.add_entries(ledger_id, len(entries))
         self._cache.insert(ledger_id, entries)
         if self._buffer is not None:
             self._buffer.give_back(batch.size_bytes)
@@ -486,7 +489,8 @@ class ManagedLedger(Generic[EntryT]):
             return
         self._writer = self.reads.current = None
         log.warning("topic %s: ledger %d: %s", self.path, writer.ledger_id, error)
-        if isinstance(error, OwnershipError):
+        self._is_fenced = isinstance(error, LedgerFencedError)
+        if isinstance(error, OwnershipError) and not self._is_fenced:
             self._fail_pending(error)
             self._sink.on_fenced(error)
             return
@@ -571,6 +575,9 @@ class ManagedLedger(Generic[EntryT]):
         writer = self._unsettled
         if writer is None:
             return
+        if self._is_fenced:
+            await self._node.check_owner()
+            self._is_fenced = False
         self._node.check_ours()
         try:
             reader = await self._client.open(writer.ledger_id, password=self._options.password)
@@ -578,7 +585,7 @@ class ManagedLedger(Generic[EntryT]):
             # Only the topic's owner deletes its ledgers; without one, the next load of the topic does.
             raise OwnershipError(f"topic {self.path}: {error}") from error
         stored = reader.last_add_confirmed + 1
-        next_entry = self.facts.entry_count(writer.ledger_id) or 0
+        next_entry = self.ledgers.entry_count(writer.ledger_id) or 0
         if not self._is_forsaken:
             waiting = AddBatch.joined([*self._in_flight, self._pending])
             self._in_flight.clear()
@@ -595,7 +602,7 @@ class ManagedLedger(Generic[EntryT]):
         self.reads.keep(reader)
 
     def _close_record(self, ledger_id: int, entry_count: int, size_bytes: int) -> None:
-        self.facts.close_ledger(ledger_id, entry_count)
+        self.ledgers.close_ledger(ledger_id, entry_count)
         if self.journal is not None:
             self.journal.note_ledger_closed(ledger_id, entry_count)
         self._node.value = replace(
@@ -628,7 +635,7 @@ class ManagedLedger(Generic[EntryT]):
         return MessageLedgerRecord(writer.ledger_id, None, 0, self._clock_ms(), None)
 
     def _write_to(self, writer: LedgerWriter) -> None:
-        self.facts.open_ledger(writer.ledger_id)
+        self.ledgers.open_ledger(writer.ledger_id)
         if self.journal is not None:
             self.journal.note_ledger_opened(writer.ledger_id)
         self._writer = self.reads.current = writer
@@ -652,15 +659,15 @@ class ManagedLedger(Generic[EntryT]):
         )
         if gone:
             leaving = set(gone)
-            await announce_deletion(self._metadata, gone)
+            await self._client.announce_deletion(gone)
             await self._node.change(
                 lambda node: replace(
                     node, ledgers=tuple(r for r in node.ledgers if r.ledger_id not in leaving)
                 )
             )
             for ledger_id in gone:
-                self.facts.trim_ledger(ledger_id)
-            self._sink.on_trimmed(gone)  # at once: cursors and facts must agree at every moment
+                self.ledgers.trim_ledger(ledger_id)
+            self._sink.on_trimmed(gone)  # at once: cursors and ledgers must agree at every moment
             for ledger_id in gone:
                 await self._delete_ledger(ledger_id)
         return gone
@@ -696,7 +703,7 @@ class ManagedLedger(Generic[EntryT]):
             await asyncio.shield(self._switch)
         await self._close_writer()
         await self._node.change()
-        return self.facts.last_confirmed
+        return self.ledgers.last_confirmed
 
     async def close(self) -> None:
         """Confirm what is in flight, close the current ledger, note its length. Twice is fine."""
@@ -733,12 +740,12 @@ class ManagedLedger(Generic[EntryT]):
         """Remove the topic's node and its ledgers. The cursors must be gone."""
         await self.close()
         ledgers = self._node.value.ledgers
-        await announce_deletion(self._metadata, (record.ledger_id for record in ledgers))
+        await self._client.announce_deletion(record.ledger_id for record in ledgers)
         await self._node.remove()
         for record in ledgers:
             await self._delete_ledger(record.ledger_id)
 
     def forget_cached(self) -> None:
         """Drop this topic's entries from the cache."""
-        for ledger_id in self.facts.ledger_ids:
+        for ledger_id in self.ledgers.ledger_ids:
             self._cache.drop_ledger(ledger_id)

@@ -51,14 +51,14 @@ class MessageReads(Generic[EntryT]):
         client: LedgerClient,
         password: bytes,
         cache: EntryCache[EntryT],
-        facts: MessageLedgers,
+        ledgers: MessageLedgers,
         *,
         form: EntryForm[EntryT],
     ) -> None:
         self._client = client
         self._password = password
         self._cache = cache
-        self._facts = facts
+        self._ledgers = ledgers
         self._form = form
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         self._windows: list[_Window[EntryT]] = []
@@ -149,18 +149,18 @@ class MessageReads(Generic[EntryT]):
         Binary search: reads one entry for each halving. Clocks of producers may disagree, then the
         answer is one of the places where the times cross.
         """
-        facts = self._facts
-        low, high = 0, facts.total_entries
+        ledgers = self._ledgers
+        low, high = 0, ledgers.total_entries
         while low < high:
             middle = (low + high) // 2
-            entry = await self.read_one(facts.position_after(facts.first_position, middle + 1))
+            entry = await self.read_one(ledgers.position_after(ledgers.first_position, middle + 1))
             if entry.published_ms < publish_time_ms:
                 low = middle + 1
             else:
                 high = middle
-        if low >= facts.total_entries:
-            return facts.next_valid(facts.last_confirmed)
-        return facts.position_after(facts.first_position, low + 1)
+        if low >= ledgers.total_entries:
+            return ledgers.next_valid(ledgers.last_confirmed)
+        return ledgers.position_after(ledgers.first_position, low + 1)
 
     async def _reader(self, ledger_id: int) -> LedgerReader:
         if self.current is not None and self.current.ledger_id == ledger_id:
@@ -168,7 +168,7 @@ class MessageReads(Generic[EntryT]):
         reader = self._readers.get(ledger_id)
         if reader is None:
             reader = await self._client.open_without_recovery(ledger_id, password=self._password)
-            if reader.last_add_confirmed + 1 < (self._facts.entry_count(ledger_id) or 0):
+            if reader.last_add_confirmed + 1 < (self._ledgers.entry_count(ledger_id) or 0):
                 # Its writer was about to close it when a recovery began, whose process is gone.
                 reader = await self._client.open(ledger_id, password=self._password)
             self.keep(reader)

@@ -60,7 +60,8 @@ class DataAddress:
     @property
     def path(self) -> str:
         """The data directory, for people: no user and no password in it."""
-        given = self.options.get("path", self.options.get("metadataUrl", ""))
+        names = ("pulsar", "path", "metadataUrl")
+        given = next((self.options[name] for name in names if name in self.options), "")
         return ",".join(shown_address(each) for each in given.split(",")) or "?"
 
 

@@ -19,7 +19,7 @@ from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.reading import read_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -69,6 +69,11 @@ class PublishTimes(NamedTuple):
         """Whether there is nothing to sort out."""
         return self.first_ms is None and self.last_ms is None
 
+    def takes(self, published_ms: int) -> bool:
+        """Whether a message published then is wanted."""
+        is_early = self.first_ms is not None and published_ms < self.first_ms
+        return not is_early and (self.last_ms is None or published_ms <= self.last_ms)
+
 
 ALL_TIMES: Final = PublishTimes()
 
@@ -102,6 +107,19 @@ def read_messages(
         made = rows.record_batch()
         if made.num_rows:
             yield made
+
+
+def message_rows(
+    topic: str,
+    ledger_id: int,
+    batch: EntryColumns,
+    columns: Sequence[Column],
+    *,
+    publish_times: PublishTimes = ALL_TIMES,
+) -> tuple[pa.RecordBatch, Mapping[int, str]]:
+    """Rows of these entries, and why some of them cannot be parsed, by their place."""
+    rows = _Rows(topic, ledger_id, batch, columns, publish_times)
+    return rows.record_batch(), rows.decoded.damaged
 
 
 def _unparsed(

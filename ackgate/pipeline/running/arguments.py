@@ -56,7 +56,7 @@ def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     )
     if needs_spark(job):
         _add_output_arguments(own)
-        _add_data_arguments(own)
+        _add_data_arguments(own, reads_pulsar=getattr(job, "reads_pulsar", False))
         _add_spark_arguments(own)
     job.add_arguments(own)
     _add_common_arguments(own)
@@ -126,7 +126,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="show where an error arose")
 
 
-def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_data_arguments(parser: argparse.ArgumentParser, *, reads_pulsar: bool) -> None:
     group = parser.add_argument_group("data")
     group.add_argument(
         "--data-dir", metavar="DIR", help="data directory of a broker: a path or an address"
@@ -134,6 +134,17 @@ def _add_data_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help="the broker's broker.conf")
     group.add_argument("--metadata-url", metavar="URL", help="sqlite:PATH or zk:HOST:PORT,.../ROOT")
     group.add_argument("--bookies", metavar="DIR[,DIR]", help="storage directories")
+    if reads_pulsar:
+        group.add_argument(
+            "--pulsar",
+            metavar="URL",
+            help="instead of all these a real Pulsar cluster: zk:HOST:PORT,.../CHROOT",
+        )
+        group.add_argument(
+            "--bookkeeper",
+            metavar="URI",
+            help="its bookkeeperMetadataServiceUri, where that is set",
+        )
     group.add_argument("--topic", help="only this one")
     group.add_argument("--subscription", metavar="S", help="only this one")
 

@@ -31,6 +31,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "`sqlite:PATH`.",
     "config": "The broker's `broker.conf`. Its storage settings apply: password of digests, bookies, "
     "metadata store.",
+    "pulsar": "Instead of all these: a real Pulsar cluster, `zk:HOST:PORT[,HOST:PORT...][/CHROOT]`, read "
+    "from its ZooKeeper and bookies; `config` may be its `broker.conf`.",
+    "bookkeeper": "With `pulsar`: its `bookkeeperMetadataServiceUri`, where that is set.",
     "topic": "Topics by name, joined by commas; a partitioned topic means all its partitions. "
     "Default: all.",
     "subscription": "Only this one; `messages` and `delivery_journal` hold whole topics.",
@@ -57,22 +60,28 @@ OPTIONS: Final[Mapping[str, str]] = {
 """Name and meaning, as docs/pipeline.md has them."""
 
 TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "ledgerIds": ("messages", "ledgers", "delivery_journal", "corrupt"),
-    "entryIds": ("messages",),
-    "minPublishTimeMs": ("messages",),
-    "maxPublishTimeMs": ("messages",),
-    "openLedgers": ("messages", "delivery_journal", "corrupt"),
+    "ledgerIds": ("messages", "unpacked_messages", "ledgers", "delivery_journal", "corrupt"),
+    "entryIds": ("messages", "unpacked_messages"),
+    "minPublishTimeMs": ("messages", "unpacked_messages"),
+    "maxPublishTimeMs": ("messages", "unpacked_messages"),
+    "openLedgers": ("messages", "unpacked_messages", "delivery_journal", "corrupt"),
     "version": ("ack_state",),
     "atMs": ("ack_state",),
-    "splitBytes": ("messages", "delivery_journal", "corrupt"),
-    "startingPosition": ("messages", "delivery_journal"),
-    "maxEntriesPerTrigger": ("messages", "delivery_journal"),
-    "onTrimmed": ("messages", "delivery_journal"),
-    "gapsPath": ("messages", "delivery_journal"),
+    "splitBytes": ("messages", "unpacked_messages", "delivery_journal", "corrupt"),
+    "startingPosition": ("messages", "unpacked_messages", "delivery_journal"),
+    "maxEntriesPerTrigger": ("messages", "unpacked_messages", "delivery_journal"),
+    "onTrimmed": ("messages", "unpacked_messages", "delivery_journal"),
+    "gapsPath": ("messages", "unpacked_messages", "delivery_journal"),
 }
 """Options that apply to some tables only."""
 
 OF_STREAMS: Final = ("startingPosition", "maxEntriesPerTrigger", "onTrimmed", "gapsPath")
+NOT_OF_PULSAR: Final = (
+    *("path", "bookies", "metadataUrl", "openLedgers"),
+    *("version", "atMs", "splitBytes"),
+)
+"""Options that do not apply to a Pulsar cluster."""
+
 OF_READS: Final = ("splitBytes", "openLedgers")
 
 _READS_FOUND: Final = {"auto": None, "found": True, "confirmed": False}
@@ -97,6 +106,8 @@ class SourceOptions:
     bookies: tuple[str, ...] = ()
     metadata_url: str | None = None
     config: str | None = None
+    pulsar: str | None = None
+    bookkeeper: str | None = None
     topics: tuple[str, ...] = ()
     """Empty: all."""
     subscription: str | None = None
@@ -136,8 +147,14 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Raises `CallerError` naming the option and its allowed values."""
     values = _named(given)
-    if "path" not in values and "metadataUrl" not in values and "config" not in values:
+    if "pulsar" in values:
+        for name in NOT_OF_PULSAR:
+            if name in values:
+                raise CallerError(f"option {name} has no meaning for a Pulsar cluster")
+    elif "path" not in values and "metadataUrl" not in values and "config" not in values:
         raise CallerError("option path is missing: it names the data directory")
+    elif "bookkeeper" in values:
+        raise CallerError("option bookkeeper has no meaning without pulsar")
     if "version" in values and "atMs" in values:
         raise CallerError("options version and atMs exclude each other")
     table = table_named(values.get("table", "messages").strip())
@@ -146,6 +163,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise CallerError(
                 f"option {name} has no meaning for table {table.name}, only for {', '.join(tables)}"
             )
+    is_of_pulsar = table.name == "cursors"
+    if is_of_pulsar and "pulsar" not in values:
+        raise CallerError(f"table {table.name} is of a Pulsar cluster: option pulsar is missing")
+    if table.name == "corrupt" and "pulsar" in values:
+        raise CallerError("table corrupt is of files: a Pulsar cluster's bookies keep theirs")
     start = values.get("startingPosition", "earliest").strip()
     options = SourceOptions(
         table=table,
@@ -153,6 +175,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         bookies=_words(values.get("bookies")),
         metadata_url=values.get("metadataUrl"),
         config=values.get("config"),
+        pulsar=values.get("pulsar"),
+        bookkeeper=values.get("bookkeeper"),
         topics=_words(values.get("topic")),
         subscription=values.get("subscription"),
         columns=table.select(_words(values["columns"])) if "columns" in values else None,

@@ -132,6 +132,79 @@ MESSAGES: Final = Table(
     ),
 )
 
+UNPACKED_MESSAGES: Final = Table(
+    "unpacked_messages",
+    "One row for each message: batches are unpacked, payloads decompressed. An encrypted entry, and a piece "
+    "of a chunked message, is one row as it is stored.",
+    (
+        _TOPIC,
+        _long("ledger_id", "Message ledger."),
+        _long("entry_id", "Entry in it."),
+        _int("batch_index", "Place in its batch, from 0; null: it is in none.", null=True),
+        _text("producer", "Name of the producer."),
+        _long("sequence_id", "The producer's number of the message."),
+        _long("publish_time_ms", "When the producer sent it, by the producer's clock."),
+        _long("broker_time_ms", "When Pulsar's broker added it, if it notes that.", null=True),
+        _long("event_time_ms", "The application's own time for it.", null=True),
+        _text("key", "Partition key, as the client sent it (bytes in base64).", null=True),
+        Column(
+            "ordering_key", Kind.BINARY, "What Key_Shared uses before the key.", is_nullable=True
+        ),
+        Column("properties", Kind.STRING_MAP, "The application's properties."),
+        _long("deliver_at_ms", "Not to be delivered before; null: at once.", null=True),
+        _int("chunk_id", "Which piece of a large message it is, from 0.", null=True),
+        _int("chunk_count", "Pieces of that large message.", null=True),
+        _text("compression", "Of the entry: LZ4, ZLIB, ZSTD or SNAPPY.", null=True),
+        Column("is_encrypted", Kind.BOOLEAN, "Whether only its consumers can read the payload."),
+        _long("schema_version", "Version of its topic's schema; null: sent without.", null=True),
+        _int("payload_bytes", "Size of the payload; null: a null value.", null=True),
+        Column(
+            "payload",
+            Kind.BINARY,
+            "As the application sent it; null: a null value. Of an encrypted entry or a piece: as stored.",
+            is_nullable=True,
+            is_heavy=True,
+        ),
+        Column(
+            "value",
+            Kind.STRING,
+            "With `pulsar`: the payload by the topic's schema, in JSON (`from_json` makes columns of it); "
+            "null: no schema, or it does not fit. Bytes in base64, times in ms.",
+            is_nullable=True,
+            is_heavy=True,
+        ),
+    ),
+)
+
+CURSORS: Final = Table(
+    "cursors",
+    "With `pulsar`: one row for each subscription of the cluster as persisted.",
+    (
+        _TOPIC,
+        _SUBSCRIPTION,
+        _text(
+            "source",
+            "ledger, node, or rolled back: its ledger cannot be read, and a restart goes back to the node's "
+            "mark-delete of before.",
+        ),
+        _long("mark_delete_ledger_id", "Every entry up to the mark-delete is acked."),
+        _long("mark_delete_entry_id", "Its entry; -1: before the ledger's first."),
+        _long("range_count", "Ack ranges above it."),
+        _long("hole_count", "Runs of unacked entries before an acked one."),
+        _long("acked_entries", "Acked entries above the mark-delete."),
+        _long("partly_acked_count", "Batches that are acked in part."),
+        _long("backlog_entries", "Existing entries that are not acked."),
+        _long("cursor_ledger_id", "Ledger of its states; null: it is in the node.", null=True),
+        _long("written_entries", "Entries of that ledger."),
+        _long("begun_ms", "When that ledger was begun.", null=True),
+        _long("changed_ms", "When the node was changed last."),
+        _long("record_bytes", "Size of the newest state."),
+        _int("buckets", "Sealed buckets of delayed messages."),
+        Column("properties", Kind.STRING_MAP, "Of the subscription."),
+        _text("trouble", "Why a restart would lose acks.", null=True),
+    ),
+)
+
 CURSOR_RECORDS: Final = Table(
     "cursor_records",
     "One row for each snapshot and delta of a subscription's ack state that ledgers still hold, and for "
@@ -205,14 +278,17 @@ LEDGERS: Final = Table(
     "One row for each fragment of each ledger, whatever it holds.",
     (
         _long("ledger_id", "Ledger."),
-        _text("role", "messages, cursor, delayed, journal or other."),
+        _text(
+            "role",
+            "messages, cursor, delayed, journal or other; with `pulsar` schema and compacted, too.",
+        ),
         _text("topic", "Topic that it belongs to.", null=True),
         _text("subscription", "Subscription that it belongs to.", null=True),
         _text("state", "OPEN, IN_RECOVERY or CLOSED."),
         _long("created_ms", "When it was created."),
         _long("last_entry_id", "Last entry of a closed ledger; -1: empty.", null=True),
         _long("length_bytes", "Payload bytes of a closed ledger.", null=True),
-        _text("digest_type", "CRC32C or MAC."),
+        _text("digest_type", "CRC32C or MAC; with `pulsar` CRC32 and DUMMY, too."),
         _int("write_quorum", "Copies of each entry."),
         _int("ack_quorum", "Copies that make it confirmed."),
         _int("fragment", "Number of the fragment, from 0."),
@@ -348,6 +424,8 @@ TABLES: Final = {
     table.name: table
     for table in (
         MESSAGES,
+        UNPACKED_MESSAGES,
+        CURSORS,
         CURSOR_RECORDS,
         ACK_STATE,
         LEDGERS,

@@ -16,42 +16,28 @@ option out: Spark requests the end once, and would take the limited one for the 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import os
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamReader,
     InputPartition,
 )
 
 from ackgate.cursor import EARLIEST, Position
-from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from ackgate.errors import CallerError
 from ackgate.pipeline.catalogue.borders import last_confirmed
 from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
-from ackgate.pipeline.schema.addresses import is_remote, shown_address
-from ackgate.pipeline.schema.options import OF_READS, OF_STREAMS, parse_options
+from ackgate.pipeline.schema.options import OF_STREAMS, parse_options
 from ackgate.pipeline.schema.tables import spark_schema
 from ackgate.pipeline.source.planning import ReadTask, merged, plan_read, together
 from ackgate.pipeline.source.stream_offsets import (
     LedgerEnd,
-    behind,
     decode_offset,
-    earliest,
-    encode_offset,
-    end_of,
-    end_within,
-    entry_count,
-    is_trimmed,
-    shares,
     spans,
 )
+from ackgate.pipeline.source.streams import TopicStream
 from ackgate.pipeline.source.tasks import read_tasks
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.places import find_bookies
@@ -64,13 +50,6 @@ if TYPE_CHECKING:
     from ackgate.pipeline.schema.options import SourceOptions
     from ackgate.pipeline.schema.tables import Column
     from ackgate.pipeline.storage.places import BookiePlaces
-
-_NAME_BYTES: Final = 12
-"""Of the digest of a topic's name in the name of a file."""
-
-log = logging.getLogger(__name__)
-
-STREAMED: Final = ("messages", "delivery_journal")
 
 ENTRIES_PER_PARTITION: Final = 100_000
 """Of a batch: so many are read by one task of Spark, at most."""
@@ -89,15 +68,25 @@ class AckgateDataSource(DataSource):
         options = parse_options(self.options)
         return spark_schema(chosen_columns(options))
 
-    def reader(self, schema: Any) -> AckgateReader:  # noqa: ANN401 - as above
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ANN401 - as above
         """A user's own schema is a choice of columns."""
         options = self._options_for(schema)
         options.refuse(OF_STREAMS, "a read that ends, only for a stream")
-        return AckgateReader(options)
+        if options.pulsar is None:
+            return AckgateReader(options)
+        # Needs an extra of its own.
+        from ackgate.pipeline.source.pulsar_source import PulsarReader  # noqa: PLC0415
 
-    def streamReader(self, schema: Any) -> AckgateStreamReader:  # noqa: ANN401, N802 - Spark's name
+        return PulsarReader(options)
+
+    def streamReader(self, schema: Any) -> TopicStream:  # noqa: ANN401, N802 - Spark's name
         """As `reader`, of ledgers as they grow."""
-        return AckgateStreamReader(self._options_for(schema))
+        options = self._options_for(schema)
+        if options.pulsar is None:
+            return AckgateStreamReader(options)
+        from ackgate.pipeline.source.pulsar_source import PulsarStreamReader  # noqa: PLC0415
+
+        return PulsarStreamReader(options)
 
     def _options_for(self, schema: Any) -> SourceOptions:  # noqa: ANN401 - as above
         options = parse_options(self.options)
@@ -150,95 +139,8 @@ class AckgatePartition(InputPartition):
         return f"{len(self.tasks)} parts"
 
 
-class Gap(NamedTuple):
-    """Entries that were there, perhaps, and that the stream will never have."""
-
-    topic: str
-    behind: Position
-    """The last entry that the stream has read, or the start of a ledger (entry -1)."""
-    up_to: Position
-    """Nothing in front of this is left, but for what the stream has read."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topic}: entries after {self.behind} were trimmed before the stream has read "
-            f"them; what is left begins with ledger {self.up_to.ledger_id}"
-        )
-
-    @property
-    def file_name(self) -> str:
-        """The same for the same gap."""
-        topic = hashlib.sha256(self.topic.encode()).hexdigest()[: 2 * _NAME_BYTES]
-        return f"gap-{topic}-{self.behind.ledger_id}-{self.behind.entry_id}.json"
-
-    def row(self) -> dict[str, str | int]:
-        """The gap as the row of its file."""
-        return {
-            "topic": self.topic,
-            "behind_ledger_id": self.behind.ledger_id,
-            "behind_entry_id": self.behind.entry_id,
-            "up_to_ledger_id": self.up_to.ledger_id,
-            "up_to_entry_id": self.up_to.entry_id,
-        }
-
-
-def write_gap(directory: str, gap: Gap) -> None:
-    text = json.dumps(gap.row()) + "\n"
-    try:
-        if is_remote(directory):
-            import fsspec  # noqa: PLC0415 - only for data that lies elsewhere
-
-            files, path = fsspec.core.url_to_fs(directory)
-            files.makedirs(path, exist_ok=True)
-            files.pipe_file(f"{path.rstrip('/')}/{gap.file_name}", text.encode())
-            return
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        target = Path(directory) / gap.file_name
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        beside.write_text(text)
-        beside.replace(target)
-    except (OSError, ValueError, ImportError) as error:
-        raise StorageError(f"{shown_address(directory)} cannot be written: {error}") from error
-
-
-class AckgateStreamReader(DataSourceStreamReader):
+class AckgateStreamReader(TopicStream):
     """One stream of one table."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        """Raises `CallerError` for a table that does not grow by entries."""
-        if options.table.name not in STREAMED:
-            raise CallerError(
-                f"table {options.table.name} cannot be streamed; {' and '.join(STREAMED)} can"
-            )
-        options.refuse(OF_READS, "a stream")
-        self._options = options
-        self._at: dict[str, Position] | None = None
-        """Up to where batches were planned; None while that is unknown."""
-
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Where a stream without a checkpoint begins."""
-        options = self._options
-        found = {}
-        for topic, ledgers in self._ends().items():
-            if options.starting_position is not None:
-                found[topic] = behind(options.starting_position)
-            else:
-                found[topic] = end_of(ledgers) if options.starts_at_end else earliest(ledgers)
-        self._at = found
-        return encode_offset(found)
-
-    def latestOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """How far the next batch goes."""
-        ends, at = self._ends(), self._at
-        most = self._options.max_entries_per_trigger
-        if most is None or at is None:
-            found = {t: max(end_of(ends[t]), (at or {}).get(t, EARLIEST)) for t in ends}
-        else:
-            starts = {topic: at.get(topic, earliest(ends[topic])) for topic in ends}
-            share = shares({t: entry_count(starts[t], ends[t]) for t in ends}, most)
-            found = {t: end_within(starts[t], ends[t], share[t]) for t in ends}
-        # A topic that is gone stays where it was.
-        return encode_offset({**(at or {}), **found})
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[AckgatePartition]:
         """What lies between two offsets. Raises `CorruptRecordError` naming a trimmed range."""
@@ -273,12 +175,7 @@ class AckgateStreamReader(DataSourceStreamReader):
         start: Position,
         stop: Position,
     ) -> Iterator[ReadTask]:
-        if is_trimmed(start, ledgers) and start < stop:
-            gap = Gap(topic, start, Position(ledgers[0].ledger_id, 0))
-            if self._options.gaps_path is None:
-                raise CorruptRecordError(f"{gap} (option onTrimmed=report goes on)")
-            write_gap(self._options.gaps_path, gap)
-            log.warning("gap in the stream: %s", gap)
+        self._note_gap(topic, ledgers, start, stop)
         wanted_entries = merged(self._options.entry_ids)
         for ledger_id, first, last in spans(start, stop, ledgers):
             if not self._options.wants_ledger(ledger_id):
@@ -312,7 +209,7 @@ def _ledger_ends(
 
 def _ledger_ids(catalogue: Catalogue, topic: CatalogueTopic, options: SourceOptions) -> list[int]:
     ids: Iterator[int]
-    if options.table.name == "messages":
+    if options.table.name != "delivery_journal":
         ids = (ledger.ledger_id for ledger in catalogue.message_ledgers(topic).ledgers)
     else:
         ids = (ledger.ledger_id for ledger in catalogue.journal(topic).ledgers)

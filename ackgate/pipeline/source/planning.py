@@ -135,7 +135,7 @@ class _Planning:
 
     def tasks(self) -> Iterator[ReadTask]:
         match self._options.table.name:
-            case "messages":
+            case "messages" | "unpacked_messages":
                 return self._of_messages()
             case "cursor_records" | "ack_state":
                 return self._of_cursors()

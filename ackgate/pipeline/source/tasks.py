@@ -21,6 +21,7 @@ from ackgate.pipeline.readers.delivery_journal import event_rows
 from ackgate.pipeline.readers.ledgers import ledger_rows
 from ackgate.pipeline.readers.messages import PublishTimes, read_messages
 from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
+from ackgate.pipeline.readers.unpacked_messages import unpacked_rows
 from ackgate.pipeline.schema.tables import arrow_schema, table_named
 from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.reading import read_range
@@ -153,6 +154,23 @@ def _read_messages(
     )
 
 
+def _read_unpacked(
+    bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
+) -> Iterator[pa.RecordBatch]:
+    times = PublishTimes(options.min_publish_time_ms, options.max_publish_time_ms)
+    return chain.from_iterable(
+        unpacked_rows(
+            task.topic,
+            part.ledger_id,
+            _entries(bookies, (part,), damaged),
+            _columns(options),
+            publish_times=times,
+            damaged=damaged,
+        )
+        for part in task.ranges
+    )
+
+
 def _read_cursor_records(
     bookies: Bookies, task: ReadTask, options: SourceOptions, damaged: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
@@ -251,6 +269,7 @@ _READERS: Final[
     ]
 ] = {
     "messages": _read_messages,
+    "unpacked_messages": _read_unpacked,
     "cursor_records": _read_cursor_records,
     "ack_state": _read_ack_state,
     "delayed_index": _read_delayed_index,

@@ -150,7 +150,6 @@ class BookieFiles:
         return self._storage
 
     def close(self) -> None:
-        """Close the cached descriptors."""
         self._storage.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ackgate.cursor import Position
 from ackgate.errors import StorageError
-from ackgate.pipeline.source.data_source import Gap, write_gap
+from ackgate.pipeline.source.streams import Gap, write_gap
 
 GAP = Gap("persistent://public/default/orders/1", Position(4, 60), Position(9, 0))
 

@@ -31,6 +31,7 @@ class AckStats:
 
     name = "ack-stats"
     help = "history of ack ranges and holes, and when each limit will be reached"
+    reads_pulsar = True
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add ``--limit``, ``--horizon-hours`` and ``--plots``."""

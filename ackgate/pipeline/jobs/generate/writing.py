@@ -143,15 +143,15 @@ class _Writing:
         """Its ledgers, then the node that names them, then its cursors."""
         path = topic_path(TENANT, NAMESPACE, topic.name)
         self._clock.now_ms = self._plan.start_ms
-        facts = MessageLedgers()
+        ledgers = MessageLedgers()
         records = await self._ledgers(path, topic)
         for record in records:
-            facts.open_ledger(record.ledger_id)
-            facts.close_ledger(record.ledger_id, record.entry_count or 0)
+            ledgers.open_ledger(record.ledger_id)
+            ledgers.close_ledger(record.ledger_id, record.entry_count or 0)
         node = TopicNode(ledgers=tuple(records), owner_epoch=_OWNER_EPOCH)
         await self._metadata.put(path, encode_topic_node(node), expected_version=MUST_NOT_EXIST)
         for number, name in enumerate(self._plan.subscription_names()):
-            await self._cursor(cursor_path(path, name), topic, number, facts)
+            await self._cursor(cursor_path(path, name), topic, number, ledgers)
         self._count(
             entries=topic.entries,
             message_ledgers=len(records),
@@ -207,18 +207,18 @@ class _Writing:
         return max(1, min(_ENTRIES_PER_APPEND_MAX, _BYTES_PER_APPEND // entry_bytes))
 
     async def _cursor(
-        self, path: str, topic: TopicPlan, number: int, facts: MessageLedgers
+        self, path: str, topic: TopicPlan, number: int, ledgers: MessageLedgers
     ) -> None:
         store = await CursorStore.open(
             path=path,
-            ledgers=facts,
+            ledgers=ledgers,
             ledger_client=self._client,
             metadata=self._metadata,
             settings=self._settings,
             batch_index_acks=True,
             owner_epoch=_OWNER_EPOCH,
             clock_ms=self._clock,
-            create_at=facts.first_position,
+            create_at=ledgers.first_position,
         )
         border = topic.entries_acked
         source = np.random.default_rng((self._plan.seed, topic.number, number))
@@ -227,7 +227,7 @@ class _Writing:
             start, stop = border * part // _PERSISTS, border * (part + 1) // _PERSISTS
             acked = np.setdiff1d(np.arange(start, stop), holes, assume_unique=True)
             self._clock.now_ms = self._time_ms(stop)
-            _ack(store, topic, facts, acked)
+            _ack(store, topic, ledgers, acked)
             await store.flush()
         store.abandon(OwnershipError("the next broker on this data owns it"))
 
@@ -247,10 +247,10 @@ async def _ended(
 
 
 def _ack(
-    store: CursorStore, topic: TopicPlan, facts: MessageLedgers, entries: np.ndarray[Any, Any]
+    store: CursorStore, topic: TopicPlan, ledgers: MessageLedgers, entries: np.ndarray[Any, Any]
 ) -> None:
     """Ack entries that are numbered through the topic."""
-    for ledger_id, (first, count) in zip(facts.ledger_ids, topic.ledgers(), strict=True):
+    for ledger_id, (first, count) in zip(ledgers.ledger_ids, topic.ledgers(), strict=True):
         start, stop = np.searchsorted(entries, (first, first + count))
         if stop > start:
             store.cursor.ack_many(ledger_id, entries[start:stop] - first)

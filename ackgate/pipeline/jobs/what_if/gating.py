@@ -75,7 +75,6 @@ class ReplayedGate:
 
     @property
     def limit(self) -> int:
-        """The limit of ranges."""
         return self.gate.settings.ranges_max
 
     def run(self, tape: Tape, written: TapeWrites) -> list[ReplayedEdge]:

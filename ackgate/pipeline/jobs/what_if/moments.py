@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ackgate.config.field import INT_MAX
@@ -243,14 +243,11 @@ def outcome_of(
     cursor_ledger_id: int | None = None,
 ) -> PersistOutcome:
     """The outcome that the broker would have seen."""
-    outcome = written.plan.outcome(
+    return written.plan.outcome(
         where=written.where,
         bytes_written=written.ledger_bytes + written.node_bytes,
         at_ms=at_ms,
         duration_ms=duration_ms,
-    )
-    return replace(
-        outcome,
         is_ledger_begun=written.is_ledger_begun,
         node_bytes=written.node_bytes,
         is_last=is_last,
@@ -259,7 +256,7 @@ def outcome_of(
 
 
 class RecordedMoments:
-    """See the module."""
+    """Writes at the recorded moments: the recorded states, formed again."""
 
     def __init__(
         self, life: Life, settings: PersistenceSettings, *, has_recorded_settings: bool
@@ -451,7 +448,7 @@ class _UnderWay(NamedTuple):
 
 
 class PacedMoments:
-    """See the module."""
+    """Writes at the pace of the variant's settings, by the broker's own write path."""
 
     def __init__(self, life: Life, settings: PersistenceSettings) -> None:
         self._player = life.player

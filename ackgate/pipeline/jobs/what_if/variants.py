@@ -158,8 +158,8 @@ def _of_file(path: Path) -> list[Variant]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".conf":
-            said = {each.key: each.value.strip() for each in parse_properties(text, str(path))}
-            return [Variant(path.name, {key: said[key] for key in sorted(KEYS & said.keys())})]
+            texts = {each.key: each.value.strip() for each in parse_properties(text, str(path))}
+            return [Variant(path.name, {key: texts[key] for key in sorted(KEYS & texts.keys())})]
         content = json.loads(text)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,290 @@
+"""``ackgate pulsar topics|stats|cursors|ledgers``: a Pulsar cluster from its ZooKeeper and bookies.
+
+Edge: prints. Lists are printed as they are found, a line each (with ``--json`` an object a line), so that
+a million topics take no memory; progress goes to standard error where that is a terminal. Exit codes: 0;
+1 when something of it could not be read, which standard error names; 2 when nothing could be shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.stats import CELLS_MAX
+from ackgate.commands.pulsar.view import (
+    LEDGER_HEAD,
+    cursor_json,
+    cursor_line,
+    ledger_json,
+    ledger_line,
+    render_topic,
+    report_json,
+    topic_json,
+    topic_ledger_json,
+    topic_ledger_rows,
+    topic_line,
+)
+from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
+from ackgate.commands.stats.look import Look
+from ackgate.commands.terminal.tables import printable, table
+from ackgate.config.load import load_settings
+from ackgate.errors import AckGateError, ConfigurationError, MetadataStoreError, SessionLostError
+from ackgate.persistence.bookkeeper import client_settings
+from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.offline_storage import quiet_logs
+from ackgate.pulsar import (
+    AckForm,
+    PersistCaps,
+    PulsarCluster,
+    PulsarTopic,
+    live_topic,
+    report_topic,
+    topic_ledgers,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from ackgate.config import PersistenceSettings
+
+_TOPICS_AT_ONCE: Final = 64
+_CURSORS_AT_ONCE: Final = 8
+_PROGRESS_SECONDS: Final = 0.5
+
+
+def run_pulsar(arguments: argparse.Namespace) -> int:
+    """Look, print, and return the exit code."""
+    output = _Output(arguments)
+    try:
+        with quiet_logs():
+            asyncio.run(_run(arguments, output))
+    except AckGateError as error:
+        output.failed(None, error)
+    return output.end()
+
+
+async def _run(arguments: argparse.Namespace, output: _Output) -> None:
+    settings = load_settings(arguments.config, is_serving=False).settings
+    session = replace(
+        SessionOptions.of(settings.persistence), operation_timeout_seconds=arguments.timeout
+    )
+    async with await PulsarCluster.connect(
+        arguments.metadata,
+        bookkeeper=arguments.bookkeeper,
+        session=session,
+        bookies=client_settings(settings.persistence),
+        password=settings.persistence.managed_ledger_password.get_secret_value().encode(),
+    ) as cluster:
+        caps = _caps(arguments, settings.persistence)
+        match arguments.action:
+            case "topics":
+                await _topics(cluster, arguments, output)
+            case "cursors":
+                await _cursors(cluster, arguments, output, caps)
+            case "ledgers":
+                await _ledgers(cluster, arguments, output)
+            case _:
+                await _stats(cluster, arguments, output, caps)
+
+
+class _Output:
+    """Lines to standard output; progress and failures to standard error."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.is_json: bool = arguments.json
+        self._shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._shown_at = time.monotonic()
+        self._shown = 0
+        self._failures = 0
+        self._has_output = False
+
+    def line(self, text: str, value: dict[str, Any]) -> None:
+        """One thing, for people or for programs."""
+        self._has_output = True
+        print(json.dumps(value) if self.is_json else printable(text))  # noqa: T201
+
+    def text(self, text: str) -> None:
+        self._has_output = True
+        print(text)  # noqa: T201
+
+    def failed(self, what: str | None, error: AckGateError | str) -> None:
+        """Name it, and go on. Raises the error when its cause is not what was looked at, but the cluster."""
+        if what is not None and isinstance(error, MetadataStoreError | SessionLostError):
+            raise error
+        self._failures += 1
+        text = str(error) if what is None else f"{what}: {error}"
+        print(f"ackgate: {printable(text)}", file=sys.stderr)  # noqa: T201
+
+    def seen(self, count: int, noun: str) -> None:
+        """So many were looked at by now."""
+        self._shown += count
+        now = time.monotonic()
+        if self._shows_progress and now - self._shown_at > _PROGRESS_SECONDS:
+            self._shown_at = now
+            print(f"\r{self._shown:,} {noun}", end="", file=sys.stderr, flush=True)  # noqa: T201
+
+    def end(self) -> int:
+        """The exit code."""
+        if self._shows_progress and self._shown:
+            print("\r", end="", file=sys.stderr)  # noqa: T201
+        if not self._failures:
+            return 0
+        return 1 if self._has_output else 2
+
+
+async def _chosen(
+    cluster: PulsarCluster, arguments: argparse.Namespace
+) -> AsyncIterator[PulsarTopic]:
+    if arguments.topic is not None:
+        for topic in await cluster.parts(arguments.topic):
+            yield topic
+        return
+    async for topic in cluster.topics(arguments.namespace):
+        yield topic
+
+
+async def _groups(
+    topics: AsyncIterator[PulsarTopic], size: int
+) -> AsyncIterator[list[PulsarTopic]]:
+    group: list[PulsarTopic] = []
+    async for topic in topics:
+        group.append(topic)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+# ------------------------------------------------------------------------------------------- the actions
+
+
+async def _topics(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
+    async for group in _groups(cluster.topics(arguments.namespace), _TOPICS_AT_ONCE):
+        nodes = asyncio.gather(*map(cluster.node, group), return_exceptions=True)
+        cursors = asyncio.gather(*map(cluster.subscriptions, group), return_exceptions=True)
+        for topic, node, names in zip(group, await nodes, await cursors, strict=True):
+            if isinstance(node, AckGateError):
+                output.failed(str(topic), node)
+            elif isinstance(names, AckGateError):
+                output.failed(str(topic), names)
+            elif isinstance(node, BaseException):
+                raise node
+            elif isinstance(names, BaseException):
+                raise names
+            else:
+                output.line(topic_line(topic, node, names), topic_json(topic, node, names))
+        output.seen(len(group), "topics")
+
+
+async def _cursors(
+    cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output, caps: PersistCaps
+) -> None:
+    wanted = None if arguments.subscription is None else [arguments.subscription]
+    async for group in _groups(_chosen(cluster, arguments), _CURSORS_AT_ONCE):
+        reports = await asyncio.gather(
+            *(report_topic(cluster, topic, subscriptions=wanted, caps=caps) for topic in group),
+            return_exceptions=True,
+        )
+        for topic, report in zip(group, reports, strict=True):
+            if isinstance(report, AckGateError):
+                output.failed(str(topic), report)
+                continue
+            if isinstance(report, BaseException):
+                raise report
+            for each in report.subscriptions:
+                output.line(cursor_line(each), cursor_json(each))
+                for trouble in each.troubles:
+                    output.failed(f"{topic} {each.cursor.subscription}", trouble)
+            for name, error in report.failures.items():
+                if arguments.topic is not None or wanted is None:
+                    output.failed(f"{topic} {name}", error)
+        output.seen(len(group), "topics")
+
+
+async def _stats(
+    cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output, caps: PersistCaps
+) -> None:
+    look = _look()
+    cells = min(look.cells, CELLS_MAX)
+    wanted = None if arguments.subscription is None else [arguments.subscription]
+    answers = []
+    for topic in await cluster.parts(arguments.topic):
+        report = await report_topic(cluster, topic, subscriptions=wanted, caps=caps)
+        if arguments.admin is not None:
+            # After the disk: what is in memory and not on disk is never counted too low.
+            live = await asyncio.to_thread(
+                live_topic,
+                arguments.admin,
+                str(topic),
+                token=_token(arguments.token_file),
+                timeout_seconds=arguments.timeout,
+            )
+            report = report.beside(live)
+        for name, error in report.failures.items():
+            output.failed(f"{topic} {name}", error)
+        for each in report.subscriptions:
+            for trouble in each.troubles:
+                output.failed(f"{topic} {each.cursor.subscription}", trouble)
+        if output.is_json:
+            answers.append(report_json(report, cells))
+        elif report.subscriptions or not report.failures:
+            output.text(render_topic(report, cluster.url, look))
+    if output.is_json:
+        output.text(json.dumps({"metadata": cluster.url, "topics": answers}, indent=2))
+
+
+def _token(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--token-file {path}: {error}") from None
+
+
+async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
+    if arguments.topic is not None:
+        for topic in await cluster.parts(arguments.topic):
+            rows = await topic_ledgers(cluster, topic)
+            if output.is_json:
+                for row in rows:
+                    output.line("", topic_ledger_json(topic, row))
+            else:
+                output.text(str(topic))
+                lines = table(LEDGER_HEAD, topic_ledger_rows(rows), right="ledger entries size")
+                output.text("\n".join(map(printable, lines or ["no ledgers"])))
+            for row in rows:
+                if row.is_missing:
+                    output.failed(str(topic), f"ledger {row.ledger_id} is named and does not exist")
+        return
+    age_ms = round(arguments.older_than * 1000) if arguments.orphans else None
+    async for view in cluster.ledgers(orphans_after_ms=age_ms, failed=output.failed):
+        if view.is_orphan or not arguments.orphans:
+            output.line(ledger_line(view), ledger_json(view))
+        output.seen(1, "ledgers")
+
+
+def _caps(arguments: argparse.Namespace, settings: PersistenceSettings) -> PersistCaps:
+    if arguments.action not in {"stats", "cursors"}:
+        return PersistCaps()
+    ranges, batches = arguments.ranges_max, arguments.batch_indexes_max
+    return PersistCaps(
+        settings.managed_ledger_max_unacked_ranges_to_persist if ranges is None else ranges,
+        settings.managed_ledger_max_batch_deleted_index_to_persist if batches is None else batches,
+        AckForm(arguments.ack_form),
+    )
+
+
+def _look() -> Look:
+    encoding = (sys.stdout.encoding or "").lower()
+    return Look(
+        columns=shutil.get_terminal_size((120, 24)).columns,
+        has_colours=sys.stdout.isatty(),
+        glyphs=BLOCKS if encoding.startswith("utf") else ASCII,
+    )

@@ -1,0 +1,425 @@
+"""A Pulsar cluster's topics, cursors and ledgers as text, and as JSON. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.stats import ack_picture, to_json
+from ackgate.commands.stats.hole_picture import hole_picture
+from ackgate.commands.stats.look import LABEL_COLUMNS, count, span
+from ackgate.commands.terminal.tables import printable, size_text, time_text
+from ackgate.cursor import LATEST
+from ackgate.persistence.ports import LedgerState
+from ackgate.pulsar import FOREVER, PulsarTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ackgate.broker.stats import AckPicture
+    from ackgate.commands.stats.look import Look
+    from ackgate.persistence.ports import LedgerMetadata
+    from ackgate.pulsar import (
+        GateOutlook,
+        LedgerView,
+        LiveCursor,
+        StoredTopic,
+        SubscriptionReport,
+        TopicLedger,
+        TopicReport,
+    )
+
+RANGES_MAX: Final = 10_000
+"""Ranges of one subscription in JSON; further ones are counted only."""
+
+LEDGER_HEAD: Final = ("ledger", "kind", "state", "entries", "size", "E/W/A", "closed", "kept by")
+
+
+# ---------------------------------------------------------------------------------------------- topics
+
+
+def topic_line(topic: PulsarTopic, node: StoredTopic, cursors: Sequence[str]) -> str:
+    """What the node alone says; + stands for the entries of the ledger that is being written."""
+    closed = [ledger for ledger in node.ledgers if ledger.entries is not None]
+    entries = sum(ledger.entries or 0 for ledger in closed)
+    size = sum(ledger.bytes or 0 for ledger in closed)
+    plus = "+" if len(closed) < len(node.ledgers) else " "
+    ended = "  terminated" if node.terminated_at is not None else ""
+    return (
+        f"{len(node.ledgers):>7,} ledgers {entries:>15,}{plus} entries {size_text(size):>10} "
+        f"{len(cursors):>5} cursors  {topic}{ended}"
+    )
+
+
+def topic_json(topic: PulsarTopic, node: StoredTopic, cursors: Sequence[str]) -> dict[str, Any]:
+    return {
+        "topic": str(topic),
+        "ledgers": [
+            {
+                "ledgerId": ledger.ledger_id,
+                "entries": ledger.entries,
+                "bytes": ledger.bytes,
+                "closedMs": ledger.closed_ms,
+                "isOffloaded": ledger.is_offloaded,
+                "isOnBookies": ledger.is_on_bookies,
+            }
+            for ledger in node.ledgers
+        ],
+        "terminatedAt": None if node.terminated_at is None else str(node.terminated_at),
+        "properties": dict(node.properties),
+        "cursors": list(cursors),
+    }
+
+
+# --------------------------------------------------------------------------------------------- cursors
+
+
+def cursor_line(report: SubscriptionReport) -> str:
+    cursor, figures = report.cursor, report.cursor.statistics
+    marks = [
+        *(["ROLLED BACK"] if cursor.source == "rolled back" else []),
+        *(["at the cap"] if report.is_at_cap else []),
+        *(["past the gate's limit"] if report.outlook.is_past else []),
+    ]
+    return (
+        f"{figures.backlog_entries:>13,} backlog {figures.range_count:>9,} ranges "
+        f"{figures.hole_count:>9,} holes {figures.partly_acked_count:>7,} batches "
+        f"{cursor.acks.mark_delete!s:>20}  {cursor.topic} {cursor.subscription}"
+        + (f"  {', '.join(marks)}" if marks else "")
+    )
+
+
+def cursor_json(report: SubscriptionReport) -> dict[str, Any]:
+    cursor, figures, outlook = report.cursor, report.cursor.statistics, report.outlook
+    ranges = cursor.acks.ranges()
+    partly = sorted(cursor.acks.unacked_indexes.items())
+    return {
+        "topic": str(cursor.topic),
+        "subscription": cursor.subscription,
+        "source": cursor.source,
+        "trouble": cursor.trouble,
+        "markDelete": str(cursor.acks.mark_delete),
+        "backlogEntries": figures.backlog_entries,
+        "ackedEntries": figures.acked_count,
+        "rangeCount": figures.range_count,
+        "holeCount": figures.hole_count,
+        "ranges": [[*each] for each in ranges[:RANGES_MAX]],
+        "rangesOmitted": max(0, len(ranges) - RANGES_MAX),
+        "partlyAcked": [
+            {"position": str(at), "unackedIndexes": _indexes(mask)}
+            for at, mask in partly[:RANGES_MAX]
+        ],
+        "partlyAckedCount": figures.partly_acked_count,
+        "markDeleteProperties": dict(cursor.acks.properties),
+        "properties": dict(cursor.properties),
+        "form": "words" if cursor.acks.is_words else "ranges",
+        "recordBytes": cursor.acks.bytes,
+        "cursorLedgerId": cursor.cursor_ledger_id,
+        "writtenEntries": cursor.written_entries,
+        "begunMs": cursor.begun_ms,
+        "changedMs": cursor.changed_ms,
+        "misfits": to_json(cursor.misfits),
+        "isAtCap": report.is_at_cap,
+        "againAfterCrashEntries": report.crash_entries,
+        "againAfterCloseEntries": report.close_entries,
+        "batchesAgain": report.batches_again,
+        "gate": {
+            "ranges": outlook.ranges,
+            "rangesMax": outlook.ranges_max,
+            "shutsInSeconds": outlook.shuts_in_seconds,
+            "sinceMs": outlook.since_ms,
+        },
+        "buckets": [
+            {
+                "snapshotLedgerId": bucket.place.snapshot_ledger_id,
+                "firstLedgerId": bucket.place.first_ledger_id,
+                "lastLedgerId": bucket.place.last_ledger_id,
+                "entries": bucket.entries,
+                "segments": len(bucket.segments),
+                "bytes": bucket.bytes,
+                "firstDueMs": min((s.min_due_ms for s in bucket.segments), default=None),
+                "lastDueMs": max((s.max_due_ms for s in bucket.segments), default=None),
+            }
+            for bucket in report.buckets
+        ],
+        "live": None if report.live is None else _live_json(report.live),
+        "troubles": list(report.troubles),
+    }
+
+
+def _live_json(live: LiveCursor) -> dict[str, Any]:
+    return {
+        "markDelete": str(live.mark_delete),
+        "readPosition": str(live.read_position),
+        "rangeCount": live.range_count,
+        "ackedEntries": sum(map(len, live.acked.values())),
+        "backlogEntries": live.backlog_entries,
+        "state": live.state,
+        "cursorLedgerId": live.cursor_ledger_id,
+        "type": live.kind,
+        "unackedMessages": live.unacked_messages,
+        "delayedMessages": live.delayed_messages,
+        "consumers": live.consumers,
+    }
+
+
+def _indexes(mask: int) -> list[int]:
+    return [index for index in range(mask.bit_length()) if mask >> index & 1]
+
+
+# ----------------------------------------------------------------------------- a topic's subscriptions
+
+
+def report_json(report: TopicReport, cells: int) -> dict[str, Any]:
+    view = report.view
+    return {
+        "topic": str(view.topic),
+        "takenMs": report.taken_ms,
+        "entries": view.entries,
+        "bytes": view.bytes,
+        "ledgers": {str(ledger_id): entries for ledger_id, entries in view.entry_counts.items()},
+        "subscriptions": [
+            {**cursor_json(each), "picture": to_json(_picture(report, each, cells))}
+            for each in report.subscriptions
+        ],
+        "failures": {name: str(error) for name, error in report.failures.items()},
+    }
+
+
+def render_topic(report: TopicReport, source: str, look: Look) -> str:
+    view = report.view
+    name = look.bold(printable(str(view.topic)))
+    entries, ledgers = (
+        count(view.entries, "entry", "entries"),
+        count(len(view.entry_counts), "ledger"),
+    )
+    lines = [
+        f"{name}  {look.dim(f'as persisted in {source}; its broker may know more')}",
+        f"{entries} in {ledgers}, {size_text(view.bytes)}",
+    ]
+    for each in report.subscriptions:
+        lines += ("", *_subscription(report, each, look))
+    if not report.subscriptions:
+        lines.append("no subscriptions")
+    return "\n".join(lines)
+
+
+def _subscription(report: TopicReport, each: SubscriptionReport, look: Look) -> Iterator[str]:
+    cursor, figures = each.cursor, each.cursor.statistics
+    live = each.live
+    yield look.bold(printable(cursor.subscription)) + (
+        f"  {live.kind}" if live and live.kind else ""
+    )
+    partly = f", {count(figures.partly_acked_count, 'batch', 'batches')} partly acked"
+    yield _line(
+        "ack state",
+        f"{count(figures.range_count, 'range')}, {count(figures.hole_count, 'hole')}, "
+        f"{figures.acked_count:,} acked above mark-delete {cursor.acks.mark_delete}, "
+        f"backlog {figures.backlog_entries:,}" + (partly if figures.partly_acked_count else ""),
+    )
+    yield _line("stored", _stored(each, report.taken_ms, look))
+    if not cursor.misfits.is_clean:
+        yield _line("", look.warning("some acks are of entries that do not exist any more"))
+    yield _line("again", _again(each, look))
+    yield _line("gate", _gate(each.outlook, look))
+    if each.buckets or each.troubles:
+        yield _line("delayed", _delayed(each, report.taken_ms, look))
+    if live is not None:
+        yield _line("broker", _live(live))
+    picture = _picture(report, each, look.cells)
+    for acks in picture.ledgers:
+        passed, behind = hole_picture(acks, figures.mark_delete, LATEST, look.glyphs)
+        drawn = look.dim(passed.text) + look.good(behind.text)
+        padding = " " * (look.cells - len(acks.cells))
+        words = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
+        yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {words}")
+    if picture.ledgers_omitted:
+        yield _line("", look.dim(f"and {count(picture.ledgers_omitted, 'later ledger')}"))
+
+
+def _picture(report: TopicReport, each: SubscriptionReport, cells: int) -> AckPicture:
+    ledgers = report.view.message_ledgers(each.cursor.acks)
+    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    return ack_picture(counts, each.cursor.statistics.mark_delete, each.cursor.acks.acked, cells)
+
+
+def _stored(each: SubscriptionReport, now_ms: int, look: Look) -> str:
+    cursor = each.cursor
+    if cursor.source == "rolled back":
+        return look.bad(f"LOST: {cursor.trouble}; a restart goes back to the node's mark-delete")
+    size = size_text(cursor.acks.bytes)
+    if cursor.source == "node":
+        return f"in its node, {size}, changed {span(now_ms - cursor.changed_ms)} ago"
+    form = "words of bit sets" if cursor.acks.is_words else "ranges"
+    return (
+        f"ledger {cursor.cursor_ledger_id}, entry {cursor.written_entries - 1}, {size} as {form}; "
+        f"ledger begun {span(now_ms - (cursor.begun_ms or now_ms))} ago"
+    )
+
+
+def _again(each: SubscriptionReport, look: Look) -> str:
+    words = []
+    if each.crash_entries is not None:
+        text = f"{count(each.crash_entries, 'acked entry', 'acked entries')} after a crash"
+        words.append(look.bad(text) if each.crash_entries else look.good(text))
+    if each.close_entries:
+        text = f"{count(each.close_entries, 'acked entry', 'acked entries')} after a shutdown"
+        words.append(look.bad(f"{text}: beyond the cap"))
+    if each.batches_again:
+        batches = count(each.batches_again, "partly acked batch", "partly acked batches")
+        words.append(look.warning(f"{batches} whole: brokers do not read them from the node"))
+    if each.is_at_cap:
+        words.append(
+            look.warning("as much is stored as the cap allows: more may be in memory only")
+        )
+    if each.crash_entries is None and not words:
+        words.append(
+            look.dim("nothing but the backlog, of what is on disk (--admin asks the broker)")
+        )
+    return ", ".join(words)
+
+
+def _gate(outlook: GateOutlook, look: Look) -> str:
+    text = f"{outlook.ranges:,} of {count(outlook.ranges_max, 'range')}"
+    if outlook.is_past:
+        return look.bad(f"{text}: shut where it is on, and acks are lost with a crash")
+    if outlook.shuts_in_seconds is None:
+        return text
+    return look.warning(
+        f"{text}: reached in {span(outlook.shuts_in_seconds * 1000)} at this growth"
+    )
+
+
+def _delayed(each: SubscriptionReport, now_ms: int, look: Look) -> str:
+    entries = sum(bucket.entries for bucket in each.buckets)
+    size = sum(bucket.bytes for bucket in each.buckets)
+    past = sum(bucket.due_by(now_ms) for bucket in each.buckets)
+    text = (
+        f"{count(len(each.buckets), 'bucket')} with {count(entries, 'entry', 'entries')}, "
+        f"{size_text(size)}, {past:,} of them due"
+    )
+    if each.troubles:
+        text += "  " + look.bad(f"{count(len(each.troubles), 'bucket')} cannot be read")
+    return text
+
+
+def _live(live: LiveCursor) -> str:
+    parts = [
+        f"mark-delete {live.mark_delete}",
+        f"reading at {live.read_position}",
+        count(live.range_count, "range"),
+    ]
+    if live.backlog_entries is not None:
+        parts.append(f"backlog {live.backlog_entries:,}")
+    if live.unacked_messages:
+        parts.append(f"{live.unacked_messages:,} sent and not acked")
+    if live.delayed_messages:
+        parts.append(f"{live.delayed_messages:,} delayed")
+    if live.consumers is not None:
+        parts.append(count(live.consumers, "consumer"))
+    return ", ".join(parts)
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
+
+
+# --------------------------------------------------------------------------------------------- ledgers
+
+
+def topic_ledger_rows(ledgers: Sequence[TopicLedger]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(row.ledger_id),
+            row.kind,
+            _state(row),
+            "?" if row.entries is None else f"{row.entries:,}",
+            "?" if row.bytes is None else size_text(row.bytes),
+            "-" if row.metadata is None else _quorums(row.metadata),
+            "-" if row.closed_ms is None else time_text(row.closed_ms),
+            _kept_by(row),
+        )
+        for row in ledgers
+    ]
+
+
+def _state(row: TopicLedger) -> str:
+    if row.metadata is not None:
+        return row.metadata.state.value
+    return "offloaded" if row.is_offloaded else "MISSING"
+
+
+def _kept_by(row: TopicLedger) -> str:
+    if row.subscription is not None:
+        return f"cursor {row.subscription}"
+    words = [f"cursor {name}" for name in row.needed_by[:3]]
+    if len(row.needed_by) > 3:
+        words.append(f"{len(row.needed_by) - 3} more")
+    if row.retained_until_ms is not None:
+        until = "for ever" if row.retained_until_ms == FOREVER else time_text(row.retained_until_ms)
+        words.append(f"retention until {until}".replace("until for ever", "for ever"))
+    return ", ".join(words) or ("-" if row.closed_ms is not None else "being written")
+
+
+def _quorums(metadata: LedgerMetadata) -> str:
+    return f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}"
+
+
+def topic_ledger_json(topic: PulsarTopic, row: TopicLedger) -> dict[str, Any]:
+    until = row.retained_until_ms
+    return {
+        "topic": str(topic),
+        "ledgerId": row.ledger_id,
+        "kind": row.kind,
+        "subscription": row.subscription,
+        "isMissing": row.is_missing,
+        "isOffloaded": row.is_offloaded,
+        "entries": row.entries,
+        "bytes": row.bytes,
+        "closedMs": row.closed_ms,
+        "neededBy": list(row.needed_by),
+        "retainedUntilMs": until,
+        **({} if row.metadata is None else _metadata_json(row.metadata)),
+    }
+
+
+def _metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
+    return {
+        "state": metadata.state.value,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorum": metadata.write_quorum,
+        "ackQuorum": metadata.ack_quorum,
+        "digestType": metadata.digest_type.value,
+        "createdMs": metadata.created_ms,
+        "fragments": [
+            {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
+            for f in metadata.fragments
+        ],
+    }
+
+
+def ledger_line(view: LedgerView) -> str:
+    """Of any ledger of the cluster. An open one's entries are not counted."""
+    metadata, owner = view.metadata, view.owner
+    is_closed = metadata.state is LedgerState.CLOSED
+    entries = f"{metadata.last_entry_id + 1:,}" if is_closed else "?"
+    size = size_text(metadata.length_bytes) if is_closed else "?"
+    return (
+        f"{metadata.ledger_id:>12} {metadata.state.value:<11} {owner.kind:<9} {entries:>13} {size:>10} "
+        f"{time_text(metadata.created_ms)}  {' '.join(filter(None, (owner.managed_ledger, owner.cursor)))}"
+        + ("  ORPHAN" if view.is_orphan else "")
+    )
+
+
+def ledger_json(view: LedgerView) -> dict[str, Any]:
+    metadata, owner = view.metadata, view.owner
+    is_closed = metadata.state is LedgerState.CLOSED
+    return {
+        "ledgerId": metadata.ledger_id,
+        "kind": owner.kind,
+        "managedLedger": owner.managed_ledger or None,
+        "cursor": owner.cursor or None,
+        "isOrphan": view.is_orphan,
+        "entries": metadata.last_entry_id + 1 if is_closed else None,
+        "bytes": metadata.length_bytes if is_closed else None,
+        **_metadata_json(metadata),
+    }

@@ -1,0 +1,622 @@
+"""A Pulsar cluster by its metadata and bookies alone, for reading only.
+
+Edge. No broker is asked, no ledger is fenced or recovered, nothing is written::
+
+    cluster = await PulsarCluster.connect("zk:127.0.0.1:2181")
+    async for topic in cluster.topics():
+        for cursor in await cluster.cursors(topic):
+            print(topic, cursor.subscription, cursor.acks.mark_delete, cursor.statistics.hole_count)
+
+What it shows is what a broker that starts now would find. Acks that a running broker has in memory only
+are not there (`ackgate.pulsar.admin` has those).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+
+from ackgate.cursor import EARLIEST, CursorSnapshot, ManagedCursor, MessageLedgers
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    CorruptRecordError,
+    DigestMismatchError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    StorageError,
+)
+from ackgate.persistence.bookkeeper import BookKeeperClient
+from ackgate.pulsar.formats import (
+    BucketPlace,
+    DelayedRows,
+    PersistedAcks,
+    StoredSegment,
+    StoredSubscription,
+    StoredTopic,
+    decode_bucket_head,
+    decode_bucket_segment,
+    decode_cursor_entry,
+    decode_cursor_node,
+    decode_managed_ledger,
+    pieces_before,
+)
+from ackgate.pulsar.nodes import PulsarNodes, PulsarTopic, decoded, encoded, zookeeper_address
+from ackgate.pulsar.schemas import TopicSchema, decode_schema
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from ackgate.cursor import CursorStatistics, RecoveredStateReport
+    from ackgate.persistence.bookkeeper import BookKeeperSettings
+    from ackgate.persistence.metadata.session_options import SessionOptions
+    from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
+    from ackgate.pulsar.restarts import Acks
+
+_INTERNAL: Final = "#pulsar.internal."
+_READ_STEP: Final = 200
+"""Entries of one read."""
+
+_LEDGERS_AT_ONCE: Final = 32
+_GONE: Final = (NoSuchLedgerError, NoSuchEntryError)
+"""Reading a cursor's ledger ends so when it was deleted: its broker has begun another, or it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic, or a partition, as its node and its bookies have it."""
+
+    topic: PulsarTopic
+    node: StoredTopic
+    entry_counts: Mapping[int, int]
+    """Entries of each ledger, ascending; of the one that is being written as found on the bookies."""
+    open_bytes: int | None = None
+    """Of the ledger that is being written."""
+
+    @property
+    def entries(self) -> int:
+        return sum(self.entry_counts.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(ledger.bytes or 0 for ledger in self.node.ledgers) + (self.open_bytes or 0)
+
+    def message_ledgers(self, acks: Acks) -> MessageLedgers:
+        """For a cursor. An open ledger has at least the entries that are acked."""
+        ledgers = MessageLedgers()
+        for stored in self.node.ledgers:
+            ledger_id, entries = stored.ledger_id, self.entry_counts[stored.ledger_id]
+            if stored.entries is None:
+                bitmap = acks.acked.get(ledger_id)
+                marked = acks.mark_delete.entry_id if acks.mark_delete[0] == ledger_id else -1
+                entries = max(entries, marked + 1, bitmap.max() + 1 if bitmap else 0)
+            ledgers.open_ledger(ledger_id)
+            ledgers.close_ledger(ledger_id, entries)
+        return ledgers
+
+
+@dataclass(frozen=True, slots=True)
+class CursorView:
+    """A subscription as persisted."""
+
+    topic: PulsarTopic
+    subscription: str
+    source: Literal["ledger", "node", "rolled back"]
+    """Where the state was read. Rolled back: a restart cannot read the cursor's ledger, and takes the
+    mark-delete that the node has from before, without ranges."""
+    acks: PersistedAcks
+    statistics: CursorStatistics
+    """Holes, ranges and backlog against the ledgers that exist."""
+    misfits: RecoveredStateReport
+    """Acks that concern no existing entry."""
+    cursor_ledger_id: int | None
+    written_entries: int
+    """Entries of the cursor's ledger: how often its state was written since it was begun."""
+    begun_ms: int | None
+    """When that ledger was begun."""
+    ranges_then: int | None
+    """Ranges of the first state in it."""
+    changed_ms: int
+    """When the node was changed last."""
+    buckets: tuple[BucketPlace, ...]
+    """Sealed buckets of delayed messages."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of the subscription, without Pulsar's internal ones."""
+    trouble: str | None = None
+    """Why a restart would lose acks: the ledger cannot be read."""
+
+
+class TopicLook(NamedTuple):
+    """A topic and its cursors, read one after the other."""
+
+    view: TopicView
+    cursors: list[CursorView]
+    failures: dict[str, AckGateError]
+    """Cursors that cannot be read, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadCursor:
+    """A cursor before it is laid against the topic's ledgers."""
+
+    subscription: str
+    stored: StoredSubscription
+    changed_ms: int
+    acks: PersistedAcks
+    source: Literal["ledger", "node", "rolled back"] = "node"
+    written_entries: int = 0
+    begun_ms: int | None = None
+    ranges_then: int | None = None
+    trouble: str | None = None
+
+    def against(self, topic: TopicView) -> CursorView:
+        acks = self.acks
+        snapshot = CursorSnapshot(
+            version=0,
+            mark_delete=acks.mark_delete,
+            acked=acks.acked,
+            range_count=acks.range_count,
+            unacked_indexes=acks.unacked_indexes,
+            properties=acks.properties,
+        )
+        cursor, misfits = ManagedCursor.from_snapshot(topic.message_ledgers(acks), snapshot)
+        properties = self.stored.properties
+        return CursorView(
+            topic=topic.topic,
+            subscription=self.subscription,
+            source=self.source,
+            acks=acks,
+            statistics=cursor.statistics(),
+            misfits=misfits,
+            cursor_ledger_id=self.stored.cursor_ledger_id,
+            written_entries=self.written_entries,
+            begun_ms=self.begun_ms,
+            ranges_then=self.ranges_then,
+            changed_ms=self.changed_ms,
+            buckets=tuple(self.stored.buckets),
+            properties={k: v for k, v in properties.items() if not k.startswith(_INTERNAL)},
+            trouble=self.trouble,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BucketView:
+    """A sealed bucket of delayed messages, by its snapshot."""
+
+    place: BucketPlace
+    segments: tuple[StoredSegment, ...]
+    bytes: int
+    """Of the snapshot."""
+
+    @property
+    def entries(self) -> int:
+        """Delayed entries, those delivered since among them."""
+        return sum(len(b) for segment in self.segments for b in segment.entries.values())
+
+    def due_by(self, now_ms: int) -> int:
+        """Entries of segments whose whole time has passed."""
+        past = [segment for segment in self.segments if segment.max_due_ms <= now_ms]
+        return sum(len(b) for segment in past for b in segment.entries.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PulsarLedgerOwner:
+    """Whose a ledger is, as its own metadata say."""
+
+    kind: Literal["messages", "cursor", "delayed", "schema", "compacted", "other"]
+    managed_ledger: str = ""
+    """``tenant/namespace/persistent/topic``, encoded; of a schema its id."""
+    cursor: str = ""
+
+    @property
+    def topic(self) -> PulsarTopic | None:
+        return PulsarTopic.of_managed_ledger(self.managed_ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A ledger of the cluster."""
+
+    metadata: LedgerMetadata
+    owner: PulsarLedgerOwner
+    is_orphan: bool | None = None
+    """Whether its owner names it no more, so that it is never deleted. None: not known."""
+
+
+class PulsarCluster:
+    """A cluster, opened for reading. Make it with `connect`, and close it."""
+
+    def __init__(
+        self,
+        nodes: PulsarNodes,
+        bookkeeper: str,
+        session: SessionOptions | None = None,
+        settings: BookKeeperSettings | None = None,
+        password: bytes = b"",
+    ) -> None:
+        self._nodes = nodes
+        self._bookkeeper = bookkeeper
+        self._session = session
+        self._settings = settings
+        self._password = password
+        self._opening: asyncio.Task[BookKeeperClient] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        metadata: str,
+        *,
+        bookkeeper: str | None = None,
+        session: SessionOptions | None = None,
+        bookies: BookKeeperSettings | None = None,
+        password: bytes = b"",
+    ) -> Self:
+        """`metadata`: ``zk:HOST:PORT[,HOST:PORT...][/CHROOT]``, as broker.conf's metadataStoreUrl.
+
+        `bookkeeper`: bookkeeperMetadataServiceUri, where that is set; default: ``/ledgers`` beside
+        Pulsar's nodes. It is connected to when the first ledger is read, with `bookies` (TLS and SASL
+        are there). `password`: managedLedgerPassword, where that is set. Raises `ConfigurationError`,
+        `MetadataStoreError`.
+        """
+        servers, _, chroot = zookeeper_address(metadata).partition("/")
+        beside = "/".join(filter(None, (chroot, "ledgers")))
+        default = f"zk+null://{servers.replace(',', ';')}/{beside}"
+        nodes = await PulsarNodes.open(metadata, session)
+        return cls(nodes, bookkeeper or default, session, bookies, password)
+
+    async def close(self) -> None:
+        """End connections and sessions."""
+        if self._opening is not None:
+            self._opening.cancel()
+            results = await asyncio.gather(self._opening, return_exceptions=True)
+            for client in results:
+                if isinstance(client, BookKeeperClient):
+                    await client.close()
+        await self._nodes.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        return self._nodes.url
+
+    async def bookies(self) -> BookKeeperClient:
+        """The client that ledgers are read with, read-only."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(
+                BookKeeperClient.connect(
+                    self._bookkeeper,
+                    settings=self._settings,
+                    session=self._session,
+                    is_read_only=True,
+                )
+            )
+        return await asyncio.shield(self._opening)
+
+    async def reader(self, ledger_id: int) -> UnrecoveredReader:
+        """A ledger, opened without recovery. Raises `NoSuchLedgerError`, `StorageError`."""
+        client = await self.bookies()
+        if self._password:
+            # Of schemas and of delayed messages the password is empty, whatever is set.
+            with contextlib.suppress(DigestMismatchError):
+                return await client.open_without_recovery(ledger_id, password=self._password)
+        return await client.open_without_recovery(ledger_id)
+
+    # -------------------------------------------------------------------------------------- topics
+
+    def topics(self, namespace: str | None = None) -> AsyncIterator[PulsarTopic]:
+        """All topics and partitions, or those of one ``TENANT/NAMESPACE``, as they are found."""
+        return self._nodes.topics(namespace)
+
+    async def parts(self, name: str) -> list[PulsarTopic]:
+        """The topic of this name, or its partitions that exist. Raises `CallerError`."""
+        topic = PulsarTopic.parse(name)
+        count = await self._nodes.partition_count(topic)
+        parts = [topic.partition(index) for index in range(count)] or [topic]
+        found = await asyncio.gather(*(self._nodes.get(part.path) for part in parts))
+        there = [part for part, node in zip(parts, found, strict=True) if node is not None]
+        if not there:
+            raise CallerError(f"there is no topic {topic} in {self.url}")
+        return there
+
+    async def node(self, topic: PulsarTopic) -> StoredTopic:
+        """The topic's node: its ledgers. Raises `CallerError`, `CorruptRecordError`."""
+        node = await self._nodes.get(topic.path)
+        if node is None:
+            raise CallerError(f"there is no topic {topic} in {self.url}")
+        return decode_managed_ledger(node.value, name=f"{self.url}{topic.path}")
+
+    async def topic(self, topic: PulsarTopic, *, only_confirmed: bool = False) -> TopicView:
+        """The topic with the entries of its open ledger counted. Raises as `node`; `StorageError`.
+
+        `only_confirmed`: without those that a crash of the writer might still take away.
+        """
+        stored = await self.node(topic)
+        counts = dict(sorted(stored.entry_counts.items()))
+        open_bytes = None
+        for ledger in stored.ledgers:
+            if ledger.entries is None:
+                try:
+                    found, open_bytes = await self.extent(
+                        ledger.ledger_id, only_confirmed=only_confirmed
+                    )
+                except NoSuchLedgerError:
+                    found = 0
+                counts[ledger.ledger_id] = found
+        return TopicView(topic, stored, dict(sorted(counts.items())), open_bytes)
+
+    async def extent(self, ledger_id: int, *, only_confirmed: bool = False) -> tuple[int, int]:
+        """Entries and bytes of a ledger, of an open one as its bookies have them now.
+
+        Raises `NoSuchLedgerError`, `StorageError`.
+        """
+        reader = await self.reader(ledger_id)
+        confirmed = reader.last_add_confirmed
+        found = confirmed if only_confirmed else await reader.last_entry_found()
+        length = reader.length_bytes
+        for start in range(confirmed + 1, found + 1, _READ_STEP):  # the last adds of a writer
+            entries = await reader.read_unconfirmed(start, min(found, start + _READ_STEP - 1))
+            length += sum(len(entry.payload) for entry in entries)
+        return found + 1, length
+
+    async def policies(self, topic: PulsarTopic) -> Mapping[str, Any]:
+        """The policies of the topic's namespace, as stored in JSON."""
+        return await self._nodes.policies(topic)
+
+    async def subscriptions(self, topic: PulsarTopic) -> list[str]:
+        """Names of the topic's cursors, those that brokers keep for themselves among them."""
+        return await self._nodes.subscriptions(topic)
+
+    # ------------------------------------------------------------------------------------- cursors
+
+    async def cursors(
+        self, topic: PulsarTopic, subscriptions: Sequence[str] | None = None
+    ) -> list[CursorView]:
+        """The topic's cursors, or these. Raises `CallerError`, `CorruptRecordError`, `StorageError`."""
+        found = await self.look(topic, subscriptions)
+        for error in found.failures.values():
+            raise error
+        return found.cursors
+
+    async def look(
+        self, topic: PulsarTopic, subscriptions: Sequence[str] | None = None
+    ) -> TopicLook:
+        """The topic with its cursors, or these. Raises as `topic`."""
+        names = await self.subscriptions(topic) if subscriptions is None else subscriptions
+        stored = await self.node(topic)
+        read = []
+        failures: dict[str, AckGateError] = {}
+        for name in names:
+            try:
+                read.append(await self._cursor(topic, name, stored))
+            except AckGateError as error:
+                failures[name] = error
+        # After the cursors: what they have acked was written before.
+        view = await self.topic(topic)
+        return TopicLook(view, [cursor.against(view) for cursor in read], failures)
+
+    async def _cursor(self, topic: PulsarTopic, name: str, stored: StoredTopic) -> _ReadCursor:
+        path = f"{topic.path}/{encoded(name)}"
+        counts = stored.entry_counts
+        seen: set[int] = set()
+        while True:
+            node = await self._nodes.get(path)
+            if node is None:
+                raise CallerError(f"{topic} has no subscription {name!r}")
+            decoded = decode_cursor_node(node.value, name=f"{self.url}{path}", entry_counts=counts)
+            acks = decoded.state or PersistedAcks(EARLIEST, {}, {})
+            view = _ReadCursor(name, decoded, node.modified_ms, acks)
+            ledger_id = decoded.cursor_ledger_id
+            if ledger_id is None:
+                return view
+            try:
+                return await self._with_ledger(view, ledger_id, counts)
+            except _GONE as error:
+                if ledger_id not in seen:  # its broker may have begun another one meanwhile
+                    seen.add(ledger_id)
+                    continue
+                return replace(
+                    view, source="rolled back", trouble=f"cursor ledger {ledger_id}: {error}"
+                )
+
+    async def _with_ledger(
+        self, view: _ReadCursor, ledger_id: int, counts: Mapping[int, int]
+    ) -> _ReadCursor:
+        reader = await self.reader(ledger_id)
+        last = await reader.last_entry_found()
+        created_ms = (await (await self.bookies()).metadata(ledger_id)).created_ms
+        if last < 0:
+            return replace(
+                view, source="rolled back", trouble=f"cursor ledger {ledger_id} has no entry"
+            )
+        acks = await self._state(reader, last, counts)
+        first = acks if last == 0 else await self._first_state(reader, counts)
+        return replace(
+            view,
+            source="ledger",
+            acks=acks,
+            written_entries=last + 1,
+            begun_ms=created_ms,
+            ranges_then=None if first is None else first.range_count,
+        )
+
+    async def _state(
+        self, reader: UnrecoveredReader, last: int, counts: Mapping[int, int]
+    ) -> PersistedAcks:
+        """The newest state of a cursor's ledger."""
+        name = f"cursor ledger {reader.ledger_id}, entry {last}"
+        [entry] = await reader.read_unconfirmed(last, last)
+        payload = entry.payload
+        pieces = pieces_before(payload, name=name)
+        if pieces > last:
+            raise CorruptRecordError(f"{name}: {pieces} pieces before it, which are not there")
+        if pieces:
+            parts = await reader.read_unconfirmed(last - pieces, last - 1)
+            payload = b"".join(part.payload for part in parts)
+        return decode_cursor_entry(payload, name=name, entry_counts=counts)
+
+    async def _first_state(
+        self, reader: UnrecoveredReader, counts: Mapping[int, int]
+    ) -> PersistedAcks | None:
+        try:
+            return await self._state(reader, 0, counts)
+        except (CorruptRecordError, StorageError):
+            return None  # for a forecast only
+
+    async def history(
+        self, cursor: CursorView, *, states_max: int
+    ) -> AsyncIterator[tuple[int, PersistedAcks]]:
+        """(entry, state) of the cursor's ledger, oldest first; spread evenly where there are more.
+
+        Entries that cannot be decoded are left out. Raises `NoSuchLedgerError`, `StorageError`.
+        """
+        if cursor.source != "ledger" or cursor.cursor_ledger_id is None:
+            return
+        counts = (await self.node(cursor.topic)).entry_counts
+        reader = await self.reader(cursor.cursor_ledger_id)
+        last = cursor.written_entries - 1
+        wanted = min(states_max, cursor.written_entries)
+        for entry_id in sorted(
+            {last - last * place // max(1, wanted - 1) for place in range(wanted)}
+        ):
+            with contextlib.suppress(CorruptRecordError):
+                yield entry_id, await self._state(reader, entry_id, counts)
+
+    # ------------------------------------------------------------------ delayed messages, entries
+
+    async def bucket(self, place: BucketPlace) -> BucketView:
+        """A bucket by the first entry of its snapshot. Raises `CorruptRecordError`, `StorageError`."""
+        reader = await self.reader(place.snapshot_ledger_id)
+        [head] = await reader.read_unconfirmed(0, 0)
+        segments = decode_bucket_head(head.payload, name=f"bucket {place.snapshot_ledger_id}")
+        return BucketView(place, tuple(segments), reader.length_bytes)
+
+    async def delayed_rows(self, place: BucketPlace) -> AsyncIterator[tuple[int, DelayedRows]]:
+        """(segment, its delayed entries) of a bucket. Raises as `bucket`."""
+        async for entry in self.entries(place.snapshot_ledger_id, first=1):
+            name = f"bucket {place.snapshot_ledger_id}, segment {entry.entry_id - 1}"
+            yield entry.entry_id - 1, decode_bucket_segment(entry.payload, name=name)
+
+    async def entries(
+        self, ledger_id: int, *, first: int = 0, last: int | None = None
+    ) -> AsyncIterator[LedgerEntry]:
+        """Entries of a ledger, up to what its bookies have. Raises `NoSuchLedgerError` and as a read."""
+        reader = await self.reader(ledger_id)
+        end = await reader.last_entry_found()
+        end = end if last is None else min(end, last)
+        for start in range(first, end + 1, _READ_STEP):
+            for entry in await reader.read_unconfirmed(start, min(end, start + _READ_STEP - 1)):
+                yield entry
+
+    async def schemas(self, topic: PulsarTopic) -> list[TopicSchema]:
+        """All versions of the topic's schema. Raises `CorruptRecordError`, `StorageError`."""
+        places = await self._nodes.schema_places(topic)
+        found = []
+        for version, at in places:
+            reader = await self.reader(at.ledger_id)
+            [entry] = await reader.read_unconfirmed(at.entry_id, at.entry_id)
+            found.append(decode_schema(entry.payload, version, name=f"schema {version} of {topic}"))
+        return found
+
+    # ------------------------------------------------------------------------------------- ledgers
+
+    async def ledgers(
+        self,
+        *,
+        orphans_after_ms: int | None = None,
+        failed: Callable[[str, AckGateError], None] | None = None,
+    ) -> AsyncIterator[LedgerView]:
+        """Every ledger of the BookKeeper cluster, ascending, with its owner.
+
+        `orphans_after_ms`: look whether each is still named by its owner. Younger ones are not judged:
+        their brokers may be about to name them. `failed`: takes what cannot be read (its name, the
+        error), which is raised otherwise.
+        """
+        client = await self.bookies()
+        now_ms = time.time_ns() // 1_000_000
+        ledger_ids = await client.ledger_ids()
+        for at in range(0, len(ledger_ids), _LEDGERS_AT_ONCE):
+            some = ledger_ids[at : at + _LEDGERS_AT_ONCE]
+            found = await asyncio.gather(
+                *(self._ledger(client, i, now_ms, orphans_after_ms) for i in some),
+                return_exceptions=True,
+            )
+            for ledger_id, view in zip(some, found, strict=True):
+                if isinstance(view, LedgerView):
+                    yield view
+                elif isinstance(view, AckGateError) and failed is not None:
+                    failed(f"ledger {ledger_id}", view)
+                elif view is not None:
+                    raise view
+
+    async def _ledger(
+        self, client: BookKeeperClient, ledger_id: int, now_ms: int, age_ms: int | None
+    ) -> LedgerView | None:
+        try:
+            metadata = await client.metadata(ledger_id)
+        except NoSuchLedgerError:
+            return None  # deleted meanwhile
+        owner = owner_of_ledger(metadata)
+        if age_ms is None or now_ms - metadata.created_ms < age_ms:
+            return LedgerView(metadata, owner)
+        return LedgerView(metadata, owner, await self._is_orphan(ledger_id, owner))
+
+    async def _is_orphan(self, ledger_id: int, owner: PulsarLedgerOwner) -> bool | None:
+        path = f"/managed-ledgers/{owner.managed_ledger}"
+        match owner.kind:
+            case "messages":
+                node = await self._nodes.get(path)
+                if node is None:
+                    return True
+                stored = decode_managed_ledger(node.value, name=f"{self.url}{path}")
+                return ledger_id not in {ledger.ledger_id for ledger in stored.ledgers}
+            case "cursor" | "delayed":
+                path = f"{path}/{encoded(owner.cursor)}"
+                node = await self._nodes.get(path)
+                if node is None:
+                    return True
+                cursor = decode_cursor_node(node.value, name=f"{self.url}{path}")
+                named = {bucket.snapshot_ledger_id for bucket in cursor.buckets}
+                return ledger_id not in {cursor.cursor_ledger_id, *named}
+            case "schema":
+                parts = owner.managed_ledger.split("/")
+                topic = PulsarTopic(parts[0], "/".join(parts[1:-1]), decoded(parts[-1]))
+                named = {at.ledger_id for _, at in await self._nodes.schema_places(topic)}
+                return ledger_id not in named
+            case _:
+                return None
+
+
+def owner_of_ledger(metadata: LedgerMetadata) -> PulsarLedgerOwner:
+    """Whose the ledger is, by the custom metadata that Pulsar gives it."""
+    custom = {k: v.decode(errors="replace") for k, v in metadata.custom_metadata.items()}
+    name = custom.get("pulsar/managed-ledger", "")
+    match custom.get("component"):
+        case "managed-ledger":
+            cursor = decoded(custom.get("pulsar/cursor", ""))
+            return PulsarLedgerOwner("cursor" if cursor else "messages", name, cursor)
+        case "delayed-index-bucket":
+            topic = _managed_ledger(custom.get("pulsar/delayedIndexTopic", ""))
+            cursor = decoded(custom.get("pulsar/delayedIndexCursor", ""))
+            return PulsarLedgerOwner("delayed", topic, cursor)
+        case "schema":
+            return PulsarLedgerOwner("schema", custom.get("pulsar/schemaId", ""))
+        case "compacted-ledger":
+            return PulsarLedgerOwner(
+                "compacted", _managed_ledger(custom.get("pulsar/compactedTopic", ""))
+            )
+    return PulsarLedgerOwner("other", name)
+
+
+def _managed_ledger(topic: str) -> str:
+    try:
+        return PulsarTopic.parse(topic).managed_ledger
+    except CallerError:
+        return topic
