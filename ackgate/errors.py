@@ -78,6 +78,13 @@ class NotEnoughBookiesError(StorageError):
     """Fewer bookies can be written than the ensemble needs."""
 
 
+class BookieRefusedError(StorageError, ConfigurationError):
+    """A bookie cannot be used as configured: TLS, authentication, or something else listens there.
+
+    Another bookie may do; asking this one again does not help.
+    """
+
+
 class DiskFullError(StorageError):
     """No room for messages. Sends succeed again once there is room; acks and reads still work."""
 
@@ -144,6 +151,10 @@ class NoSuchEntryError(CorruptRecordError, LookupError):
 
 class DigestMismatchError(CorruptRecordError):
     """An entry's digest does not match its bytes, or was made with another password."""
+
+
+class WrongPasswordError(DigestMismatchError, ConfigurationError):
+    """The ledger was created with another password. Nothing was read from its bookies."""
 
 
 class InternalError(AckGateError):

@@ -21,14 +21,39 @@ from ackgate.persistence.ports import (
 )
 
 with named_extras("bookkeeper"):
-    from ackgate.persistence.bookkeeper import BookKeeperClient, BookKeeperSettings
+    from ackgate.persistence.bookkeeper import (
+        LATENCY_BOUNDS_MS,
+        BookieDiskSpace,
+        BookieEndpoint,
+        BookieLogin,
+        BookieService,
+        BookieState,
+        BookieTls,
+        BookieTraffic,
+        BookKeeperClient,
+        BookKeeperSettings,
+        BookKeeperStatistics,
+        KnownBookie,
+        LatencyCounts,
+    )
 
 __all__ = [
+    "LATENCY_BOUNDS_MS",
     "AppendTicket",
     "BookKeeperClient",
     "BookKeeperSettings",
+    "BookKeeperStatistics",
+    "BookieDiskSpace",
+    "BookieEndpoint",
+    "BookieLogin",
+    "BookieService",
+    "BookieState",
+    "BookieTls",
+    "BookieTraffic",
     "DigestType",
     "Fragment",
+    "KnownBookie",
+    "LatencyCounts",
     "LedgerEntry",
     "LedgerMetadata",
     "LedgerOptions",

@@ -38,7 +38,7 @@ from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, Ledg
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ackgate.broker.topic import BrokerParts
+    from ackgate.broker.topic import SharedServices
 
 log = logging.getLogger(__name__)
 
@@ -55,43 +55,51 @@ _GIVEN_UP: Final = LedgerMetadata(
 
 
 async def delete_orphan_ledgers(
-    parts: BrokerParts, candidates: Sequence[int], *, pauses: Sequence[float] = PAUSES_SECONDS
+    services: SharedServices,
+    candidates: Sequence[int],
+    *,
+    run: int | None = None,
+    pauses: Sequence[float] = PAUSES_SECONDS,
 ) -> list[int]:
     """Delete those of the candidates that are orphans of topics or cursors. Returns their ids.
 
-    Snapshots of delayed entries are cursors', too, and delivery journals are topics'. What is not
-    proved to be given up is looked at again after each of the pauses, and kept in the end.
+    Snapshots of delayed entries are cursors', too, and delivery journals are topics'. Ledgers of runs
+    after `run` (the broker's own) are left to a later start. What is not proved to be given up is looked
+    at again after each of the pauses, and kept in the end.
     """
-    living = await _living_runs(parts)
+    living = await _living_runs(services)
     deleted: list[int] = []
     unnamed: list[int] = []
     for start in range(0, len(candidates), READS_AT_ONCE_MAX):
         group = candidates[start : start + READS_AT_ONCE_MAX]
-        found = await asyncio.gather(*(_metadata(parts, ledger_id) for ledger_id in group))
+        found = await asyncio.gather(*(_metadata(services, ledger_id) for ledger_id in group))
         unfinished = [i for i, about in zip(group, found, strict=True) if about is _GIVEN_UP]
-        await _delete(parts, unfinished)
+        await _delete(services, unfinished)
         deleted += unfinished
         left = [
             about
             for about in found
-            if about is not None and about is not _GIVEN_UP and _run_of(about) not in living
+            if about is not None
+            and about is not _GIVEN_UP
+            and _run_of(about) not in living
+            and (run is None or (_run_of(about) or 0) <= run)
         ]
-        unnamed += await _unnamed(parts, left)
+        unnamed += await _unnamed(services, left)
     for pause in (0.0, *pauses):
         if not unnamed:
             return deleted
         if pause:
             await asyncio.sleep(pause)
-        found = await asyncio.gather(*(_metadata(parts, ledger_id) for ledger_id in unnamed))
+        found = await asyncio.gather(*(_metadata(services, ledger_id) for ledger_id in unnamed))
         left = [about for about in found if about is not None and about is not _GIVEN_UP]
-        unnamed = await _unnamed(parts, left)
+        unnamed = await _unnamed(services, left)
         given_up = [
             about.ledger_id
             for about in left
             if about.ledger_id in unnamed
-            and await is_given_up(parts.ledger_client, parts.metadata, about)
+            and await is_given_up(services.ledger_client, services.metadata, about)
         ]
-        await _delete(parts, given_up)
+        await _delete(services, given_up)
         deleted += given_up
         unnamed = [ledger_id for ledger_id in unnamed if ledger_id not in given_up]
     log.warning(
@@ -102,19 +110,19 @@ async def delete_orphan_ledgers(
     return deleted
 
 
-async def _delete(parts: BrokerParts, ledger_ids: Sequence[int]) -> None:
+async def _delete(services: SharedServices, ledger_ids: Sequence[int]) -> None:
     for ledger_id in ledger_ids:
         log.warning("ledger %d belongs to nothing and is deleted", ledger_id)
         try:
-            await parts.ledger_client.delete(ledger_id)
+            await services.ledger_client.delete(ledger_id)
         except NoSuchLedgerError:
             continue
 
 
-async def _unnamed(parts: BrokerParts, found: Sequence[LedgerMetadata]) -> list[int]:
+async def _unnamed(services: SharedServices, found: Sequence[LedgerMetadata]) -> list[int]:
     """Those that their owner's node does not name."""
-    client, metadata = parts.ledger_client, parts.metadata
-    are_orphans = await asyncio.gather(*(_is_orphan_of_topic(parts, about) for about in found))
+    client, metadata = services.ledger_client, services.metadata
+    are_orphans = await asyncio.gather(*(_is_orphan_of_topic(services, about) for about in found))
     ids = [about.ledger_id for about in found]
     return [
         *(ledger_id for ledger_id, is_it in zip(ids, are_orphans, strict=True) if is_it),
@@ -124,12 +132,12 @@ async def _unnamed(parts: BrokerParts, found: Sequence[LedgerMetadata]) -> list[
     ]
 
 
-async def _living_runs(parts: BrokerParts) -> set[int]:
+async def _living_runs(services: SharedServices) -> set[int]:
     """Runs of brokers and tools whose session lives, as the metadata store has it now."""
-    runs = await announced_makers(parts.metadata)
-    for node in await parts.metadata.children(BROKERS):
+    runs = await announced_makers(services.metadata)
+    for node in await services.metadata.children(BROKERS):
         path = f"{BROKERS}/{node}"
-        found = await parts.metadata.get(path)
+        found = await services.metadata.get(path)
         if found is not None:
             runs.add(decode_broker(found.value, path=path).run)
     return runs
@@ -140,21 +148,21 @@ def _run_of(about: LedgerMetadata) -> int | None:
     return int(mark) if mark is not None else None
 
 
-async def _metadata(parts: BrokerParts, ledger_id: int) -> LedgerMetadata | None:
+async def _metadata(services: SharedServices, ledger_id: int) -> LedgerMetadata | None:
     """The ledger's metadata; None when it was deleted."""
     try:
-        return await parts.ledger_client.metadata(ledger_id)
+        return await services.ledger_client.metadata(ledger_id)
     except LedgerGivenUpError:
         return _GIVEN_UP
     except NoSuchLedgerError:
         return None
 
 
-async def _is_orphan_of_topic(parts: BrokerParts, about: LedgerMetadata) -> bool:
+async def _is_orphan_of_topic(services: SharedServices, about: LedgerMetadata) -> bool:
     path = about.custom_metadata.get(TOPIC_PATH_KEY)
     if path is None:
         return False
-    stored = await parts.metadata.get(path.decode())
+    stored = await services.metadata.get(path.decode())
     if stored is None:
         return True
     node = decode_topic_node(stored.value, path=path.decode())

@@ -69,6 +69,11 @@ def run_broker(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=settings.broker.log_level, handlers=[handler])
     if loaded.unused:
         log.warning("%s", _unused_line(loaded.unused, arguments.config))
+    if loaded.of_directories:
+        log.warning(
+            "without effect on a BookKeeper cluster, whose bookies have settings of their own: %s",
+            ", ".join(loaded.of_directories),
+        )
     data_directory = Path(settings.broker.data_directory or "data")
     try:
         import uvloop  # noqa: PLC0415 - not on every platform

@@ -1,4 +1,4 @@
-"""The broker process: parts put together in order, served, and taken apart again.
+"""The broker process: services put together in order, served, and taken apart again.
 
 Edge. Start: data directory locked, metadata store, bookies (their journals replayed), topics'
 registry, protocol port, HTTP port, a place among the brokers. Stop: no new connections, then topics
@@ -17,72 +17,69 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
+from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.stats import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.stopping import Stopping
-from ackgate.broker.topic import BrokerParts, DiskSpace, TopicRegistry
+from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
-from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
-from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.cluster_mark import (
-    claim,
-    cluster_of,
-    known_cluster,
-    refuse_known_ledgers,
-)
-from ackgate.persistence.ledgers.metadata_age import refuse_older_metadata, remember_run
-from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import open_metadata_store
-from ackgate.persistence.nodes.changes import count_up
+from ackgate.persistence.metadata.url import (
+    MetadataScheme,
+    open_metadata_store,
+    parse_metadata_url,
+)
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
-from ackgate.persistence.nodes.unnamed_ledgers import MAKER_KEY, RUN_COUNTER_PATH
 from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from ackgate.broker.admin import Peers
+    from ackgate.broker.ledger_storage import LedgerStorage
     from ackgate.config.settings import Settings
-    from ackgate.persistence.bookies.bookie import Bookie
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
 
-STARTS_AT_ONCE_MAX: Final = 1_000
-"""Brokers that may start at the same time on one metadata store."""
+STORAGE_LOOK_SECONDS: Final = 30.0
+"""How often the bookies of a cluster are counted."""
 
 
 class BrokerServer:
     """A broker that serves. Make it with `start`."""
 
     def __init__(
-        self, settings: Settings, directory: DataDirectory, parts: BrokerParts, run: int
+        self,
+        settings: Settings,
+        directory: DataDirectory,
+        services: SharedServices,
+        storage: LedgerStorage,
     ) -> None:
         self.settings = settings
-        self.run = run
-        """Number of this start among all starts of brokers on this metadata store."""
+        self.storage = storage
         self.directory = directory
-        self.parts = parts
-        self.registry = TopicRegistry(parts)
-        self.ownership = Ownership(parts, self.registry)
+        self.services = services
+        self.registry = TopicRegistry(services)
+        self.ownership = Ownership(services, self.registry)
         self.registry.owners = self.ownership
-        self.schemas = SchemaRegistry(parts.metadata)
-        self.dynamic = DynamicConfiguration(parts, self.registry.configure)
-        self.sampler = StatsSampler(parts.clock_ms)
+        self.schemas = SchemaRegistry(services.metadata)
+        self.dynamic = DynamicConfiguration(services, self.registry.configure)
+        self.sampler = StatsSampler(services.clock_ms)
         self.started_at = time.time()
-        self.bookie_ids: tuple[str, ...] = ()
         self._peers: Peers | None = None
         self.protocol_port = 0
         self.http_port = 0
-        self._protocol = ProtocolServer(parts, self.registry, self.schemas, parts.publish_buffer)
+        self._protocol = ProtocolServer(
+            services, self.registry, self.schemas, services.publish_buffer
+        )
         self._stopping = Stopping(lambda: 0.0)
         self._upkeep: list[asyncio.Task[None]] = []
 
@@ -103,27 +100,27 @@ class BrokerServer:
             await space.make_room(is_starting=True)
             metadata = metadata or await _open_metadata(settings, directory)
             stopping.then("the metadata store", metadata.close)
-            client, run = await _open_ledgers(settings, directory, metadata)
-            stopping.then("the bookies", client.close, share=2)
-            broker = cls(settings, directory, _make_parts(settings, metadata, client, run), run)
-            broker.parts.disk_space = space
-            space.mend = partial(_free_room, metadata, client)
-            broker.bookie_ids = tuple(bookie.bookie_id for bookie in client.bookies)
-            broker.parts.forget_topic = broker.registry.forget
+            storage = await open_ledger_storage(settings.persistence, directory.root, metadata)
+            stopping.then("the bookies", storage.client.close, share=2)
+            services = _make_services(settings, metadata, storage.client, storage.run)
+            broker = cls(settings, directory, services, storage)
+            broker.services.disk_space = space
+            space.mend = partial(_free_room, metadata, storage)
+            broker.services.forget_topic = broker.registry.forget
             await broker.dynamic.load()
             await broker._serve(stopping)
             await space.look()  # what the start has left free is for the next one
             stopping.keep()
             broker._stopping = stopping
-            parts = broker.parts  # whose settings may change while it runs
-            stopping.seconds = lambda: parts.settings.broker.broker_shutdown_timeout_ms / 1000
+            # Settings may change while it runs.
+            stopping.seconds = lambda: services.settings.broker.broker_shutdown_timeout_ms / 1000
         return broker
 
     async def _serve(self, stopping: Stopping) -> None:
         """Start the services; `stopping` gets what to stop, in reverse order."""
         broker = self.settings.broker
         host = broker.bind_address
-        old_ledgers = await self.parts.ledger_client.ledger_ids()
+        old_ledgers = await self.storage.ledgers_so_far()
         stopping.then("connections", self._protocol.close)
         stopping.then("the other brokers", self._close_peers)
         self.protocol_port = await _listening(
@@ -142,17 +139,18 @@ class BrokerServer:
         # First: clients are waiting for that.
         stopping.then("closing topics", self._close_topics, share=6)
         stopping.then("the port", self._protocol.stop_accepting)
-        self.ownership.on_joined(self.parts.policies.follow)
+        self.ownership.on_joined(self.services.policies.follow)
         self.ownership.on_joined(self.dynamic.follow)
-        stopping.then("policies", self.parts.policies.stop)
+        stopping.then("policies", self.services.policies.stop)
         stopping.then("dynamic configuration", self.dynamic.stop)
         await self.ownership.join(self._record())
         self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
         stopping.then("upkeep", self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
+        counting = Chore(self.storage.count_bookies, lambda: STORAGE_LOOK_SECONDS)
         self._upkeep = [
             asyncio.create_task(run_chore(chore))
-            for chore in (sampling, *chores(self.parts, self.registry))
+            for chore in (sampling, counting, *chores(self.services, self.registry))
         ]
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 
@@ -169,9 +167,9 @@ class BrokerServer:
             service_url=self.service_url,
             web_url=self.web_url,
             instance="",
-            bookies=self.bookie_ids,
+            bookies=self.storage.names,
             started_ms=int(self.started_at * 1000),
-            run=self.run,
+            run=self.storage.run,
         )
 
     @property
@@ -187,6 +185,11 @@ class BrokerServer:
     def web_url(self) -> str:
         """Where the admin interface answers."""
         return f"http://{self._advertised_host}:{self.http_port}"
+
+    @property
+    def cluster_storage(self) -> ClusterStorage | None:
+        """The BookKeeper cluster; None: bookies are directories."""
+        return self.storage if isinstance(self.storage, ClusterStorage) else None
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -221,12 +224,10 @@ class BrokerServer:
     async def _sample(self) -> None:
         await self.sampler.sample(self.registry)
 
-    async def _delete_orphans(self, candidates: list[int]) -> None:
+    async def _delete_orphans(self, old_ledgers: Callable[[], Awaitable[list[int]]]) -> None:
         try:
-            await delete_orphan_ledgers(self.parts, candidates)
-            client = self.parts.ledger_client
-            if isinstance(client, BookieLedgerClient):
-                await client.keep_origins()
+            await delete_orphan_ledgers(self.services, await old_ledgers(), run=self.storage.run)
+            await self.storage.mend()
         except AckGateError as error:
             log.warning("orphan ledgers were not looked for: %s", error)
 
@@ -251,7 +252,7 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._upkeep, return_exceptions=True)
         # Nobody looks any more, and a stop has much to write.
-        await self.parts.disk_space.make_room(is_starting=False)
+        await self.services.disk_space.make_room(is_starting=False)
 
 
 def _metadata_url(settings: Settings, directory: DataDirectory) -> str:
@@ -260,20 +261,24 @@ def _metadata_url(settings: Settings, directory: DataDirectory) -> str:
 
 def _disk_space(settings: Settings, directory: DataDirectory) -> DiskSpace:
     persistence = settings.persistence
+    metadata = parse_metadata_url(_metadata_url(settings, directory))
+    if persistence.is_on_bookkeeper and metadata.scheme is not MetadataScheme.SQLITE:
+        return DiskSpace.unwatched()  # nothing that counts is written to this machine's disks
     return DiskSpace(
         directory.root,
         persistence.bookie_paths(directory.root),
-        bookies_needed=persistence.managed_ledger_default_write_quorum,
+        bookies_needed=(
+            0 if persistence.is_on_bookkeeper else persistence.managed_ledger_default_write_quorum
+        ),
         reserve_bytes=persistence.disk_reserve_bytes,
     )
 
 
-def _free_room(metadata: MetadataStore, client: BookieLedgerClient) -> Iterator[Awaitable[object]]:
+def _free_room(metadata: MetadataStore, storage: LedgerStorage) -> Iterator[Awaitable[object]]:
     """What makes logs shorter, and carries on what there was no room for."""
     if isinstance(metadata, SqliteMetadataStore):
         yield metadata.checkpoint()
-    for bookie in client.bookies:
-        yield bookie.make_up()
+    yield from storage.make_up()
 
 
 async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:
@@ -285,62 +290,11 @@ async def _open_metadata(settings: Settings, directory: DataDirectory) -> Metada
     )
 
 
-async def _open_ledgers(
-    settings: Settings, directory: DataDirectory, metadata: MetadataStore
-) -> tuple[BookieLedgerClient, int]:
-    """The ledger client, and the number of this start, which marks what it makes."""
-    persistence = settings.persistence
-    opener = BookieOpener(settings=bookie_settings(persistence))
-    cluster = await known_cluster(metadata)
-    if cluster is not None:
-        opener.admit = partial(claim, cluster=cluster)
-    bookies, absent = await open_usable_bookies(
-        persistence.bookie_paths(directory.root),
-        opener,
-        least=persistence.managed_ledger_default_write_quorum,
-    )
-    try:
-        await _refuse_lost_metadata(metadata, bookies)
-        if cluster is None:
-            cluster = await cluster_of(metadata)
-            await asyncio.gather(*(claim(bookie, cluster) for bookie in bookies))
-        await refuse_older_metadata(metadata, bookies, counter_path=RUN_COUNTER_PATH)
-
-        async def admit(bookie: Bookie) -> None:
-            await claim(bookie, cluster)
-            await refuse_older_metadata(metadata, [bookie], counter_path=RUN_COUNTER_PATH)
-
-        opener.admit = admit
-        run = await count_up(metadata, RUN_COUNTER_PATH, first=0, attempts_max=STARTS_AT_ONCE_MAX)
-        await remember_run(metadata, bookies, run)
-    except BaseException:
-        await BookieLedgerClient(bookies, metadata, absent=absent).close()
-        raise
-    settings_of_client = ledger_client_settings(persistence)
-    marks = {MAKER_KEY: str(run).encode()}
-    return (
-        BookieLedgerClient(
-            bookies, metadata, settings=settings_of_client, absent=absent, marks=marks, run=run
-        ),
-        run,
-    )
-
-
-async def _refuse_lost_metadata(metadata: MetadataStore, bookies: list[Bookie]) -> None:
-    if await metadata.get(RUN_COUNTER_PATH) is not None:
-        return
-    try:
-        await refuse_known_ledgers(bookies)
-    except AckGateError:
-        if await metadata.get(RUN_COUNTER_PATH) is None:
-            raise  # else another broker has begun at the same time as this one
-
-
-def _make_parts(
+def _make_services(
     settings: Settings, metadata: MetadataStore, client: LedgerClient, run: int
-) -> BrokerParts:
+) -> SharedServices:
     persistence = settings.persistence
-    parts = BrokerParts(
+    services = SharedServices(
         settings=settings,
         clock_ms=lambda: time.time_ns() // 1_000_000,
         ledger_client=client,
@@ -357,8 +311,8 @@ def _make_parts(
         producer_name_prefix=f"{settings.broker.cluster_name}-{run}",
         forget_topic=lambda _: None,
     )
-    parts.clock_us = lambda: time.time_ns() // 1_000
-    return parts
+    services.clock_us = lambda: time.time_ns() // 1_000
+    return services
 
 
 async def _listening(listening: Awaitable[int], host: str, port: int) -> int:

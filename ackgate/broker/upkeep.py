@@ -13,7 +13,8 @@ from ackgate.errors import OwnershipError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.broker.topic import BrokerParts, TopicRegistry
+    from ackgate.broker.cluster import BrokerAudit
+    from ackgate.broker.topic import SharedServices, TopicRegistry
 
 log = logging.getLogger(__name__)
 
@@ -28,35 +29,41 @@ class Chore(NamedTuple):
     interval_seconds: Callable[[], float]
 
 
-def chores(parts: BrokerParts, registry: TopicRegistry) -> list[Chore]:
+def chores(services: SharedServices, registry: TopicRegistry) -> list[Chore]:
     """The chores of every broker."""
     return [
-        Chore(parts.disk_space.look, lambda: DISK_LOOK_SECONDS),
+        Chore(services.disk_space.look, lambda: DISK_LOOK_SECONDS),
         Chore(
             lambda: registry.for_each(Topic.flush_cursors),
-            lambda: parts.settings.persistence.managed_ledger_cursor_position_flush_seconds,
+            lambda: services.settings.persistence.managed_ledger_cursor_position_flush_seconds,
         ),
         Chore(
             lambda: registry.for_each(Topic.keep_ledgers),
-            lambda: parts.settings.broker.retention_check_interval_in_seconds,
+            lambda: services.settings.broker.retention_check_interval_in_seconds,
         ),
         Chore(
             lambda: registry.for_each(Topic.expire_messages),
-            lambda: parts.settings.broker.message_expiry_check_interval_in_minutes * 60,
+            lambda: services.settings.broker.message_expiry_check_interval_in_minutes * 60,
         ),
         Chore(
             registry.delete_inactive,
-            lambda: parts.settings.broker.broker_delete_inactive_topics_frequency_seconds,
+            lambda: services.settings.broker.broker_delete_inactive_topics_frequency_seconds,
         ),
-        Chore(
-            parts.audit.check_bookies_if_due,
-            lambda: min(parts.audit.bookies_interval_seconds, AUDIT_LOOK_SECONDS),
-        ),
-        Chore(
-            parts.audit.check_everything_if_due,
-            lambda: min(parts.audit.interval_seconds, AUDIT_LOOK_SECONDS),
-        ),
+        *(_audits(services.audit) if services.audit.is_wanted else ()),
     ]
+
+
+def _audits(audit: BrokerAudit) -> tuple[Chore, ...]:
+    return (
+        Chore(
+            audit.check_bookies_if_due,
+            lambda: min(audit.bookies_interval_seconds, AUDIT_LOOK_SECONDS),
+        ),
+        Chore(
+            audit.check_everything_if_due,
+            lambda: min(audit.interval_seconds, AUDIT_LOOK_SECONDS),
+        ),
+    )
 
 
 async def run_chore(chore: Chore) -> None:

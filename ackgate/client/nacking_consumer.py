@@ -259,7 +259,7 @@ class NackingConsumer:
         self._forget_all()
 
     def unsubscribe(self) -> None:
-        """As the real one."""
+        """As the real one. Nacks that wait are void."""
         self._stop()
         self._real.unsubscribe()
 

@@ -1,4 +1,4 @@
-"""The command lines of ``ackgate bookies``, ``ackgate ledgers`` and ``ackgate delayed``.
+"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed`` and ``pulsar``.
 
 Pure. Apart from the commands themselves, which load much more.
 """
@@ -17,14 +17,17 @@ def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
         "bookies", help="check the copies of all ledger entries, and repair them"
     )
     actions = bookies.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="all bookies: where they are, and their state")
     check = actions.add_parser("check", help="read and verify every copy; changes nothing")
     repair = actions.add_parser("repair", help="the same, and repair missing and bad copies")
-    for parser in (check, repair):
+    for parser in (listing, check, repair):
         add_place_arguments(parser)
+        parser.add_argument("--json", action="store_true", help="for programs")
+    for parser in (check, repair):
         parser.add_argument(
             "--ledger", type=int, action="append", help="only this one; may be repeated"
         )
-        parser.add_argument("--json", action="store_true", help="for programs")
+    _add_cluster_argument(listing)
     repair.add_argument(
         "--replace-lost",
         action="store_true",
@@ -62,8 +65,15 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
     adopt.add_argument(
         "--apply", action="store_true", help="do it (default: only show what would be done)"
     )
+    adopt.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="on a BookKeeper cluster: whose ledgers, if the metadata have lost their name",
+    )
     for parser in (listing, show, read, verify, adopt):
         add_place_arguments(parser)
+    for parser in (listing, show, read):
+        _add_cluster_argument(parser)
     for parser in (listing, show, verify, adopt):
         parser.add_argument("--json", action="store_true", help="for programs")
     form.add_argument("--json", action="store_true", help="an object a line")
@@ -78,6 +88,14 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bookies", metavar="DIR[,DIR]", help="storage directories (default: the broker's)"
+    )
+
+
+def _add_cluster_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metadata",
+        metavar="URI",
+        help="look at a BookKeeper cluster: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
     )
 
 
@@ -105,3 +123,86 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
         "--file", type=Path, metavar="F", help="positions, one a line; - reads standard input"
     )
     clear.add_argument("--subscription", metavar="S", help="only this one's; default: all")
+
+
+def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+    pulsar = commands.add_parser(
+        "pulsar",
+        help="look at a real Pulsar cluster, from its ZooKeeper and bookies, read-only",
+        description="Nothing is written, fenced or recovered; no broker is needed.",
+    )
+    actions = pulsar.add_subparsers(dest="action", required=True, metavar="ACTION")
+    topics = actions.add_parser("topics", help="all topics: ledgers, entries, sizes, subscriptions")
+    stats = actions.add_parser(
+        "stats", help="a topic's subscriptions: holes, and what a restart would deliver again"
+    )
+    cursors = actions.add_parser("cursors", help="all subscriptions, a line each")
+    ledgers = actions.add_parser("ledgers", help="ledgers: owners, sizes, retention, orphans")
+    stats.add_argument("topic", metavar="TOPIC")
+    for parser in (cursors, ledgers):
+        parser.add_argument("topic", nargs="?", metavar="TOPIC", help="default: all")
+    for parser in (topics, cursors):
+        parser.add_argument("--namespace", metavar="T/N", help="only its topics")
+    for parser in (stats, cursors):
+        parser.add_argument("--subscription", metavar="S", help="only this one")
+        parser.add_argument(
+            "--ranges-max",
+            type=int,
+            metavar="N",
+            help="the brokers' managedLedgerMaxUnackedRangesToPersist (default: --config's, or 10000)",
+        )
+        parser.add_argument(
+            "--batch-indexes-max",
+            type=int,
+            metavar="N",
+            help="their managedLedgerMaxBatchDeletedIndexToPersist (default: as above)",
+        )
+        parser.add_argument(
+            "--ack-form",
+            choices=("ranges", "words", "ranges-5", "words-5"),
+            default="ranges",
+            help="how they write acks: words with managedLedgerPersistIndividualAckAsLongArray, "
+            "...-5 from Pulsar 5.0 on (default: ranges)",
+        )
+    stats.add_argument(
+        "--admin", metavar="URL", help="ask the live broker, too, and compare: http://HOST:8080"
+    )
+    stats.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="holds the token that --admin wants"
+    )
+    ledgers.add_argument(
+        "--orphans", action="store_true", help="only those that their owners name no more"
+    )
+    ledgers.add_argument(
+        "--older-than",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="younger ledgers are no orphans: a broker may be about to name them (default: 3600)",
+    )
+    for parser in (topics, stats, cursors, ledgers):
+        parser.add_argument(
+            "--metadata",
+            required=True,
+            metavar="URL",
+            help="the cluster's metadataStoreUrl: zk:HOST:PORT[,HOST:PORT...][/CHROOT]",
+        )
+        parser.add_argument(
+            "--bookkeeper",
+            metavar="URI",
+            help="its bookkeeperMetadataServiceUri (default: /ledgers beside Pulsar's nodes)",
+        )
+        parser.add_argument(
+            "--config",
+            type=Path,
+            metavar="FILE",
+            help="the cluster's broker.conf: caps; and its metadataStoreDigest, if ZooKeeper wants one",
+        )
+        parser.add_argument(
+            "--timeout",
+            type=float,
+            default=10.0,
+            metavar="SECONDS",
+            help="longest wait for a server (default: 10)",
+        )
+        parser.add_argument("--json", action="store_true", help="for programs")

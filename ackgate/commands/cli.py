@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ackgate
-from ackgate.commands.arguments import add_bookies_parser, add_delayed_parser, add_ledgers_parser
+from ackgate.commands.arguments import (
+    add_bookies_parser,
+    add_delayed_parser,
+    add_ledgers_parser,
+    add_pulsar_parser,
+)
 from ackgate.errors import AckGateError, OwnershipError
 
 if TYPE_CHECKING:
@@ -64,6 +69,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from ackgate.commands.delayed_command import run_delayed  # noqa: PLC0415
 
         return run_delayed(arguments)
+    if arguments.command == "pulsar":
+        from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
+
+        return run_pulsar(arguments)
     from ackgate.commands.stats.command import run_stats  # noqa: PLC0415
 
     return run_stats(arguments)
@@ -136,6 +145,7 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
     add_delayed_parser(commands)
     add_bookies_parser(commands)
     add_ledgers_parser(commands)
+    add_pulsar_parser(commands)
     for name, line in (others or {}).items():
         commands.add_parser(name, help=line)
     return parser

@@ -52,7 +52,8 @@ class _Report(NamedTuple):
     def exit_code(self) -> int:
         if not self.starts:
             return EXIT_WOULD_NOT_START
-        return EXIT_WITHOUT_EFFECT if self.changed or self.unknown else EXIT_FINE
+        without_effect = self.changed or self.unknown or self.found.of_directories
+        return EXIT_WITHOUT_EFFECT if without_effect else EXIT_FINE
 
 
 def run_config(arguments: argparse.Namespace) -> int:
@@ -94,15 +95,15 @@ def _lines(report: _Report) -> Iterator[str]:
     yield from _section(
         "asks for security that this broker does not have",
         [
-            (said.origin, f"{switch.key}={said.text}", switch.asks_for)
-            for switch, said in report.security
+            (given.origin, f"{switch.key}={given.text}", switch.asks_for)
+            for switch, given in report.security
         ],
     )
     yield from _section("not allowed", [(line,) for line in report.wrong])
     yield from _section(
         f"unknown here and to Pulsar {PULSAR_VERSION}",
         [
-            (each.said.origin, each.key, f"did you mean {each.meant}?" if each.meant else "")
+            (each.given.origin, each.key, f"did you mean {each.meant}?" if each.meant else "")
             for each in report.unknown
         ],
     )
@@ -110,7 +111,7 @@ def _lines(report: _Report) -> Iterator[str]:
         "without effect here, and not at Pulsar's default",
         [
             (
-                each.said.origin,
+                each.given.origin,
                 f"{each.key}={each.shown_value}",
                 f"Pulsar: {each.pulsar_default or 'nothing'}"
                 + (", deprecated" if each.is_deprecated else ""),
@@ -119,10 +120,17 @@ def _lines(report: _Report) -> Iterator[str]:
         ],
     )
     yield from _section(
+        "without effect on a BookKeeper cluster, whose bookies have settings of their own",
+        [
+            (given.origin, f"{key}={given.text}")
+            for key, given in report.found.of_directories.items()
+        ],
+    )
+    yield from _section(
         "deprecated by Pulsar, and in effect",
         [
-            (said.origin, name, f"counts as {OLDER_NAMES[name].present_key}")
-            for name, said in report.found.older.items()
+            (given.origin, name, f"counts as {OLDER_NAMES[name].present_key}")
+            for name, given in report.found.older.items()
         ],
     )
     if report.at_default:
@@ -138,7 +146,7 @@ def _lines(report: _Report) -> Iterator[str]:
             break_on_hyphens=False,
         )
     yield ""
-    yield f"in effect: {len(report.found.used)} keys"
+    yield f"in effect: {len(report.found.used) - len(report.found.of_directories)} keys"
 
 
 def _name(each: UnusedKey) -> str:
@@ -164,24 +172,25 @@ def _json(report: _Report) -> dict[str, Any]:
         "source": report.source,
         "starts": report.starts,
         "security": [
-            {"key": switch.key, "origin": said.origin, "asksFor": switch.asks_for}
-            for switch, said in report.security
+            {"key": switch.key, "origin": given.origin, "asksFor": switch.asks_for}
+            for switch, given in report.security
         ],
         "notAllowed": list(report.wrong),
         "unknown": [
-            {"key": each.key, "origin": each.said.origin, "meant": each.meant}
+            {"key": each.key, "origin": each.given.origin, "meant": each.meant}
             for each in report.unknown
         ],
         "changed": [
             {
                 "key": each.key,
-                "origin": each.said.origin,
+                "origin": each.given.origin,
                 "pulsarDefault": each.pulsar_default,
                 "isDeprecated": each.is_deprecated,
             }
             for each in report.changed
         ],
         "atDefault": [each.key for each in report.at_default],
+        "ofDirectories": sorted(report.found.of_directories),
         "older": {name: OLDER_NAMES[name].present_key for name in report.found.older},
-        "inEffect": sorted(report.found.used),
+        "inEffect": sorted(report.found.used.keys() - report.found.of_directories.keys()),
     }

@@ -104,7 +104,9 @@ class BrokerSettings(SettingsGroup):
 
     max_message_size: int = setting(
         5 * 1024 * 1024,
-        "Largest message (or batch) that a producer may send.",
+        "Largest message (or batch) that a producer may send. With `bookkeeperMetadataServiceUri` the "
+        "default is 5,222,400: bookies take requests of 5 MiB. A larger value needs "
+        "`nettyMaxFrameSizeBytes` of 10 KiB more in the bookies' own configuration, as with Pulsar.",
         unit="bytes",
         pulsar=5 * 1024 * 1024,
         ge=1024,

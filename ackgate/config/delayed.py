@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ackgate.config import defaults
 from ackgate.config.field import INT_MAX, SettingsGroup, setting
 
 IN_MEMORY_FACTORY = "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory"
@@ -29,7 +30,7 @@ class DelayedSettings(SettingsGroup):
         pulsar=IN_MEMORY_FACTORY,
     )
     delayed_delivery_tick_time_millis: int = setting(
-        1_000,
+        defaults.DELAY_TICK_MS,
         "How exact delivery times are. Times are kept as multiples of the largest power of two "
         "that is not above it.",
         unit="ms",
@@ -43,7 +44,7 @@ class DelayedSettings(SettingsGroup):
         pulsar=False,
     )
     delayed_delivery_fixed_delay_detection_lookahead: int = setting(
-        50_000,
+        defaults.FIXED_DELAY_LOOKAHEAD,
         "With so many entries waiting whose times only ever grew, a subscription reads no further "
         "until one of them is due. 0: it always reads on.",
         unit="entries",
@@ -61,7 +62,7 @@ class DelayedSettings(SettingsGroup):
         le=2**63 - 1,
     )
     delayed_delivery_min_index_count_per_bucket: int = setting(
-        50_000,
+        defaults.BUCKET_ENTRIES_MIN,
         "A bucket in memory with so many entries is sealed at the next change of ledger.",
         unit="entries",
         pulsar=50_000,
@@ -69,14 +70,14 @@ class DelayedSettings(SettingsGroup):
         le=INT_MAX,
     )
     delayed_delivery_max_index_count_per_bucket: int = setting(
-        200_000,
+        defaults.BUCKET_ENTRIES_MAX,
         "A bucket in memory with so many entries is sealed within a ledger, too.",
         unit="entries",
         ge=1,
         le=INT_MAX,
     )
     delayed_delivery_max_bucket_age_seconds: int = setting(
-        600,
+        defaults.BUCKET_AGE_SECONDS_MAX,
         "A bucket in memory is sealed when its oldest entry has been in it for so long and it has "
         "a tenth of the entries asked for at least. 0: age seals none.",
         unit="s",
@@ -84,7 +85,7 @@ class DelayedSettings(SettingsGroup):
         le=INT_MAX,
     )
     delayed_delivery_max_time_step_per_bucket_snapshot_segment_seconds: int = setting(
-        300,
+        defaults.SEGMENT_SPAN_SECONDS,
         "A segment of a snapshot spans no more than this.",
         unit="s",
         pulsar=300,
@@ -92,7 +93,7 @@ class DelayedSettings(SettingsGroup):
         le=INT_MAX,
     )
     delayed_delivery_max_indexes_per_bucket_snapshot_segment: int = setting(
-        5_000,
+        defaults.SEGMENT_ENTRIES_MAX,
         "A segment of a snapshot has no more entries than this. -1: no limit.",
         unit="entries",
         pulsar=5_000,
@@ -100,7 +101,7 @@ class DelayedSettings(SettingsGroup):
         le=INT_MAX,
     )
     delayed_delivery_max_num_buckets: int = setting(
-        -1,
+        defaults.BUCKETS_MAX,
         "With more sealed buckets than this, neighbours are merged. -1: never.",
         unit="buckets",
         pulsar=-1,

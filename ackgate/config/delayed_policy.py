@@ -72,15 +72,15 @@ class DelayedDeliveryPolicy:
     @classmethod
     def effective(cls, levels: Iterable[Self | None], settings: DelayedSettings) -> Self:
         """What holds, of the levels that say something, the most specific first."""
-        said = [level for level in levels if level is not None]
+        set_levels = [level for level in levels if level is not None]
         broker = cls(
             settings.delayed_delivery_enabled,
             settings.delayed_delivery_tick_time_millis,
             settings.delayed_delivery_max_delay_in_millis,
         )
-        said.append(broker)
-        tick_ms = next(level.tick_ms for level in said if level.tick_ms)
-        return replace(said[0], tick_ms=tick_ms)
+        set_levels.append(broker)
+        tick_ms = next(level.tick_ms for level in set_levels if level.tick_ms)
+        return replace(set_levels[0], tick_ms=tick_ms)
 
 
 def _check_number(field: str, value: object, most: int) -> None:

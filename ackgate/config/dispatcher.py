@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ackgate.config import defaults
 from ackgate.config.field import INT_MAX, SettingsGroup, setting
 
 
@@ -34,7 +35,7 @@ class DispatcherSettings(SettingsGroup):
         dynamic=True,
     )
     ack_state_persist_failure_pause_seconds: int = setting(
-        30,
+        defaults.PERSIST_FAILURE_PAUSE_SECONDS,
         "Pause, too, when persisting has been failing for this long.",
         unit="s",
         dynamic=True,
@@ -50,7 +51,7 @@ class DispatcherSettings(SettingsGroup):
     # --- how much is on its way
 
     max_unacked_messages_per_consumer: int = setting(
-        50_000,
+        defaults.UNACKED_MESSAGES_PER_CONSUMER_MAX,
         "A consumer with this many unacknowledged messages gets no more. 0: no limit.",
         unit="messages",
         pulsar=50_000,
@@ -58,7 +59,7 @@ class DispatcherSettings(SettingsGroup):
         le=INT_MAX,
     )
     max_unacked_messages_per_subscription: int = setting(
-        200_000,
+        defaults.UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX,
         "A shared subscription with this many unacknowledged messages pauses until half of them "
         "are acknowledged. 0: no limit.",
         unit="messages",
@@ -67,7 +68,7 @@ class DispatcherSettings(SettingsGroup):
         le=INT_MAX,
     )
     dispatcher_max_read_batch_size: int = setting(
-        100,
+        defaults.READ_ENTRIES_MAX,
         "Most entries read at once for a subscription.",
         unit="entries",
         pulsar=100,
@@ -85,7 +86,7 @@ class DispatcherSettings(SettingsGroup):
         le=INT_MAX,
     )
     dispatcher_max_round_robin_batch_size: int = setting(
-        20,
+        defaults.ROUND_ROBIN_ENTRIES_MAX,
         "Most entries sent to one consumer before the next consumer's turn.",
         unit="entries",
         pulsar=20,
@@ -94,7 +95,7 @@ class DispatcherSettings(SettingsGroup):
         le=100_000,
     )
     active_consumer_failover_delay_time_millis: int = setting(
-        1_000,
+        defaults.FAILOVER_DELAY_MS,
         "How long a new active consumer of a Failover subscription waits before it gets messages, "
         "so that the former one's acknowledgements can arrive.",
         unit="ms",

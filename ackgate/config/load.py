@@ -19,6 +19,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.config.persistence import ONLY_OF_DIRECTORIES
 from ackgate.config.properties import parse_properties
 from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
 from ackgate.config.unused_keys import SECURITY_KEYS, UnusedKey, refuse_security, unused_keys
@@ -73,7 +74,14 @@ class GivenSettings:
     @property
     def used(self) -> dict[str, Given]:
         """The given keys that are settings."""
-        return {key: said for key, said in self.given.items() if key in FIELDS}
+        return {key: value for key, value in self.given.items() if key in FIELDS}
+
+    @property
+    def of_directories(self) -> dict[str, Given]:
+        """Settings of bookies that are directories, given where a BookKeeper cluster has the ledgers."""
+        if "bookkeeperMetadataServiceUri" not in self.given:
+            return {}
+        return {key: value for key, value in self.given.items() if key in ONLY_OF_DIRECTORIES}
 
     @property
     def unused(self) -> tuple[UnusedKey, ...]:
@@ -89,6 +97,9 @@ class LoadedSettings:
 
     unused: tuple[UnusedKey, ...]
     """Sorted by key; from the file and the environment."""
+
+    of_directories: tuple[str, ...] = ()
+    """Keys without effect since the ledgers lie on a BookKeeper cluster."""
 
 
 def load_settings(
@@ -107,7 +118,8 @@ def load_settings(
     found = gather(config_file, overrides, environ)
     if is_serving:
         refuse_security(found.given)
-    return LoadedSettings(Settings().with_given(found.used), found.unused)
+    settings = Settings().with_given(found.used)
+    return LoadedSettings(settings, found.unused, tuple(sorted(found.of_directories)))
 
 
 def gather(
@@ -131,7 +143,7 @@ def _from_file(path: Path, older: dict[str, Given]) -> dict[str, Given]:
     properties = parse_properties(_read(path), str(path))
     # An empty value unsets the key: also when an earlier line of the file had set it.
     last = {found.key: Given(found.value.strip(), f"{path}:{found.line}") for found in properties}
-    return _by_present_name({key: said for key, said in last.items() if said.text}, older)
+    return _by_present_name({key: value for key, value in last.items() if value.text}, older)
 
 
 def _read(path: Path) -> str:
@@ -179,10 +191,10 @@ def _from_overrides(overrides: Sequence[str], older: dict[str, Given]) -> dict[s
 def _by_present_name(given: dict[str, Given], older: dict[str, Given]) -> dict[str, Given]:
     """What one source says, with older names replaced, and noted in `older`."""
     for name, present in OLDER_NAMES.items():
-        said = given.pop(name, None)
-        if said is None or said.text == present.unset:
+        value = given.pop(name, None)
+        if value is None or value.text == present.unset:
             continue
-        older[name] = said
+        older[name] = value
         if present.has_precedence or present.present_key not in given:
-            given[present.present_key] = Given(present.prefix + said.text, said.origin)
+            given[present.present_key] = Given(present.prefix + value.text, value.origin)
     return given

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import SecretStr, model_validator
 
+from ackgate.config import defaults
+from ackgate.config.defaults import ENTRY_OVERHEAD_BYTES
 from ackgate.config.field import INT_MAX, SettingsGroup, setting
 
-ENTRY_OVERHEAD_BYTES: Final = 10 * 1024
-"""What an entry may take beside the message in it: BookKeeper's own allowance."""
-
 _ZOOKEEPER_FRAME_BYTES: Final = 1024 * 1024
+
+METADATA_SERVICE_URI: Final = re.compile(
+    r"zk(?:\+(?:hierarchical|longhierarchical|null))?://([^/\s]+)(/[^\s]*[^/\s])/?", re.ASCII
+)
+"""Where a BookKeeper cluster keeps its metadata: ZooKeeper's servers, and the ledgers root."""
+
+SASL_PLUGIN: Final = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+
+BOOKKEEPER_COPIES: Final = 2
+"""Ensemble and quorums on a BookKeeper cluster, where the configuration names none: Pulsar's default."""
+
+STOCK_FRAME_BYTES: Final = 5 * 1024 * 1024
+"""What a bookie takes in one request unless its `nettyMaxFrameSizeBytes` says otherwise."""
+
+ONLY_OF_DIRECTORIES: Final = frozenset(
+    {
+        "auditorBytesPerSecond",
+        "auditorPeriodicBookieCheckInterval",
+        "auditorPeriodicCheckInterval",
+        "bookieJournalBytesMax",
+        "bookieOpenFilesMax",
+        "bookieWriteCacheBytesMax",
+        "lostBookieRecoveryDelay",
+    }
+)
+"""Keys without effect on a BookKeeper cluster: its bookies have settings of their own."""
 
 
 class PersistenceSettings(SettingsGroup):
@@ -21,7 +47,7 @@ class PersistenceSettings(SettingsGroup):
     # --- how much is kept
 
     managed_ledger_max_unacked_ranges_to_persist: int = setting(
-        10_000,
+        defaults.RANGES_MAX,
         "Most ranges of acknowledged entries that one write keeps. Beyond it the lowest ranges are "
         "kept and the rest lives in memory only. Also the limit at which the gate shuts.",
         unit="ranges",
@@ -30,7 +56,7 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
     managed_ledger_max_batch_deleted_index_to_persist: int = setting(
-        10_000,
+        defaults.BATCH_INDEXES_MAX,
         "Most partly acknowledged batches that one write keeps.",
         unit="entries",
         pulsar=10_000,
@@ -77,7 +103,7 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
     max_entry_bytes: int = setting(
-        5 * 1024 * 1024 + ENTRY_OVERHEAD_BYTES,
+        defaults.ENTRY_BYTES_MAX,
         "Largest ledger entry. Follows `maxMessageSize` unless it is set.",
         unit="bytes",
         ge=64 * 1024,
@@ -126,7 +152,7 @@ class PersistenceSettings(SettingsGroup):
         dynamic=True,
     )
     ack_receipt_timeout_seconds: int = setting(
-        30,
+        defaults.RECEIPT_TIMEOUT_SECONDS,
         "A receipt that could not become durable in this time is answered with an error.",
         unit="s",
         dynamic=True,
@@ -187,7 +213,7 @@ class PersistenceSettings(SettingsGroup):
 
     managed_ledger_default_ensemble_size: int = setting(
         1,
-        "Bookies (storage directories) over which a ledger is striped.",
+        "Bookies over which a ledger is striped. With `bookkeeperMetadataServiceUri` the default is 2.",
         unit="bookies",
         pulsar=2,
         departs="One machine with one disk gains nothing from a second copy on it.",
@@ -196,7 +222,7 @@ class PersistenceSettings(SettingsGroup):
     )
     managed_ledger_default_write_quorum: int = setting(
         1,
-        "Copies of each entry.",
+        "Copies of each entry. With `bookkeeperMetadataServiceUri` the default is 2.",
         unit="copies",
         pulsar=2,
         departs="As the ensemble size.",
@@ -205,21 +231,65 @@ class PersistenceSettings(SettingsGroup):
     )
     managed_ledger_default_ack_quorum: int = setting(
         1,
-        "Copies that must be durable before an entry is confirmed.",
+        "Copies that must be durable before an entry is confirmed. With `bookkeeperMetadataServiceUri` "
+        "the default is 2.",
         unit="copies",
         pulsar=2,
         departs="As the ensemble size.",
         ge=1,
         le=64,
     )
-    managed_ledger_digest_type: Literal["CRC32C", "MAC"] = setting(
+    managed_ledger_digest_type: Literal["CRC32C", "MAC", "CRC32", "DUMMY"] = setting(
         "CRC32C",
-        "What protects an entry: a checksum against accidents, or a keyed MAC against forgery.",
+        "What protects an entry: a checksum against accidents, or a keyed MAC against forgery. CRC32 and "
+        "DUMMY (nothing) need `bookkeeperMetadataServiceUri`.",
         pulsar="CRC32C",
     )
     managed_ledger_password: SecretStr = setting(
         "",
         "Key of the ledgers' digests. A ledger opens only with the password it was made with.",
+        pulsar="",
+        is_secret=True,
+    )
+    bookkeeper_metadata_service_uri: str = setting(
+        "",
+        "The BookKeeper cluster that keeps all ledgers: `zk+hierarchical://HOST:PORT;HOST:PORT/ledgers`. "
+        "Empty: bookies are directories of this broker (`bookieDirectories`), where Pulsar would take "
+        "`/ledgers` in the metadata store's ZooKeeper.",
+        pulsar="",
+    )
+    bookkeeper_tls_client_authentication: bool = setting(
+        default=False,
+        description="Bookies are reached by TLS, and shown the certificate named here. Of no use with "
+        "directories.",
+        pulsar=False,
+    )
+    bookkeeper_tls_trust_certs_file_path: str = setting(
+        "",
+        "Certificates of the authorities that signed the bookies', PEM. Empty: the system's.",
+        pulsar="",
+    )
+    bookkeeper_tls_certificate_file_path: str = setting(
+        "", "The certificate that bookies are shown, PEM. Empty: none.", pulsar=""
+    )
+    bookkeeper_tls_key_file_path: str = setting(
+        "", "The key of that certificate, PEM. Empty: it is in the same file.", pulsar=""
+    )
+    bookkeeper_tls_hostname_verification_enabled: bool = setting(
+        default=True,
+        description="A bookie's certificate must name the host or address that it is registered with. "
+        "Pulsar's client does not look.",
+    )
+    bookkeeper_client_authentication_plugin: Literal[
+        "", "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+    ] = setting(
+        "",
+        "How this client proves to bookies who it is: not at all, or by SASL with DIGEST-MD5.",
+        pulsar="",
+    )
+    bookkeeper_client_authentication_parameters: SecretStr = setting(
+        "",
+        "`user:password` for that plugin, where Pulsar's has them in a file of JAAS.",
         pulsar="",
         is_secret=True,
     )
@@ -229,14 +299,14 @@ class PersistenceSettings(SettingsGroup):
         "Empty: `bookies/0`, `bookies/1`, ... in the data directory, as many as the ensemble size.",
     )
     bookie_journal_bytes_max: int = setting(
-        64 * 1024 * 1024,
+        defaults.BOOKIE_JOURNAL_BYTES_MAX,
         "A bookie's journal file is replaced by a new one at this size.",
         unit="bytes",
         ge=1024 * 1024,
         le=INT_MAX,
     )
     bookie_write_cache_bytes_max: int = setting(
-        64 * 1024 * 1024,
+        defaults.BOOKIE_WRITE_CACHE_BYTES_MAX,
         "Entries that a bookie has made durable but not yet sorted into ledger files.",
         unit="bytes",
         ge=1024 * 1024,
@@ -254,21 +324,21 @@ class PersistenceSettings(SettingsGroup):
         le=INT_MAX,
     )
     bookie_open_files_max: int = setting(
-        256,
+        defaults.BOOKIE_OPEN_FILES_MAX,
         "Ledger files that one bookie keeps open.",
         unit="files",
         ge=4,
         le=65_536,
     )
     ledger_in_flight_adds_max: int = setting(
-        50_000,
+        defaults.IN_FLIGHT_ADDS_MAX,
         "Entries of one ledger on their way to the disk; more have to wait.",
         unit="entries",
         ge=1,
         le=INT_MAX,
     )
     bookkeeper_client_timeout_in_seconds: int = setting(
-        10,
+        defaults.BOOKIE_TIMEOUT_SECONDS,
         "A bookie whose disk does not answer a write or a read for so long has failed, until it "
         "answers: another one takes its place, or another copy is read.",
         unit="s",
@@ -279,7 +349,7 @@ class PersistenceSettings(SettingsGroup):
         le=3_600,
     )
     bookkeeper_client_speculative_read_timeout_in_millis: int = setting(
-        2_000,
+        defaults.SPECULATIVE_READ_MS,
         "After so long without an answer to a read the next copy is read as well. 0: not before the "
         "first one has failed.",
         unit="ms",
@@ -341,7 +411,7 @@ class PersistenceSettings(SettingsGroup):
     )
 
     metadata_store_session_timeout_millis: int = setting(
-        30_000,
+        defaults.SESSION_TIMEOUT_MS,
         "Session timeout at ZooKeeper: a broker's topics are free so long after it was "
         "last seen. The servers have bounds of their own.",
         unit="ms",
@@ -350,7 +420,7 @@ class PersistenceSettings(SettingsGroup):
         le=3_600_000,
     )
     metadata_store_operation_timeout_seconds: int = setting(
-        30,
+        defaults.METADATA_OPERATION_TIMEOUT_SECONDS,
         "How long a call to ZooKeeper waits for the connection or for its answer, and how long the "
         "first connection may take.",
         unit="s",
@@ -369,8 +439,15 @@ class PersistenceSettings(SettingsGroup):
         "`metadataStoreDigest`.",
     )
 
+    @property
+    def is_on_bookkeeper(self) -> bool:
+        """Whether ledgers lie on a BookKeeper cluster, and not in directories."""
+        return bool(self.bookkeeper_metadata_service_uri)
+
     def bookie_paths(self, data_directory: Path) -> tuple[Path, ...]:
-        """The storage directory of every bookie."""
+        """The storage directory of every bookie; none on a BookKeeper cluster."""
+        if self.is_on_bookkeeper:
+            return ()
         if self.bookie_directories:
             return tuple(Path(part) for part in _parts(self.bookie_directories))
         count = self.managed_ledger_default_ensemble_size
@@ -392,12 +469,49 @@ class PersistenceSettings(SettingsGroup):
                 f"{self.cursor_record_chunk_bytes} and {self.max_entry_bytes}"
             )
         directories = _parts(self.bookie_directories)
-        if directories and len(set(directories)) < max(ensemble, len(directories)):
+        if self.is_on_bookkeeper:
+            self._agree_on_bookkeeper()
+        elif self.managed_ledger_digest_type in {"CRC32", "DUMMY"}:
+            raise ValueError(
+                f"managedLedgerDigestType={self.managed_ledger_digest_type} needs "
+                "bookkeeperMetadataServiceUri: bookies that are directories have CRC32C and MAC"
+            )
+        elif directories and len(set(directories)) < max(ensemble, len(directories)):
             raise ValueError(
                 f"need at least managedLedgerDefaultEnsembleSize ({ensemble}) different "
                 f"bookieDirectories, got {self.bookie_directories}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _agree_on_login(self) -> Self:
+        plugin = self.bookkeeper_client_authentication_plugin
+        if plugin not in {"", SASL_PLUGIN}:
+            raise ValueError(
+                f"bookkeeperClientAuthenticationPlugin={plugin}: only {SASL_PLUGIN} is here"
+            )
+        user, colon, _ = (
+            self.bookkeeper_client_authentication_parameters.get_secret_value().partition(":")
+        )
+        if plugin and not (user and colon):
+            raise ValueError(
+                "bookkeeperClientAuthenticationPlugin needs bookkeeperClientAuthenticationParameters, "
+                "which must read user:password"
+            )
+        return self
+
+    def _agree_on_bookkeeper(self) -> None:
+        uri = self.bookkeeper_metadata_service_uri
+        if METADATA_SERVICE_URI.fullmatch(uri) is None:
+            raise ValueError(
+                f"bookkeeperMetadataServiceUri={uri} is not understood; it must read "
+                "zk+hierarchical://HOST:PORT[;HOST:PORT...]/ledgers"
+            )
+        if self.bookie_directories:
+            raise ValueError(
+                "either bookieDirectories or bookkeeperMetadataServiceUri: ledgers lie in directories, or"
+                " on a BookKeeper cluster"
+            )
 
 
 def _parts(text: str) -> list[str]:

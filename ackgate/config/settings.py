@@ -14,11 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ackgate.config.broker import BrokerSettings
 from ackgate.config.cursor import CursorSettings
+from ackgate.config.defaults import ENTRY_OVERHEAD_BYTES
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
 from ackgate.config.field import INT_MAX, SettingsGroup, about, allowed, is_secret, key_of
 from ackgate.config.journal import JournalSettings
-from ackgate.config.persistence import ENTRY_OVERHEAD_BYTES, PersistenceSettings
+from ackgate.config.persistence import (
+    BOOKKEEPER_COPIES,
+    STOCK_FRAME_BYTES,
+    PersistenceSettings,
+)
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,6 +47,12 @@ FIELDS: Final[Mapping[str, FieldInfo]] = {
 
 DYNAMIC_KEYS: Final = frozenset(key for key, field in FIELDS.items() if about(field).is_dynamic)
 """What may change while the broker runs."""
+
+_COPIES: Final = (
+    "managedLedgerDefaultEnsembleSize",
+    "managedLedgerDefaultWriteQuorum",
+    "managedLedgerDefaultAckQuorum",
+)
 
 _HIDDEN: Final = "******"
 
@@ -111,6 +122,9 @@ class Settings(BaseModel):
             values |= {key: _parse(key, given[key].text) for key in values if key in given}
             if name == "persistence" and "maxEntryBytes" not in given:
                 values["maxEntryBytes"] = max(values["maxEntryBytes"], _entry_bytes(given))
+            if "bookkeeperMetadataServiceUri" in given:
+                defaults = _defaults_on_bookkeeper(given)
+                values |= {key: defaults[key] for key in defaults if key in values}
             try:
                 rooms[name] = room.model_validate(values)
             except ValidationError as error:
@@ -169,6 +183,15 @@ def _entry_bytes(given: Mapping[str, Given]) -> int:
     return min(message_bytes + ENTRY_OVERHEAD_BYTES, INT_MAX)
 
 
+def _defaults_on_bookkeeper(given: Mapping[str, Given]) -> dict[str, int]:
+    """What is not given, where ledgers lie on a BookKeeper cluster."""
+    defaults = dict.fromkeys(_COPIES, BOOKKEEPER_COPIES)
+    defaults["maxMessageSize"] = STOCK_FRAME_BYTES - 2 * ENTRY_OVERHEAD_BYTES
+    stock_entry_bytes = STOCK_FRAME_BYTES - ENTRY_OVERHEAD_BYTES
+    defaults["maxEntryBytes"] = max(stock_entry_bytes, _entry_bytes(given))
+    return {key: value for key, value in defaults.items() if key not in given}
+
+
 def _complaints(error: ValidationError, given: Mapping[str, Given]) -> list[str]:
     """One line for each wrong value: its source, the value, and what is allowed."""
     lines: dict[str, None] = {}  # in order, once: a list with two bad members is one bad text
@@ -176,9 +199,9 @@ def _complaints(error: ValidationError, given: Mapping[str, Given]) -> list[str]
         place = detail["loc"]
         key = str(place[0]) if place else ""
         if key in given:
-            said, field = given[key], FIELDS[key]
-            text = _HIDDEN if is_secret(field) else said.text
-            line = f"{said.origin}: {key}={text} is not allowed; it is {allowed(field)}"
+            wrong, field = given[key], FIELDS[key]
+            text = _HIDDEN if is_secret(field) else wrong.text
+            line = f"{wrong.origin}: {key}={text} is not allowed; it is {allowed(field)}"
         else:
             line = detail["msg"].removeprefix("Value error, ")
             origins = [f"{key}: {given[key].origin}" for key in given if key in line]

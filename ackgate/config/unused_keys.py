@@ -114,8 +114,6 @@ SECURITY_SWITCHES: Final = (
     SecuritySwitch(
         "brokerClientAuthenticationPlugin", "brokers prove who they are", _unless_disabled
     ),
-    SecuritySwitch("bookkeeperTLSClientAuthentication", "bookies reached encrypted"),
-    SecuritySwitch("bookkeeperClientAuthenticationPlugin", "bookies that ask who comes", _if_set),
 )
 """To implement one, remove it here and make it a setting."""
 
@@ -126,7 +124,7 @@ class SecurityAsked(NamedTuple):
     """A switch that is on, and the source that set it."""
 
     switch: SecuritySwitch
-    said: Given
+    given: Given
 
 
 def security_asked_for(given: Mapping[str, Given]) -> list[SecurityAsked]:
@@ -143,7 +141,7 @@ def refuse_security(given: Mapping[str, Given]) -> None:
     asked = security_asked_for(given)
     if not asked:
         return
-    lines = [f"{said.origin}: {switch.key} asks for: {switch.asks_for}" for switch, said in asked]
+    lines = [f"{given.origin}: {switch.key} asks for: {switch.asks_for}" for switch, given in asked]
     off = " ".join(f"--set {switch.off}" for switch, _ in asked)
     head = (
         "the configuration asks for security that this broker does not have, so it does not start:"
@@ -162,7 +160,7 @@ class UnusedKey(NamedTuple):
     """A key that has no effect here."""
 
     key: str
-    said: Given
+    given: Given
     pulsar_default: str | None
     """None: Pulsar has no such key."""
 
@@ -179,14 +177,14 @@ class UnusedKey(NamedTuple):
     @property
     def is_at_default(self) -> bool:
         """Whether it says what Pulsar does anyway."""
-        return self.pulsar_default is not None and _is_same(self.said.text, self.pulsar_default)
+        return self.pulsar_default is not None and _is_same(self.given.text, self.pulsar_default)
 
     @property
     def shown_value(self) -> str:
         """The value, where it cannot be a secret."""
         is_secret = any(word in self.key.lower() for word in _SECRET_WORDS)
-        is_plain = self.said.text.lower() in {"true", "false"} or self.said.text.isdecimal()
-        return self.said.text if self.is_known and (is_plain or not is_secret) else "******"
+        is_plain = self.given.text.lower() in {"true", "false"} or self.given.text.isdecimal()
+        return self.given.text if self.is_known and (is_plain or not is_secret) else "******"
 
     @property
     def meant(self) -> str | None:

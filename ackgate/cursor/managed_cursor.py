@@ -38,6 +38,7 @@ from ackgate.cursor.position_set import ranges_text
 from ackgate.cursor.snapshots import RecoveredStateReport, clamp, fit
 from ackgate.cursor.strict_budget import entry_budget
 from ackgate.cursor.unacked_entries import nth_unacked, unacked_spans
+from ackgate.described import statistic
 from ackgate.errors import CallerError, CursorClosedError, PositionError
 
 if TYPE_CHECKING:
@@ -520,43 +521,22 @@ class ManagedCursor:
 
 @dataclass(frozen=True, slots=True)
 class CursorStatistics:
-    """The ack state of one cursor at one moment. Pulsar's name for a field in brackets."""
+    """The ack state of one cursor at one moment."""
 
-    version: int
-    """Mutations so far."""
-
-    mark_delete: Position
-    """Every position at or before it is acked [markDeletePosition]."""
-
-    read_position: Position
-    """The next position to read for dispatch [readPosition]."""
-
-    last_confirmed: Position
-    """The last entry of the topic."""
-
-    backlog_entries: int
-    """Existing entries that are not acked [numberOfEntriesSinceFirstNotAckedMessage]."""
-
-    unread_entries: int
-    """Existing, unacked entries from the read position on."""
-
-    acked_count: int
-    """Entries acked above the mark-delete."""
-
-    range_count: int
-    """Ranges above the mark-delete [totalNonContiguousDeletedMessagesRange]."""
-
-    hole_count: int
-    """Runs of unacked entries that lie before some acked one."""
-
-    partly_acked_count: int
-    """Entries of which some batch indexes are acked and some are not."""
-
-    byte_estimate: int
-    """Upper estimate of the persisted size [nonContiguousDeletedMessagesRangesSerializedSize]."""
-
-    properties: Mapping[str, int]
-    """The mark-delete ("long") properties [properties]."""
+    version: int = statistic("Mutations so far")
+    mark_delete: Position = statistic("Every position at or before it is acked")
+    read_position: Position = statistic("The next position to read for dispatch")
+    last_confirmed: Position = statistic("The last entry of the topic")
+    backlog_entries: int = statistic("Existing entries that are not acked")
+    unread_entries: int = statistic("Existing, unacked entries from the read position on")
+    acked_count: int = statistic("Entries acked above the mark-delete")
+    range_count: int = statistic("Ack ranges above the mark-delete")
+    hole_count: int = statistic("Holes between acked entries", "", "ackgate_ack_holes")
+    partly_acked_count: int = statistic(
+        "Entries of which some batch indexes are acked", "", "ackgate_batches_partly_acked"
+    )
+    byte_estimate: int = statistic("Upper estimate of the persisted size", "bytes")
+    properties: Mapping[str, int] = statistic('The mark-delete ("long") properties')
 
 
 # ------------------------------------------------------------------------------ what may be acked

@@ -68,7 +68,6 @@ class MessageLedgers:
         self.entry_counts = MappingProxyType(self._counts)
 
     def copy(self) -> MessageLedgers:
-        """An independent copy."""
         copy = MessageLedgers()
         for name in self.__slots__:
             if name != "entry_counts":

@@ -36,7 +36,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What `ManagedCursor.skip` did."""
+    """`ManagedCursor.skip` acked the first unacked entries."""
 
     mark_delete: Position
     entries: int
@@ -48,7 +48,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """What `ManagedCursor.clear_backlog` did."""
+    """`ManagedCursor.clear_backlog` acked everything."""
 
     mark_delete: Position
     entries: int

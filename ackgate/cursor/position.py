@@ -31,6 +31,10 @@ ENTRY_ID_MAX: Final = 2**32 - 1
 """Largest entry id that an ack bitmap holds (a Roaring bitmap has 32-bit members)."""
 
 
+POSITIONS_AS_TEXT: Final = {"positions": "LEDGER:ENTRY"}
+"""The context in which pydantic writes positions in that form."""
+
+
 class Position(NamedTuple):
     """One entry of one message ledger. A plain tuple underneath: cheap to hash and compare."""
 
@@ -41,11 +45,35 @@ class Position(NamedTuple):
         return f"{self.ledger_id}:{self.entry_id}"
 
     @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:  # noqa: ANN401
+        """Written as a pair, or as `POSITIONS_AS_TEXT`; read from both."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - who reads JSON has it
+
+        number = core_schema.int_schema()
+        forms = (
+            (cls._of_text, core_schema.str_schema()),
+            (cls._make, core_schema.tuple_positional_schema([number, number])),
+        )
+        return core_schema.union_schema(
+            [core_schema.no_info_after_validator_function(read, form) for read, form in forms],
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                cls._in_json, info_arg=True
+            ),
+        )
+
+    def _in_json(self, info: Any) -> str | tuple[int, int]:  # noqa: ANN401 - a SerializationInfo
+        return str(self) if info.context == POSITIONS_AS_TEXT else (self.ledger_id, self.entry_id)
+
+    @classmethod
+    def _of_text(cls, text: str) -> Position:
+        ledger_id, entry_id = text.split(":")
+        return cls(int(ledger_id), int(entry_id))
+
+    @classmethod
     def parse(cls, text: str) -> Position:
         """Read the form ``LEDGER:ENTRY``. Raises `PositionError` naming the text."""
         try:
-            ledger, entry = text.split(":")
-            position = cls(int(ledger), int(entry))
+            position = cls._of_text(text)
         except ValueError:
             raise PositionError(f"not a position: {text!r}; expected LEDGER:ENTRY") from None
         return check_position(position)

@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from ackgate.config import defaults
+from ackgate.described import statistic
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,15 +59,15 @@ class PauseReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
-    """When reads stop and when they may go on."""
+    """When reads stop and when they may go on. Each is a setting, with its default."""
 
     enabled: bool = False
     """``dispatcherPauseOnAckStatePersistentEnabled``."""
 
-    ranges_max: int = 10_000
+    ranges_max: int = defaults.RANGES_MAX
     """``managedLedgerMaxUnackedRangesToPersist``: above it reads pause."""
 
-    batch_indexes_max: int = 10_000
+    batch_indexes_max: int = defaults.BATCH_INDEXES_MAX
     """``managedLedgerMaxBatchDeletedIndexToPersist``, in partly acked entries."""
 
     resume_ranges: int | None = None
@@ -75,7 +77,7 @@ class GateSettings:
     is_strict: bool = False
     """``dispatcherPauseOnAckStateStrictEnabled`` (own): obey the budget too."""
 
-    persist_failure_pause_ms: int = 30_000
+    persist_failure_pause_ms: int = 1000 * defaults.PERSIST_FAILURE_PAUSE_SECONDS
     """``ackStatePersistFailurePauseSeconds`` (own)."""
 
     def __post_init__(self) -> None:
@@ -98,28 +100,36 @@ class GateSettings:
 class GateStatistics:
     """What the gate knows and concludes, frozen."""
 
-    is_enabled: bool
-    is_strict: bool
-    is_open: bool
-    reasons: Mapping[PauseReason, int]
-    """Reason -> since when, in ms."""
-    shut_since_ms: int | None
-    shut_count: int
-    """How often the gate has shut since it was made."""
-    ranges_max: int
-    resume_mark: int
-    ranges_live: int
-    ranges_in_memory_at_persist: int
-    """Ranges the cursor had when it was last persisted; 0 before that."""
-    ranges_persisted: int
-    batch_indexes_max: int
-    batch_indexes_live: int
-    budget_entries: int | None
-    """Strict: entries that may still be sent. None: not reported yet, or not strict."""
-    entries_dropped: int
-    batch_indexes_dropped: int
-    is_size_guard_hit: bool
-    persist_failing_since_ms: int | None
+    is_enabled: bool = statistic("Whether the gate can shut")
+    is_strict: bool = statistic("Whether it obeys the budget, too")
+    is_open: bool = statistic("1 while the gate lets deliveries pass", "", "ackgate_gate_open")
+    reasons: Mapping[PauseReason, int] = statistic(
+        "Why it is shut, and since when", "ms since 1970"
+    )
+    shut_since_ms: int | None = statistic("When it shut; null while it is open", "ms since 1970")
+    shut_count: int = statistic("How often the gate has shut", "", "ackgate_gate_shut_total")
+    ranges_max: int = statistic(
+        "The most ranges that are persisted (`managedLedgerMaxUnackedRangesToPersist`)",
+        "",
+        "ackgate_ack_ranges_max",
+    )
+    resume_mark: int = statistic("At or below so many ranges reads go on")
+    ranges_live: int = statistic("Ack ranges in memory")
+    ranges_in_memory_at_persist: int = statistic(
+        "Ack ranges in memory at the last durable write; 0 before it"
+    )
+    ranges_persisted: int = statistic("Ack ranges in the last durable write")
+    batch_indexes_max: int = statistic("The most partly acked entries that are persisted")
+    batch_indexes_live: int = statistic("Partly acked entries in memory")
+    budget_entries: int | None = statistic(
+        "Strict mode: entries that may still be delivered", "", "ackgate_gate_budget_entries"
+    )
+    entries_dropped: int = statistic("Acked entries that the last write left out")
+    batch_indexes_dropped: int = statistic("Partly acked entries that it left out")
+    is_size_guard_hit: bool = statistic("Whether the metadata node's size limit cut the last write")
+    persist_failing_since_ms: int | None = statistic(
+        "Since when nothing could be persisted; null: it can", "ms since 1970"
+    )
 
 
 class Gate:
@@ -230,7 +240,7 @@ class Gate:
             is_enabled=self._settings.enabled,
             is_strict=self._settings.is_strict,
             is_open=self.is_open,
-            reasons=self.reasons,
+            reasons=dict(self._reasons),
             shut_since_ms=self._shut_since_ms,
             shut_count=self._shut_count,
             ranges_max=self._settings.ranges_max,

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ackgate.config import defaults
 from ackgate.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchLimits:
-    """What every kind of dispatcher is bounded by. Defaults are Pulsar's."""
+    """What every kind of dispatcher is bounded by; Pulsar's key in brackets.
 
-    read_entries_max: int = 100
+    A setting has its default in `ackgate.config.dispatcher`; for the other keys this broker has
+    Pulsar's default only.
+    """
+
+    read_entries_max: int = defaults.READ_ENTRIES_MAX
     """Entries of one read (``dispatcherMaxReadBatchSize``)."""
 
-    round_robin_entries_max: int = 20
+    round_robin_entries_max: int = defaults.ROUND_ROBIN_ENTRIES_MAX
     """Entries given to one consumer before it is the next one's turn, if there are several
     (``dispatcherMaxRoundRobinBatchSize``)."""
 
-    unacked_messages_per_consumer_max: int = 50_000
+    unacked_messages_per_consumer_max: int = defaults.UNACKED_MESSAGES_PER_CONSUMER_MAX
     """A consumer that owes this many acks gets nothing new until it owes half; 0 = no limit
     (``maxUnackedMessagesPerConsumer``)."""
 
-    unacked_messages_per_subscription_max: int = 200_000
+    unacked_messages_per_subscription_max: int = defaults.UNACKED_MESSAGES_PER_SUBSCRIPTION_MAX
     """All consumers together owe this many: normal reads stop until they owe less than half;
     0 = no limit (``maxUnackedMessagesPerSubscription``)."""
 
@@ -33,7 +38,7 @@ class DispatchLimits:
     hole_scan_entries_max: int = 1_000
     """How many of the oldest replays are looked at for that; keeps one read below a millisecond."""
 
-    failover_delay_ms: int = 1_000
+    failover_delay_ms: int = defaults.FAILOVER_DELAY_MS
     """How long the new active consumer of a Failover subscription waits, so that what the old one
     was sent may still be acked (``activeConsumerFailoverDelayTimeMillis``)."""
 

@@ -170,7 +170,7 @@ class EmbeddedTopic:
                 sink=self,
                 buffer=self._room,
             )
-            ledgers = self._ledger.facts
+            ledgers = self._ledger.ledgers
         self.message_ledgers = ledgers
         """Which messages there are. A host that keeps them changes it, and then calls `published`."""
         self._subscriptions: dict[str, EmbeddedSubscription] = {}

@@ -21,6 +21,10 @@ The counters of ledger ids and runs are raised last, to what the bookies have se
 refuses to start, so an interrupted adoption is run again. Owners' epochs are raised to the highest of any
 adopted ledger, so that later writes are newer than all earlier ones.
 
+On a BookKeeper cluster ledgers have nodes of their own, in BookKeeper's metadata, whose custom metadata say
+the same. There nothing is made or given up; what is found is named again. A cursor whose node is gone is
+put back, too.
+
 What only the metadata held does not come back: policies, schemas, properties, and acks since the copy
 that are in no cursor ledger. Those messages are delivered again.
 """
@@ -28,7 +32,7 @@ that are in no cursor ledger. Those messages are delivered again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import ConfigurationError, CorruptRecordError, NoSuchLedgerError
@@ -48,7 +52,7 @@ from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, decode_metadata, encode_metadata
 from ackgate.persistence.ledgers.client import wall_clock_ms
-from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH
+from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH, known_cluster
 from ackgate.persistence.ledgers.metadata_age import runs_counted
 from ackgate.persistence.nodes.changes import change_node
 from ackgate.persistence.nodes.owner_nodes import BROKERS
@@ -67,22 +71,33 @@ from ackgate.persistence.nodes.topic_node import (
     decode_topic_node,
     encode_topic_node,
 )
-from ackgate.persistence.nodes.unnamed_ledgers import ADOPTED_KEY, DELETION_KEY, RUN_COUNTER_PATH
+from ackgate.persistence.nodes.unnamed_ledgers import (
+    ADOPTED_KEY,
+    BOOKKEEPER_PATH,
+    CLUSTER_KEY,
+    DELETION_KEY,
+    MAKER_KEY,
+    RUN_COUNTER_PATH,
+)
 from ackgate.persistence.ports import LedgerState
 from ackgate.persistence.records.limits import packing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.bookkeeper import BookKeeperClient
     from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.offline_storage import OfflineStorage
-    from ackgate.persistence.ports import LedgerMetadata, MetadataStore
+    from ackgate.persistence.ports import LedgerClient, LedgerMetadata, MetadataStore
 
 OPENINGS_PATH: Final = "/ackgate/openings"
 """What counts the runs of a host that embeds; brokers have a counter of their own."""
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
 """Keeps the messages that a topic got back, until an operator deletes it."""
+
+_EVERY_LEDGER: Final = 2**62
 
 _TOPIC_DEPTH: Final = 4
 """Tenant, namespace, domain, topic."""
@@ -124,12 +139,32 @@ class AdoptionPlan:
     counter_path: str = RUN_COUNTER_PATH
     cluster: str | None = None
     """The name to give to a metadata store that has none: the bookies'."""
+    bookkeeper: str | None = None
+    """The BookKeeper cluster that a metadata store does not know yet to have its ledgers."""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         counted = self.next_ledger_id >= self.mark.next_ledger_id and self.runs >= self.mark.run
-        return not self.ledgers and counted and self.cluster is None
+        is_known = self.cluster is None and self.bookkeeper is None
+        return not self.ledgers and counted and is_known
+
+
+class AdoptionStorage(Protocol):
+    """Where it is done."""
+
+    @property
+    def metadata(self) -> MetadataStore: ...
+
+    @property
+    def client(self) -> LedgerClient: ...
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+
+    @property
+    def settings(self) -> PersistenceSettings: ...
 
 
 async def plan_adoption(storage: OfflineStorage) -> AdoptionPlan:
@@ -164,9 +199,8 @@ class _Look:
         await self._look_at_unknown(set(known))
         for ledger_id in known:
             await self._look_at_known(ledger_id)
-        await self._look_for_gone()
-        self._keep_newest_states()
-        self._plan.ledgers.sort()
+        await _look_for_gone(self._metadata, self._plan, self._stored)
+        _keep_newest_states(self._plan)
         return self._plan
 
     async def _read_bookies(self) -> None:
@@ -206,7 +240,7 @@ class _Look:
                 reason = "no bookie knows what it was: an earlier version made it"
                 self._plan.unexplained.append((ledger_id, reason))
             else:
-                self._add(*found, is_known=False)
+                _add(self._plan, *found, is_known=False)
 
     async def _look_at_known(self, ledger_id: int) -> None:
         try:
@@ -216,71 +250,128 @@ class _Look:
         except CorruptRecordError as error:
             self._plan.unexplained.append((ledger_id, str(error)))
             return
-        if ledger_id not in self._stored or await self._is_named(entry.metadata):
+        if ledger_id not in self._stored or await _is_named(self._metadata, entry.metadata):
             return
         if not await is_given_up(self._client, self._metadata, entry.metadata):
-            self._add(entry.metadata, entry.password, is_known=True)
+            _add(self._plan, entry.metadata, entry.password, is_known=True)
 
-    def _add(self, about: LedgerMetadata, password: PasswordCheck, *, is_known: bool) -> None:
-        owner = owner_of(about)
-        custom = about.custom_metadata
-        epoch = int(custom.get(OWNER_EPOCH_KEY, b"0"))
-        what = "give up" if DELAYED_CURSOR_KEY in custom else "adopt"
-        path = next((custom[key].decode() for key in _OWNER_KEYS if key in custom), "")
-        self._plan.ledgers.append(
-            Forgotten(
-                about.ledger_id,
-                owner.kind,
-                owner.text,
-                path,
-                what,
-                about,
-                password,
-                is_known=is_known,
-                epoch=epoch,
-            )
+
+def _add(
+    plan: AdoptionPlan, about: LedgerMetadata, password: PasswordCheck | None, *, is_known: bool
+) -> None:
+    owner = owner_of(about)
+    custom = about.custom_metadata
+    epoch = int(custom.get(OWNER_EPOCH_KEY, b"0"))
+    what = "give up" if DELAYED_CURSOR_KEY in custom else "adopt"
+    path = next((custom[key].decode() for key in _OWNER_KEYS if key in custom), "")
+    plan.ledgers.append(
+        Forgotten(
+            about.ledger_id,
+            owner.kind,
+            owner.text,
+            path,
+            what,
+            about,
+            password,
+            is_known=is_known,
+            epoch=epoch,
         )
+    )
 
-    async def _is_named(self, about: LedgerMetadata) -> bool:
-        for key, names in _NAMES.items():
-            path = about.custom_metadata.get(key)
-            if path is None:
-                continue
-            found = await self._metadata.get(path.decode())
-            return found is not None and about.ledger_id in names(found.value, path.decode())
-        return True  # it needs no name
 
-    async def _look_for_gone(self) -> None:
-        """Closed ledgers that topics name, and of which nothing is left anywhere."""
-        for path in await _topics(self._metadata):
-            found = await self._metadata.get(path)
-            if found is None or not found.value:
+async def _is_named(metadata: MetadataStore, about: LedgerMetadata) -> bool:
+    for key, names in _NAMES.items():
+        path = about.custom_metadata.get(key)
+        if path is None:
+            continue
+        found = await metadata.get(path.decode())
+        return found is not None and about.ledger_id in names(found.value, path.decode())
+    return True  # it needs no name
+
+
+async def _look_for_gone(metadata: MetadataStore, plan: AdoptionPlan, stored: set[int]) -> None:
+    """Closed ledgers that topics name, and of which nothing is left anywhere."""
+    for path in await _topics(metadata):
+        found = await metadata.get(path)
+        if found is None or not found.value:
+            continue
+        for record in decode_topic_node(found.value, path=path).ledgers:
+            if not record.entry_count or record.ledger_id in stored:
                 continue
-            for record in decode_topic_node(found.value, path=path).ledgers:
-                if not record.entry_count or record.ledger_id in self._stored:
-                    continue
-                owner = path.removeprefix(MANAGED_LEDGERS).strip("/")
-                self._plan.ledgers.append(
-                    Forgotten(
-                        record.ledger_id, "message", owner, path, "drop", None, None, is_known=True
-                    )
+            owner = path.removeprefix(MANAGED_LEDGERS).strip("/")
+            plan.ledgers.append(
+                Forgotten(
+                    record.ledger_id, "message", owner, path, "drop", None, None, is_known=True
                 )
-
-    def _keep_newest_states(self) -> None:
-        """Of each cursor only the newest of its forgotten ledgers is worth a name."""
-        newest: dict[str, int] = {}
-        for each in self._plan.ledgers:
-            if each.kind == "cursor":
-                newest[each.path] = max(each.ledger_id, newest.get(each.path, 0))
-        self._plan.ledgers = [
-            each._replace(what="give up")
-            if each.kind == "cursor" and each.ledger_id != newest[each.path]
-            else each
-            for each in self._plan.ledgers
-        ]
+            )
 
 
-async def carry_out(storage: OfflineStorage, plan: AdoptionPlan) -> None:
+def _keep_newest_states(plan: AdoptionPlan) -> None:
+    """Of each cursor only the newest of its forgotten ledgers is worth a name."""
+    newest: dict[str, int] = {}
+    for each in plan.ledgers:
+        if each.kind == "cursor":
+            newest[each.path] = max(each.ledger_id, newest.get(each.path, 0))
+    plan.ledgers = [
+        each._replace(what="give up")
+        if each.kind == "cursor" and each.ledger_id != newest[each.path]
+        else each
+        for each in plan.ledgers
+    ]
+    plan.ledgers.sort()
+
+
+async def plan_cluster_adoption(
+    metadata: MetadataStore, client: BookKeeperClient, *, cluster: str | None = None
+) -> AdoptionPlan:
+    """The same for ledgers on a BookKeeper cluster; changes nothing.
+
+    `cluster`: whose ledgers they are, for a metadata store that has lost its name. Raises
+    `ConfigurationError` (a broker runs, another cluster, several names), `StorageError`.
+    """
+    await _refuse_running_brokers(metadata)
+    plan = AdoptionPlan()
+    found = await metadata.get(BOOKKEEPER_PATH)
+    if found is None:
+        plan.bookkeeper = client.instance_id
+    elif found.value.decode(errors="replace") != client.instance_id:
+        raise ConfigurationError(
+            f"the ledgers of this metadata store lie on another BookKeeper cluster, not {client.instance_id}"
+        )
+    named = await known_cluster(metadata)
+    marks = await client.newest_marks(_EVERY_LEDGER)
+    names = {custom[CLUSTER_KEY].decode() for _, custom, _ in marks if CLUSTER_KEY in custom}
+    name = named or cluster or (min(names) if len(names) == 1 else None)
+    if name is None:
+        raise ConfigurationError(
+            f"--cluster has to say whose ledgers they are; there are: {', '.join(sorted(names)) or 'none'}"
+        )
+    plan.cluster = name if named is None else None
+    plan.runs = await runs_counted(metadata, plan.counter_path)
+    stored: set[int] = set()
+    for ledger_id, custom, _ in marks:
+        if custom.get(CLUSTER_KEY) != name.encode():
+            continue
+        plan.mark = plan.mark.with_(Mark(run=int(custom.get(MAKER_KEY, b"-1"))))
+        try:
+            about = await client.metadata(ledger_id)
+            if await client.is_empty(ledger_id):
+                continue
+        except NoSuchLedgerError:
+            continue
+        stored.add(ledger_id)
+        if await _is_named(metadata, about):
+            continue
+        path = custom.get(CURSOR_PATH_KEY)
+        is_gone = path is not None and await metadata.get(path.decode()) is None
+        if is_gone or not await is_given_up(client, metadata, about):
+            _add(plan, about, None, is_known=True)
+    await _look_for_gone(metadata, plan, stored)
+    _keep_newest_states(plan)
+    return plan
+
+
+async def carry_out(storage: AdoptionStorage, plan: AdoptionPlan) -> None:
     """Do it. Interrupted anywhere, plan and carry out once more.
 
     Raises `StorageError`, `CorruptRecordError`, `DigestMismatchError` (the password is missing).
@@ -289,9 +380,9 @@ async def carry_out(storage: OfflineStorage, plan: AdoptionPlan) -> None:
     records: dict[str, list[MessageLedgerRecord]] = {}
     epochs: dict[str, int] = {}
     for each in plan.ledgers:
-        if each.metadata is None or each.password is None:
+        if each.metadata is None:
             continue
-        if not each.is_known:
+        if not each.is_known and each.password is not None:
             await _make_node(metadata, each, each.metadata, each.password)
         if each.what == "adopt" and each.kind == "message":
             records.setdefault(each.path, []).append(await _record(storage, each, each.metadata))
@@ -311,7 +402,10 @@ async def carry_out(storage: OfflineStorage, plan: AdoptionPlan) -> None:
             await _name_in_journal(metadata, each, each.metadata)
     if plan.cluster is not None:
         await metadata.put(CLUSTER_PATH, plan.cluster.encode(), expected_version=None)
-    await _raise(metadata, f"{LEDGERS}/idgen", plan.mark.next_ledger_id)
+    if plan.bookkeeper is not None:
+        await metadata.put(BOOKKEEPER_PATH, plan.bookkeeper.encode(), expected_version=None)
+    if plan.mark.next_ledger_id:
+        await _raise(metadata, f"{LEDGERS}/idgen", plan.mark.next_ledger_id)
     await _raise(metadata, plan.counter_path, plan.mark.run)
 
 
@@ -326,9 +420,9 @@ async def _make_node(
 
 
 async def _record(
-    storage: OfflineStorage, each: Forgotten, about: LedgerMetadata
+    storage: AdoptionStorage, each: Forgotten, about: LedgerMetadata
 ) -> MessageLedgerRecord:
-    reader = await storage.client.open(each.ledger_id, password=storage.places.password)
+    reader = await storage.client.open(each.ledger_id, password=storage.password)
     try:
         return MessageLedgerRecord(
             each.ledger_id,
@@ -360,7 +454,7 @@ async def _name_in_topic(
     await change_node(metadata, path, named)
 
 
-async def _hold_messages(storage: OfflineStorage, path: str, first: int) -> None:
+async def _hold_messages(storage: AdoptionStorage, path: str, first: int) -> None:
     """Make the subscription that keeps a topic's messages, from ledger `first` on; it may be there."""
     found = await storage.metadata.get(path)
     if found is None:
@@ -375,7 +469,7 @@ async def _hold_messages(storage: OfflineStorage, path: str, first: int) -> None
         ledgers=ledgers,
         ledger_client=storage.client,
         metadata=storage.metadata,
-        settings=storage.places.settings,
+        settings=storage.settings,
         batch_index_acks=True,
         owner_epoch=node.owner_epoch,
         clock_ms=wall_clock_ms,
@@ -385,7 +479,7 @@ async def _hold_messages(storage: OfflineStorage, path: str, first: int) -> None
     await opening.open()
 
 
-async def _name_in_cursor(storage: OfflineStorage, each: Forgotten) -> None:
+async def _name_in_cursor(storage: AdoptionStorage, each: Forgotten) -> None:
     def named(value: bytes | None) -> bytes:
         node = decode_cursor_node(value, path=each.path) if value else CursorNode(0, None, None, {})
         node = replace(
@@ -393,7 +487,7 @@ async def _name_in_cursor(storage: OfflineStorage, each: Forgotten) -> None:
             cursor_ledger_id=max(each.ledger_id, node.cursor_ledger_id or 0),
             owner_epoch=max(node.owner_epoch, each.epoch),
         )
-        return encode_cursor_node(node, packing(storage.places.settings))
+        return encode_cursor_node(node, packing(storage.settings))
 
     await change_node(storage.metadata, each.path, named)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
+from ackgate.extras import named_extras
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.cluster_mark import claim, known_cluster
@@ -26,6 +28,7 @@ from ackgate.persistence.metadata.url import (
     open_metadata_store,
     parse_metadata_url,
 )
+from ackgate.persistence.nodes.unnamed_ledgers import refuse_bookkeeper
 from ackgate.persistence.system.data_directory import DataDirectory, metadata_path
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.bookkeeper import BookKeeperClient
     from ackgate.persistence.ports import MetadataStore
 
 
@@ -70,6 +74,28 @@ class OfflineStorage(NamedTuple):
     left_out: Mapping[Path, str]
     """Bookies' directories that could not be opened, and why."""
 
+    @property
+    def settings(self) -> PersistenceSettings:
+        return self.places.settings
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+        return self.places.password
+
+
+class OfflineCluster(NamedTuple):
+    """The opened metadata store, and a client of the BookKeeper cluster that has its ledgers."""
+
+    metadata: MetadataStore
+    client: BookKeeperClient
+    settings: PersistenceSettings
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+        return self.settings.managed_ledger_password.get_secret_value().encode()
+
 
 def storage_places(
     *,
@@ -93,6 +119,11 @@ def storage_places(
     is_missing = scheme is MetadataScheme.SQLITE and not Path(address).is_file()
     if is_missing and not may_be_new:
         raise ConfigurationError(f"no broker has kept anything here: there is no {address}")
+    if persistence.is_on_bookkeeper:
+        raise ConfigurationError(
+            f"bookkeeperMetadataServiceUri={persistence.bookkeeper_metadata_service_uri}: this command reads"
+            " bookies that are directories, and the ledgers lie on a BookKeeper cluster"
+        )
     if bookies is not None:
         paths = tuple(Path(part.strip()) for part in bookies.split(",") if part.strip())
     elif persistence.bookie_directories:
@@ -134,6 +165,7 @@ async def opened_storage(
             session=SessionOptions.of(places.settings),
         )
         stack.push_async_callback(metadata.close)
+        await refuse_bookkeeper(metadata)
         # A writer would make what is not there; a mistyped name must not become a bookie.
         present = [path for path in places.bookies if path.is_dir()]
         opener = BookieOpener(
@@ -154,6 +186,45 @@ async def opened_storage(
         missing = dict.fromkeys(places.bookies, "there is no such directory")
         left_out = {path: why for path, why in missing.items() if path not in present}
         yield OfflineStorage(places, metadata, client, {**left_out, **absent.reasons})
+
+
+@contextlib.asynccontextmanager
+async def opened_cluster(
+    settings: PersistenceSettings, metadata_url: str | None, *, is_writing: bool = False
+) -> AsyncIterator[OfflineCluster]:
+    """Open what a broker with these settings would use on a BookKeeper cluster, and close it again.
+
+    Raises `ConfigurationError`, `MetadataStoreError`.
+    """
+    with named_extras("bookkeeper"):
+        from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
+            BookKeeperClient,
+            client_settings,
+        )
+    session = SessionOptions.of(settings)
+    url = metadata_url or settings.metadata_store_url
+    parse_metadata_url(url)
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            metadata = await open_metadata_store(
+                url,
+                read_only=not is_writing,
+                node_bytes_max=settings.metadata_store_max_node_bytes,
+                session=session,
+            )
+        except ConfigurationError:
+            if is_writing:
+                raise
+            metadata = await open_metadata_store("memory:")  # lost: nothing is there to be read
+        stack.push_async_callback(metadata.close)
+        client = await BookKeeperClient.connect(
+            settings.bookkeeper_metadata_service_uri,
+            settings=client_settings(settings),
+            session=replace(session, acl="open"),
+            is_read_only=not is_writing,
+        )
+        stack.push_async_callback(client.close)
+        yield OfflineCluster(metadata, client, settings)
 
 
 @contextlib.contextmanager

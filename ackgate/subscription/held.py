@@ -30,6 +30,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from ackgate.cursor import NackedLedger, NackImage, PositionSet, earliest_nacks
+from ackgate.described import statistic
 from ackgate.dispatcher.nacks import FrozenNacks, NackSettings, NackTracker
 from ackgate.errors import CallerError
 
@@ -256,28 +257,36 @@ def _restored(nacks: PendingNacks, settings: NackSettings) -> NackTracker:
 class HeldStatistics:
     """The held entries of one subscription."""
 
-    tracker: str = ""
-    """The class of the delayed tracker; empty before the first delayed entry."""
-    delayed_entries: int = 0
-    """Entries that wait for their delivery time (a batch is one)."""
-    delayed_bytes: int = 0
-    """Memory of their index."""
-    held_nacks: int = 0
-    """Entries that were given back and wait for their backoff."""
-    held_nack_bytes: int = 0
-    """Memory of theirs."""
-    next_deadline_ms: int | None = None
-    """When the next held entry falls due, ms since 1970; in the past if a due entry waits for
-    consumers. None: nothing is held."""
-    delayed_deadline_ms: int | None = None
-    """When the delayed tracker needs its next call, for due entries or for its own work."""
-    nack_deadline_ms: int | None = None
-    """When the next held nack is due."""
-    entries_offered: int = 0
-    """Delayed entries that were read and offered to the tracker, since the topic was loaded. After a
-    restart: how much of the index was read again, and not recovered."""
-    entries_ahead: int = 0
-    """Entries that fell due before the read position had come to them."""
+    tracker: str = statistic(
+        "The class of the delayed tracker; empty before the first delayed entry", default=""
+    )
+    delayed_entries: int = statistic(
+        "Entries that wait for their delivery time (a batch is one)", default=0
+    )
+    delayed_bytes: int = statistic("Memory of their index", "bytes", default=0)
+    held_nacks: int = statistic("Entries that wait after a negative ack", default=0)
+    held_nack_bytes: int = statistic("Memory of these", "bytes", default=0)
+    next_deadline_ms: int | None = statistic(
+        "When the next held entry falls due; in the past if one waits for consumers, null if none is held",
+        "ms since 1970",
+        default=None,
+    )
+    delayed_deadline_ms: int | None = statistic(
+        "When the delayed tracker needs its next call, for due entries or for its own work",
+        "ms since 1970",
+        default=None,
+    )
+    nack_deadline_ms: int | None = statistic(
+        "When the next held nack is due", "ms since 1970", default=None
+    )
+    entries_offered: int = statistic(
+        "Delayed entries that were read and offered to the tracker since the topic was loaded. After "
+        "a restart: how much of the index was read again, and not recovered",
+        default=0,
+    )
+    entries_ahead: int = statistic(
+        "Entries that fell due before the read position had come to them", default=0
+    )
 
 
 class HeldEntries:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 import numpy as np
 from pyroaring import BitMap
 
+from ackgate.config import defaults
 from ackgate.cursor import (
     ARRAY_PATH_POSITIONS_MIN,
     LATEST,
@@ -126,7 +127,7 @@ class SubscriptionSettings:
     receipts_mean_durable: bool = True
     """``ackReceiptDurability`` is ``persisted``. False: a receipt means applied, as Pulsar's."""
 
-    receipt_timeout_ms: int = 30_000
+    receipt_timeout_ms: int = 1000 * defaults.RECEIPT_TIMEOUT_SECONDS
     """A receipt that waits longer is an error (``ackReceiptTimeoutSeconds``)."""
 
 

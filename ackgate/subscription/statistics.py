@@ -74,7 +74,6 @@ class AttachedConsumer(Generic[ConsumerT]):
         self.last_acked_ms = 0
 
     def counts(self, messages_redelivered: int) -> ConsumerCounts:
-        """These counts, frozen."""
         return ConsumerCounts(
             self.messages_out,
             self.messages_acked,

@@ -49,11 +49,13 @@ class BrokerCluster:
         settings: Mapping[str, object] | None = None,
         zookeeper: ZooKeeperEnsemble | ZooKeeperProcess | None = None,
         root: str = "",
+        ledgers_root: str = "",
     ) -> None:
         """Describe a cluster; nothing is started.
 
         `zookeeper` is one that runs already and goes on afterwards, below whose node `root` the
-        cluster has its own.
+        cluster has its own. `ledgers_root`: where a BookKeeper cluster has its metadata there, as a rule
+        ``/ledgers``; its bookies take the place of directories.
         """
         self.directory = directory
         self._own_zookeeper = ZooKeeperProcess(directory / "zookeeper") if not zookeeper else None
@@ -71,6 +73,7 @@ class BrokerCluster:
         """Of each broker, one to each ZooKeeper server."""
         self.bookie_directories = tuple(directory / "bookies" / str(n) for n in range(bookies))
         self.root = root
+        self._ledgers_root = ledgers_root
         self._settings = dict(settings or {})
         self.brokers = tuple(
             BrokerProcess(directory / f"broker-{number}") for number in range(brokers)
@@ -101,10 +104,14 @@ class BrokerCluster:
         self._settings = dict(settings)
         for broker, proxies in zip(self.brokers, self.proxies, strict=True):
             servers = ",".join(f"127.0.0.1:{proxy.port}" for proxy in proxies)
+            bookies = {"bookieDirectories": ",".join(map(str, self.bookie_directories))}
+            if self._ledgers_root:
+                uri = f"zk+hierarchical://{servers.replace(',', ';')}{self._ledgers_root}"
+                bookies = {"bookkeeperMetadataServiceUri": uri}
             broker.settings = {
                 "metadataStoreUrl": f"zk:{servers}{self.root}",
                 "metadataStoreSessionTimeoutMillis": SESSION_TIMEOUT_MS,
-                "bookieDirectories": ",".join(map(str, self.bookie_directories)),
+                **bookies,
                 **self._settings,
             }
 

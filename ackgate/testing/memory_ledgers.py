@@ -23,6 +23,7 @@ from ackgate.errors import (
     NotEnoughBookiesError,
 )
 from ackgate.persistence.ledgers.quorum import check_quorum
+from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import (
     AppendTicket,
     Fragment,
@@ -33,7 +34,7 @@ from ackgate.persistence.ports import (
 from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ackgate.persistence.ports import LedgerOptions
 
@@ -322,6 +323,15 @@ class MemoryLedgerClient:
         """Whether a ledger holds nothing."""
         self._check_open()
         return not self.storage.ledger(ledger_id).entries
+
+    async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
+        """Say so in their custom metadata."""
+        self._check_open()
+        for ledger_id in ledger_ids:
+            ledger = self.storage.ledgers.get(ledger_id)
+            if ledger is not None:
+                custom = {**ledger.metadata.custom_metadata, DELETION_KEY: b"1"}
+                ledger.metadata = replace(ledger.metadata, custom_metadata=custom)
 
     async def ledger_ids(self) -> list[int]:
         self._check_open()

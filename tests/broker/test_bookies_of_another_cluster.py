@@ -31,7 +31,7 @@ async def test_it_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         await start(tmp_path / "new", tree, theirs)
     await (await start(tmp_path / "new", tree, ours)).stop()
     again = await start(tmp_path / "new", tree, ours, theirs)
-    assert [identity.rpartition("-")[0] for identity in again.bookie_ids] == ["ours"]
+    assert [identity.rpartition("-")[0] for identity in again.storage.names] == ["ours"]
     assert f"{theirs} is left out for now: bookie {theirs} belongs to another" in caplog.text
     await again.stop()
     with pytest.raises(ConfigurationError, match="belongs to another cluster"):

@@ -20,8 +20,10 @@ FACES: dict[str, str] = {
         SubscriptionSettings __version__ open_embedded until_durable
     """,
     "ackgate.bookkeeper": """
-        AppendTicket BookKeeperClient BookKeeperSettings DigestType Fragment LedgerEntry
-        LedgerMetadata LedgerOptions LedgerReader LedgerState LedgerWriter UnrecoveredReader
+        AppendTicket BookKeeperClient BookKeeperSettings BookKeeperStatistics BookieDiskSpace
+        BookieEndpoint BookieLogin BookieService BookieState BookieTls BookieTraffic DigestType
+        Fragment KnownBookie LATENCY_BOUNDS_MS LatencyCounts LedgerEntry LedgerMetadata
+        LedgerOptions LedgerReader LedgerState LedgerWriter UnrecoveredReader
     """,
     "ackgate.client": """
         MultiplierRedeliveryBackoff NackSettings NackingConsumer
@@ -32,7 +34,8 @@ FACES: dict[str, str] = {
     "ackgate.cursor": """
         ARRAY_PATH_POSITIONS_MIN BucketRecord Cleared CursorGrowth CursorMove CursorSnapshot
         CursorStatistics EARLIEST ENTRY_ID_MAX Expired LATEST LEDGER_ID_MAX LeftOut
-        ManagedCursor MessageLedgers NO_NACKS NackImage NackedLedger PendingNacks Position
+        ManagedCursor MessageLedgers NO_NACKS NackImage NackedLedger POSITIONS_AS_TEXT
+        PendingNacks Position
         PositionSet RecoveredStateReport SegmentMetadata Skipped SnapshotSegment Sought Span
         StoredSnapshot WrittenCounts bitmap_of check_position checked_integers earliest_nacks
         entry_ids_below existing_nacks members positions_of run_bounds run_count
@@ -75,10 +78,20 @@ FACES: dict[str, str] = {
     "ackgate.pipeline": """
         register run_pipeline
     """,
+    "ackgate.pulsar": """
+        AckForm BucketPlace BucketView CursorView DelayedRows FOREVER GateOutlook Kept
+        LedgerView LiveCursor LiveTopic PersistCaps PersistedAcks PulsarCluster
+        PulsarLedgerOwner PulsarTopic StoredLedger StoredSegment StoredSubscription StoredTopic
+        SubscriptionReport TopicLedger TopicLook TopicReport TopicSchema TopicView ValueDecoder
+        decode_bucket_head decode_bucket_segment decode_cursor_entry decode_cursor_node
+        decode_managed_ledger decode_schema gate_outlook kept_by live_topic missing_on_disk
+        report_topic topic_ledgers
+    """,
     "ackgate.subscription": """
-        ActiveChange Awaited ConsumerCounts Delivery EntryFacts EntryRead HeldNacks
-        HeldStatistics ReadRequest Ready Receipt Subscription SubscriptionSettings
-        SubscriptionStatistics Write WrittenCounts
+        Acked AckedMixed AckedThrough ActiveChange Attached Awaited ConsumerCounts DelayedOfLedger
+        Delivery Detached Dispatched EntryFacts EntryRead GateEdge GivenBack HeldNacks
+        HeldStatistics Moved Note PartialAck ReadRequest Ready Receipt ReceiptSent Subscription
+        SubscriptionSettings SubscriptionStatistics Write WrittenCounts delayed_by_ledger
     """,
     "ackgate.testing": """
         BrokerCluster BrokerFailedError BrokerProcess MemoryLedgerClient MemoryLedgers
@@ -172,6 +185,11 @@ def test_embedding_loads_no_broker_and_none_of_its_dependencies() -> None:
     assert not {
         name for name in loaded if name.startswith(("ackgate.broker", "ackgate.config.broker"))
     }
+
+
+def test_the_machine_and_its_trackers_load_no_configuration() -> None:
+    loaded = loaded_by("import ackgate.subscription, ackgate.dispatcher.buckets, ackgate.client")
+    assert not {"asyncio", "pydantic", "ackgate.config.settings"} & loaded
 
 
 def test_trackers_wheels_and_bucket_storage_need_no_broker() -> None:

@@ -143,15 +143,15 @@ _http_log.addFilter(_is_worth_a_line)
 async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequest) -> Reply:
     """What a request is answered, whatever happens."""
     try:
-        said = _said(request)
-        guard.check(said)
-        if request.method == "OPTIONS" and said.origin:
-            return guard.preflight(said)
+        headers = _headers_of(request)
+        guard.check(headers)
+        if request.method == "OPTIONS" and headers.origin:
+            return guard.preflight(headers)
         raw_path, _, raw_query = request.raw_path.partition("?")
         found = ROUTER.find(request.method, raw_path)
         query, body = _query(raw_query), await _body(request)
         if body:
-            guard.check_body(said)
+            guard.check_body(headers)
         return await found.handler(
             Call(broker, found.parameters, query, body, request.method, raw_path)
         )
@@ -169,7 +169,7 @@ async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequ
         return json_reply({"reason": "internal error; the broker's log has more"}, 500)
 
 
-def _said(request: web.BaseRequest) -> RequestHeaders:
+def _headers_of(request: web.BaseRequest) -> RequestHeaders:
     """The headers that say where a request comes from. Refuses a request that has one twice."""
     texts = {}
     for name in ("Host", "Origin", "Sec-Fetch-Site", "Content-Type"):

@@ -21,7 +21,7 @@ _CHANGED: Final = Reply(200)
 
 async def health(call: Call) -> Reply:
     """200 if metadata can be read and the broker takes connections."""
-    metadata = call.broker.parts.metadata
+    metadata = call.broker.services.metadata
     if metadata.session_state is not SessionState.CONNECTED:
         raise RefusedError(503, f"metadata store: session is {metadata.session_state.value}")
     await metadata.children("/")
@@ -78,7 +78,7 @@ async def owned_namespaces(call: Call) -> Reply:
 
 async def list_clusters(call: Call) -> Reply:
     """The name of this cluster, in a list."""
-    return json_reply([call.broker.parts.settings.broker.cluster_name])
+    return json_reply([call.broker.services.settings.broker.cluster_name])
 
 
 async def get_cluster(call: Call) -> Reply:
@@ -101,7 +101,7 @@ async def dynamic_values(call: Call) -> Reply:
 
 async def runtime_configuration(call: Call) -> Reply:
     """Every setting in force, as texts of a ``broker.conf``; no secrets."""
-    return json_reply(call.broker.parts.settings.texts())
+    return json_reply(call.broker.services.settings.texts())
 
 
 async def set_dynamic(call: Call) -> Reply:
@@ -123,7 +123,7 @@ async def clear_dynamic(call: Call) -> Reply:
 
 
 def _check_cluster(call: Call) -> None:
-    if call.parameters["cluster"] != call.broker.parts.settings.broker.cluster_name:
+    if call.parameters["cluster"] != call.broker.services.settings.broker.cluster_name:
         raise RefusedError(404, "Cluster does not exist")
 
 

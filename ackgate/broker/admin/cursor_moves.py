@@ -77,7 +77,7 @@ async def expire_to_position(call: Call) -> Reply:
     subscription = await call.subscription()
     position = target.position
     if target.is_excluded and position not in {EARLIEST, LATEST}:
-        position = subscription.topic.ledger.facts.previous(position)
+        position = subscription.topic.ledger.ledgers.previous(position)
     await subscription.expire_through(position)
     return DONE
 
@@ -115,11 +115,11 @@ async def _expire(subscription: SubscriptionDriver, seconds: int) -> None:
 async def _reset(subscription: SubscriptionDriver, target: CursorTarget) -> None:
     position, index = target.position, target.batch_index
     ledger = subscription.topic.ledger
-    if position in {EARLIEST, LATEST} or not ledger.facts.exists(position):
+    if position in {EARLIEST, LATEST} or not ledger.ledgers.exists(position):
         await subscription.seek(position)
         return
     if index < 0:
-        following = ledger.facts.next_valid(position)
+        following = ledger.ledgers.next_valid(position)
         await subscription.seek(following if target.is_excluded else position)
         return
     index = min(index, BATCH_MESSAGES_MAX) + target.is_excluded
@@ -128,7 +128,7 @@ async def _reset(subscription: SubscriptionDriver, target: CursorTarget) -> None
         return
     messages = (await ledger.reads.read_one(position)).metadata.num_messages_in_batch
     if index >= messages:
-        await subscription.seek(ledger.facts.next_valid(position))
+        await subscription.seek(ledger.ledgers.next_valid(position))
     else:
         await subscription.seek(position, (1 << messages) - (1 << index))
 

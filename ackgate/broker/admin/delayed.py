@@ -12,7 +12,7 @@ from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.delayed import POSITIONS_MAX, CancelOutcome
-from ackgate.broker.stats import delayed_state, fields_json
+from ackgate.broker.stats import delayed_state, to_json
 from ackgate.broker.topic import clear_delayed
 from ackgate.cursor import ENTRY_ID_MAX, LEDGER_ID_MAX, Position
 
@@ -52,11 +52,12 @@ async def get_delayed(call: Call) -> Reply:
 def _told_of(subscription: SubscriptionDriver) -> dict[str, Any]:
     """What it holds, what it holds back of nacks, which tracker it has and why, its buckets."""
     state = delayed_state(subscription)
+    fields = to_json(state)
     return {
-        **fields_json(state.held),
+        **fields.pop("held"),
         "nextDueMs": state.next_due_ms,
         "degraded": list(state.degraded),
-        **fields_json(state, without={"held"}),
+        **fields,
     }
 
 

@@ -14,13 +14,21 @@ from ackgate.broker.admin.app import SECTIONS
 from ackgate.broker.admin.metrics import TABLES
 from ackgate.broker.admin.policies import POLICIES
 from ackgate.broker.stats import (
+    AckState,
     ConsumerStats,
+    GateForecast,
+    NackStatistics,
     PublisherStats,
     SubscriptionStats,
     TopicStats,
-    descriptions,
     key_of,
 )
+from ackgate.cursor import CursorStatistics
+from ackgate.described import descriptions
+from ackgate.dispatcher import GateStatistics
+from ackgate.dispatcher.buckets import BucketStatistics
+from ackgate.persistence.records.outcome import CursorStoreStats
+from ackgate.subscription import HeldStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,8 +63,8 @@ nothing is set. A namespace's policies also stand in its description, as the mem
 _METRICS_HEAD: Final = """\
 # Metrics and statistics
 
-<!-- Generated: `python -m ackgate.broker.admin.document metrics`. Edit ackgate/broker/admin/metrics.py and
-ackgate/broker/stats/values.py. -->
+<!-- Generated: `python -m ackgate.broker.admin.document metrics`. Edit ackgate/broker/admin/metrics.py, and
+the descriptions at the fields of the statistics. -->
 
 Look up what a figure means. `/metrics` on the admin port has them for Prometheus, each with a HELP line:
 
@@ -74,18 +82,15 @@ loaded.
 _JSON_HEAD: Final = """\
 ## Statistics in JSON
 
-The fields of a topic's `stats`, and the metric that has the same figure. `ackState` and `delayed` (ours) have
-the statistics of cursor, gate, store and trackers.
+The fields of a topic's `stats`, and the metric that has the same figure.
 """
 
 
 def admin_page() -> str:
-    """The page `docs/admin.md`."""
     return "\n".join(_admin_lines())
 
 
 def metrics_page() -> str:
-    """The page `docs/metrics.md`."""
     return "\n".join(_metrics_lines())
 
 
@@ -115,6 +120,14 @@ _STATISTICS: Final = {
     "A subscription": SubscriptionStats,
     "A consumer": ConsumerStats,
     "A producer": PublisherStats,
+    "`ackState` (ours)": AckState,
+    "`ackState.cursor`": CursorStatistics,
+    "`ackState.gate`": GateStatistics,
+    "`ackState.store`": CursorStoreStats,
+    "`ackState.forecast`": GateForecast,
+    "`delayed.held` (ours)": HeldStatistics,
+    "`delayed.nacks`": NackStatistics,
+    "`delayed.buckets`, with a bucket tracker": BucketStatistics,
 }
 
 

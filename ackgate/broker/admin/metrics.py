@@ -1,8 +1,8 @@
 """``/metrics``: the broker in Prometheus' text form, under Pulsar's names where Pulsar has them.
 
 Edge. One table for each kind of thing (broker, topic, subscription, cursor ...): a row has a metric's name,
-its HELP line, and where the value comes from. Rows of statistics are made of the descriptions at the fields
-of `stats.values`. The reference page `docs/metrics.md` shows the same tables.
+its HELP line, and where the value comes from. Rows of statistics are made of the descriptions at their
+fields (`ackgate.described`). The reference page `docs/metrics.md` shows the same tables.
 
 Each request walks all topics; figures that cost more than a look are not here. Beside Pulsar's names stand
 ours, ``ackgate_*``.
@@ -18,21 +18,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.exposition import Exposition, Metric
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.stats import SubscriptionStats, TopicStats, descriptions, topic_stats
-from ackgate.dispatcher import PauseReason
-from ackgate.dispatcher.buckets import LATENCY_BOUNDS_MS
+from ackgate.broker.journal import JournalStatistics
+from ackgate.broker.stats import (
+    AckState,
+    GateForecast,
+    NackStatistics,
+    SubscriptionStats,
+    TopicStats,
+    topic_stats,
+)
+from ackgate.cursor import CursorStatistics
+from ackgate.described import descriptions
+from ackgate.dispatcher import GateStatistics, PauseReason
+from ackgate.dispatcher.buckets import LATENCY_BOUNDS_MS, BucketStatistics
 from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.records.outcome import CursorStoreStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from ackgate.broker.admin.http.call import AdminBroker, Call
+    from ackgate.broker.admin.http.call import AdminBroker, Call, ClusterStoragePort
     from ackgate.broker.admin.http.exposition import Labelled, Sample
     from ackgate.broker.cluster import BrokerAudit
-    from ackgate.broker.stats import AckState
-    from ackgate.broker.topic import BrokerParts, Topic
-    from ackgate.dispatcher.buckets import BucketStatistics
-    from ackgate.persistence.records.outcome import CursorStoreStats
+    from ackgate.broker.topic import SharedServices, Topic
+    from ackgate.persistence.bookkeeper import BookKeeperStatistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,11 +67,28 @@ class MetricTable(NamedTuple):
                 labelled.add(metric.name, value)
 
 
-def _described(kind: type) -> Iterator[Metric]:
-    """A row for each field whose description names a metric."""
+def _described(
+    kind: type, lead: Callable[[Any], object | None] | None = None, *, but: Collection[str] = ()
+) -> Iterator[Metric]:
+    """A row for each field whose description names a metric, but for some.
+
+    `lead`: from what a table is about to the described value, or None where there is none.
+    """
     for name, about in descriptions(kind).items():
-        if about.metric:
-            yield Metric(about.metric, about.text, attrgetter(name))
+        if about.metric and name not in but:
+            yield Metric(about.metric, about.text, _reader(name, lead))
+
+
+def _reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[Any], Any]:
+    read = attrgetter(name)
+    if lead is None:
+        return read
+
+    def value(source: object) -> Any:  # noqa: ANN401 - an attribute
+        described = lead(source)
+        return None if described is None else read(described)
+
+    return value
 
 
 def _from(path: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> Iterator[Metric]:
@@ -139,7 +165,7 @@ BROKER: Final = MetricTable(
         ),
         Metric("ackgate_uptime_seconds", "Time since the start, seconds", _uptime_seconds),
         *_from(
-            "broker.parts",
+            "broker.services",
             (
                 "cache.size_bytes",
                 "ackgate_entry_cache_bytes",
@@ -177,7 +203,7 @@ BROKER: Final = MetricTable(
             ),
         ),
         *_from(
-            "broker.parts.waits",
+            "broker.services.waits",
             ("deadline_count", "ackgate_waits_deadlines", "Deadlines in the broker's timing wheel"),
             ("wakes", "ackgate_waits_wakes_total", "How often the wheel's timer was due"),
         ),
@@ -188,10 +214,9 @@ BROKER: Final = MetricTable(
                 "ackgate_waits_receipts",
                 "Acks whose receipt waits until they are durable",
             ),
-            ("receipts_waiting", "ackgate_waits_watched", "The same as ackgate_waits_receipts"),
         ),
         *_from(
-            "broker.parts.waits",
+            "broker.services.waits",
             ("receipts_sent", "ackgate_waits_completed_total", "Acks that were reported durable"),
             (
                 "receipts_overdue",
@@ -199,9 +224,8 @@ BROKER: Final = MetricTable(
                 "Acks that did not become durable in time",
             ),
         ),
-        Metric("ackgate_waits_purged_total", "Always 0", lambda _: 0),
         *_from(
-            "broker.parts.waits.read_stats",
+            "broker.services.waits.read_stats",
             ("size", "ackgate_waits_reads", "Reads that wait for entries or for a gate"),
             ("watched", "ackgate_waits_reads_watched", "Places of these reads in watch lists"),
             (
@@ -227,10 +251,108 @@ BROKER: Final = MetricTable(
 # ---- its bookies
 
 
+class _Cluster(NamedTuple):
+    storage: ClusterStoragePort
+    client: BookKeeperStatistics
+
+
+CLUSTER: Final = MetricTable(
+    "A BookKeeper cluster",
+    "`cluster`; only with `bookkeeperMetadataServiceUri`",
+    (
+        *_from(
+            "storage",
+            (
+                "bookies_writable",
+                "ackgate_bookkeeper_bookies_writable",
+                "Bookies that take entries, as ZooKeeper has it",
+            ),
+            (
+                "bookies_known",
+                "ackgate_bookkeeper_bookies_known",
+                "Bookies of the cluster, those that are away or read-only included",
+            ),
+        ),
+        *_from(
+            "client",
+            ("ledgers_created", "ackgate_bookkeeper_ledgers_created_total", "Ledgers made"),
+            (
+                "ledgers_recovered",
+                "ackgate_bookkeeper_ledgers_recovered_total",
+                "Ledgers of a writer that was gone, fenced and closed",
+            ),
+            (
+                "ledgers_fenced",
+                "ackgate_bookkeeper_ledgers_fenced_total",
+                "Ledgers lost to another owner, or recovered by AutoRecovery while they were written",
+            ),
+            (
+                "ensemble_changes",
+                "ackgate_bookkeeper_ensemble_changes_total",
+                "Bookies replaced in a ledger that is written",
+            ),
+        ),
+    ),
+)
+
+
+BOOKIE: Final = MetricTable(
+    "Each bookie of a BookKeeper cluster",
+    "`cluster`, `bookie`; only with `bookkeeperMetadataServiceUri`",
+    tuple(
+        _from(
+            "",
+            ("adds", "ackgate_bookkeeper_adds_total", "Entries that it has synced"),
+            (
+                "adds_refused",
+                "ackgate_bookkeeper_adds_refused_total",
+                "Entries that it did not take",
+            ),
+            (
+                "add_latency.sum_ms",
+                "ackgate_bookkeeper_add_milliseconds_total",
+                "Time from sending entries to their answers, of all that it answered, ms",
+            ),
+            (
+                "outstanding_adds",
+                "ackgate_bookkeeper_adds_outstanding",
+                "Entries queued for it, or not answered",
+            ),
+            (
+                "outstanding_bytes",
+                "ackgate_bookkeeper_adds_outstanding_bytes",
+                "Their frames, bytes",
+            ),
+            ("reads", "ackgate_bookkeeper_reads_total", "Reads that it answered"),
+            (
+                "read_latency.sum_ms",
+                "ackgate_bookkeeper_read_milliseconds_total",
+                "Time from sending reads to their answers, ms",
+            ),
+            (
+                "reads_failed",
+                "ackgate_bookkeeper_reads_failed_total",
+                "Reads that the end of a connection left without an answer",
+            ),
+            (
+                "connections_opened",
+                "ackgate_bookkeeper_connections_opened_total",
+                "Connections made",
+            ),
+            (
+                "connections_failed",
+                "ackgate_bookkeeper_connections_failed_total",
+                "Attempts to connect that failed",
+            ),
+        )
+    ),
+)
+
+
 class _Storage(NamedTuple):
     client: BookieLedgerClient
     audit: BrokerAudit
-    parts: BrokerParts
+    services: SharedServices
 
 
 STORAGE: Final = MetricTable(
@@ -246,12 +368,12 @@ STORAGE: Final = MetricTable(
         Metric(
             "ackgate_disk_refuses_messages",
             "1 while publishes are refused because a disk is full",
-            lambda s: s.parts.disk_space.refusal is not None,
+            lambda s: s.services.disk_space.refusal is not None,
         ),
         Metric(
             "ackgate_disk_free_bytes",
             "Free space on the fullest disk, bytes",
-            lambda s: s.parts.disk_space.free_bytes,
+            lambda s: s.services.disk_space.free_bytes,
         ),
         Metric(
             "ackgate_bookies_failing",
@@ -303,6 +425,12 @@ STORAGE: Final = MetricTable(
 _INDEX: Final = "pulsar_delayed_message_index"
 _LATENCY: Final = f"{_INDEX}_bucket_op_latency_ms"
 _BOUNDS: Final = (*map(str, LATENCY_BOUNDS_MS), "overflow")
+_SUMMED: Final = frozenset(
+    name
+    for name, about in descriptions(BucketStatistics).items()
+    if about.metric.startswith(_INDEX)
+)
+"""Of all trackers of a topic together, as in Pulsar."""
 
 
 def _sum_of(attribute: str) -> Callable[[Sequence[BucketStatistics]], float | None]:
@@ -352,12 +480,10 @@ BUCKETS: Final = MetricTable(
     "Bucket trackers",
     "as its topic, and as its subscription; only with bucket trackers",
     (
-        Metric(f"{_INDEX}_bucket_total", "Sealed buckets", _sum_of("buckets"), "gauge"),
-        Metric(f"{_INDEX}_loaded", "Delayed entries in memory", _sum_of("loaded_entries")),
-        Metric(
-            f"{_INDEX}_bucket_snapshot_size_bytes",
-            "Stored snapshots, bytes",
-            _sum_of("snapshot_bytes"),
+        *(
+            Metric(about.metric, about.text, _sum_of(name), "gauge")
+            for name, about in descriptions(BucketStatistics).items()
+            if name in _SUMMED
         ),
         Metric(
             f"{_INDEX}_bucket_op_count",
@@ -412,34 +538,7 @@ TOPIC: Final = MetricTable(
 JOURNAL: Final = MetricTable(
     "Delivery journals",
     "`cluster`, `namespace`, `topic`; only with `deliveryJournalEnabled`",
-    tuple(
-        _from(
-            "",
-            ("events_written", "ackgate_delivery_journal_events_total", "Events written"),
-            (
-                "events_dropped",
-                "ackgate_delivery_journal_events_dropped_total",
-                "Events that are missing in the journal",
-            ),
-            (
-                "events_pending",
-                "ackgate_delivery_journal_events_pending",
-                "Events that wait to be written",
-            ),
-            ("blocks_written", "ackgate_delivery_journal_blocks_total", "Blocks written"),
-            ("bytes_written", "ackgate_delivery_journal_bytes_total", "Written, bytes"),
-            (
-                "failures",
-                "ackgate_delivery_journal_failures_total",
-                "Failed attempts to open the journal or to write a block",
-            ),
-            (
-                "is_stopped",
-                "ackgate_delivery_journal_stopped",
-                "1 once the journal ended: another broker has the topic, or its node is unreadable",
-            ),
-        )
-    ),
+    tuple(_described(JournalStatistics)),
 )
 
 
@@ -457,25 +556,13 @@ def _next_due_seconds(stats: SubscriptionStats) -> float | None:
     return None if due_ms is None else due_ms / 1000
 
 
-def _of_nacks(attribute: str) -> Callable[[SubscriptionStats], float | None]:
+def _nacks(stats: SubscriptionStats) -> NackStatistics | None:
     """Only if there are or were some."""
-    read = attrgetter(attribute)
-
-    def value(stats: SubscriptionStats) -> float | None:
-        nacks = stats.delayed.nacks
-        return _number(read(nacks)) if nacks.pending or nacks.dropped else None
-
-    return value
+    nacks = stats.delayed.nacks
+    return nacks if nacks.pending or nacks.dropped else None
 
 
-def _of_buckets(attribute: str) -> Callable[[SubscriptionStats], float | None]:
-    read = attrgetter(attribute)
-
-    def value(stats: SubscriptionStats) -> float | None:
-        buckets = stats.delayed.buckets
-        return None if buckets is None else _number(read(buckets))
-
-    return value
+_HELD_NACKS: Final = descriptions(NackStatistics)["pending"]
 
 
 SUBSCRIPTION: Final = MetricTable(
@@ -494,44 +581,11 @@ SUBSCRIPTION: Final = MetricTable(
             "When the next delayed entry is due, seconds since 1970",
             _next_due_seconds,
         ),
-        Metric(
-            "ackgate_nacks_held",
-            "Entries that wait after a negative ack",
-            lambda s: s.delayed.nacks.pending,
-        ),
-        Metric("ackgate_nacks_held_bytes", "Memory of these, bytes", _of_nacks("bytes")),
-        Metric(
-            "ackgate_nacks_persisted",
-            "Of these, the ones in the newest durable image",
-            _of_nacks("persisted"),
-        ),
-        Metric(
-            "ackgate_nacks_dropped",
-            "Of these, the ones left out of it for their size: after a crash they come at once",
-            _of_nacks("dropped"),
-        ),
-        Metric(
-            "ackgate_delayed_buckets_failing",
-            "Buckets whose storage fails",
-            _of_buckets("buckets_failing"),
-        ),
-        Metric(
-            "ackgate_delayed_buckets_lost_total",
-            "Buckets whose snapshot could not be read; their entries are read again",
-            _of_buckets("buckets_lost"),
-        ),
+        Metric(_HELD_NACKS.metric, _HELD_NACKS.text, lambda s: s.delayed.nacks.pending),
+        *_described(NackStatistics, _nacks, but={"pending"}),
+        *_described(BucketStatistics, lambda s: s.delayed.buckets, but=_SUMMED),
     ),
 )
-
-
-def _of_gate(attribute: str) -> Callable[[AckState], float | None]:
-    read = attrgetter(attribute)
-
-    def value(state: AckState) -> float | None:
-        known = None if state.gate is None else read(state.gate)
-        return None if known is None else _number(known)
-
-    return value
 
 
 def _gate_reasons(state: AckState) -> list[Sample] | None:
@@ -541,59 +595,15 @@ def _gate_reasons(state: AckState) -> list[Sample] | None:
     return [({"reason": reason.value}, reason in gate.reasons) for reason in PauseReason]
 
 
-def _gate_shuts_in_seconds(state: AckState) -> float | None:
-    if state.gate is None or state.forecast is None:
-        return None
-    return state.forecast.gate_shuts_in_seconds
-
-
 ACK_STATE: Final = MetricTable(
     "Ack state and gate",
     "`cluster`, `namespace`, `topic`, `subscription`",
     (
-        *_from(
-            "",
-            ("ranges_live", "ackgate_ack_ranges", "Ack ranges in memory"),
-            (
-                "ranges_persisted",
-                "ackgate_ack_ranges_persisted",
-                "Ack ranges in the last durable write",
-            ),
-            ("cursor.hole_count", "ackgate_ack_holes", "Holes between acked entries"),
-            (
-                "entries_dropped",
-                "ackgate_entries_dropped",
-                "Acked entries that the last write left out: they would be delivered again after a crash",
-            ),
-            (
-                "cursor.partly_acked_count",
-                "ackgate_batches_partly_acked",
-                "Entries of which some batch indexes are acked",
-            ),
-            (
-                "batch_indexes_dropped",
-                "ackgate_batch_indexes_dropped",
-                "Partly acked entries that the last write left out",
-            ),
-        ),
-        Metric(
-            "ackgate_ack_ranges_max",
-            "The most ranges that are persisted (`managedLedgerMaxUnackedRangesToPersist`)",
-            _of_gate("ranges_max"),
-        ),
-        Metric("ackgate_gate_open", "1 while the gate lets deliveries pass", _of_gate("is_open")),
-        Metric("ackgate_gate_shut_total", "How often the gate has shut", _of_gate("shut_count")),
+        *_described(AckState),
+        *_described(CursorStatistics, lambda state: state.cursor),
+        *_described(GateStatistics, lambda state: state.gate),
         Metric("ackgate_gate_reason", "1 for each standing `reason` to be shut", _gate_reasons),
-        Metric(
-            "ackgate_gate_budget_entries",
-            "Strict mode: entries that may still be delivered",
-            _of_gate("budget_entries"),
-        ),
-        Metric(
-            "ackgate_gate_shuts_in_seconds",
-            "Forecast: time until the gate shuts if ranges go on growing as in the last minute",
-            _gate_shuts_in_seconds,
-        ),
+        *_described(GateForecast, lambda state: state.forecast),
     ),
 )
 
@@ -618,36 +628,13 @@ CURSOR: Final = MetricTable(
     "Cursors",
     "`cluster`, `namespace`, `ledger_name`, `cursor_name`; only durable ones",
     (
+        *_described(CursorStoreStats, lambda c: c.store),
         *_from(
             "",
-            ("store.ledger_writes", f"{_ML}_persistLedgerSucceed", "Writes to the cursor ledger"),
-            ("store.ledger_errors", f"{_ML}_persistLedgerErrors", "Failed writes to it"),
-            (
-                "store.metadata_writes",
-                f"{_ML}_persistZookeeperSucceed",
-                "Writes to the cursor's node in the metadata store",
-            ),
-            ("store.metadata_errors", f"{_ML}_persistZookeeperErrors", "Failed writes to it"),
             (
                 "state.ranges_live",
                 f"{_ML}_nonContiguousDeletedMessagesRange",
                 "Ack ranges in memory",
-            ),
-            ("store.bytes_written", f"{_ML}_writeLedgerSize", "Written, bytes"),
-            (
-                "store.dirty_versions",
-                "ackgate_cursor_dirty_versions",
-                "Changes of the ack state that are not durable yet",
-            ),
-            (
-                "store.receipts_waiting",
-                "ackgate_cursor_receipts_waiting",
-                "Acks whose receipt waits until they are durable",
-            ),
-            (
-                "store.is_on_fallback",
-                "ackgate_cursor_on_fallback",
-                "1 while the state goes to the metadata store because the ledger fails",
             ),
         ),
         Metric(
@@ -676,6 +663,8 @@ CURSOR: Final = MetricTable(
 TABLES: Final = (
     BROKER,
     STORAGE,
+    CLUSTER,
+    BOOKIE,
     TOPIC,
     SUBSCRIPTION,
     ACK_STATE,
@@ -696,7 +685,7 @@ async def get_metrics(call: Call) -> Reply:
     Other requests get their turn after every topic and every metric.
     """
     broker = call.broker
-    exposition = Exposition({"cluster": broker.parts.settings.broker.cluster_name}, METRICS)
+    exposition = Exposition({"cluster": broker.services.settings.broker.cluster_name}, METRICS)
     figures = _Figures(broker)
     for topic in broker.registry:
         stats = topic_stats(topic, broker.sampler, owner="")
@@ -705,9 +694,15 @@ async def get_metrics(call: Call) -> Reply:
         await asyncio.sleep(0)
     labelled = exposition.labelled()
     BROKER.add(labelled, figures)
-    client = broker.parts.ledger_client
+    client = broker.services.ledger_client
     if isinstance(client, BookieLedgerClient):
-        STORAGE.add(labelled, _Storage(client, broker.parts.audit, broker.parts))
+        STORAGE.add(labelled, _Storage(client, broker.services.audit, broker.services))
+    cluster = broker.cluster_storage
+    if cluster is not None:
+        statistics = cluster.client.statistics()
+        CLUSTER.add(labelled, _Cluster(cluster, statistics))
+        for bookie in statistics.bookies:
+            BOOKIE.add(exposition.labelled(bookie=bookie.bookie_id), bookie)
     text = bytearray()
     for piece in exposition.pieces():
         text += piece

@@ -29,7 +29,7 @@ async def list_tenants(call: Call) -> Reply:
 async def get_tenant(call: Call) -> Reply:
     """A tenant: no roles, this cluster."""
     await _check_tenant_exists(call)
-    cluster = call.broker.parts.settings.broker.cluster_name
+    cluster = call.broker.services.settings.broker.cluster_name
     return json_reply({"adminRoles": [], "allowedClusters": [cluster]})
 
 
@@ -70,9 +70,9 @@ async def list_namespaces(call: Call) -> Reply:
 async def get_namespace(call: Call) -> Reply:
     """A namespace's description: bundles and policies, in Pulsar's form."""
     await call.require_namespace()
-    stored = await call.broker.parts.policies.load(namespace_policy_path(call.namespace_name))
+    stored = await call.broker.services.policies.load(namespace_policy_path(call.namespace_name))
     described: dict[str, Any] = {
-        "replication_clusters": [call.broker.parts.settings.broker.cluster_name],
+        "replication_clusters": [call.broker.services.settings.broker.cluster_name],
         "bundles": (await call.broker.ownership.bundles(call.namespace_name)).to_json(),
         "deleted": False,
     }
@@ -100,7 +100,7 @@ async def create_namespace(call: Call) -> Reply:
                 "leave the bundles out",
             )
     try:
-        await call.broker.parts.policies.create(namespace_policy_path(name), policies)
+        await call.broker.services.policies.create(namespace_policy_path(name), policies)
     except NodeExistsError:
         raise RefusedError(409, "Namespace already exists") from None
     return DONE
@@ -125,7 +125,7 @@ def _bundles_wanted(name: NamespaceName, value: object) -> NamespaceBundles | No
 
 def _check_clusters(call: Call, value: object) -> None:
     clusters = value if isinstance(value, list) else []
-    own = call.broker.parts.settings.broker.cluster_name
+    own = call.broker.services.settings.broker.cluster_name
     for cluster in clusters:
         if cluster != own:
             raise RefusedError(
@@ -145,14 +145,14 @@ async def delete_namespace(call: Call) -> Reply:
     ):
         raise RefusedError(409, "Cannot delete non empty namespace")
     path = namespace_policy_path(name)
-    if await broker.parts.metadata.get(path) is not None:
-        await broker.parts.policies.remove(path)
+    if await broker.services.metadata.get(path) is not None:
+        await broker.services.policies.remove(path)
     await _known(call).forget(name)
     return DONE
 
 
 def _known(call: Call) -> Namespaces:
-    return call.broker.parts.namespaces
+    return call.broker.services.namespaces
 
 
 def _tenant(call: Call) -> str:

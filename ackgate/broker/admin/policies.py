@@ -271,21 +271,21 @@ def _routes(policy: Policy, level: _Level) -> tuple[Route, ...]:
     async def get(call: Call) -> Reply:
         node = await level.node(call)
         if level.applies and call.is_asked("applied"):
-            policies = EffectivePolicies(call.broker.parts.policies, call.topic_name)
+            policies = EffectivePolicies(call.broker.services.policies, call.topic_name)
             await policies.load()
-            return _json_or_nothing(policy.applied(policies, call.broker.parts.settings))
-        stored = await call.broker.parts.policies.load(node)
+            return _json_or_nothing(policy.applied(policies, call.broker.services.settings))
+        stored = await call.broker.services.policies.load(node)
         shown = policy.show(stored) if policy.keys[0] in stored else policy.absent
         return _json_or_nothing(shown)
 
     async def post(call: Call) -> Reply:
         node = await level.node(call)
-        await call.broker.parts.policies.change(node, policy.read(value_of(call)))
+        await call.broker.services.policies.change(node, policy.read(value_of(call)))
         return DONE
 
     async def delete(call: Call) -> Reply:
         node = await level.node(call)
-        await call.broker.parts.policies.change(node, dict.fromkeys(policy.keys))
+        await call.broker.services.policies.change(node, dict.fromkeys(policy.keys))
         return DONE
 
     asked = "; `?applied=true`: the value in force" if level.applies else ""

@@ -22,9 +22,9 @@ from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.stats import (
     CELLS_MAX,
+    AckStateAnswer,
     ack_picture,
     earliest_publish_times,
-    fields_json,
     internal_stats,
     iso_time,
     subscription_stats,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.admin.http.router import Handler
-    from ackgate.broker.stats import ConsumerStats, SubscriptionStats, TopicStats
+    from ackgate.broker.stats import TopicStats
     from ackgate.broker.topic import Topic
 
 _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
@@ -100,40 +100,34 @@ _OF_ONE_CURSOR = {"ackState", "delayed", "ownerBroker", "deduplicationStatus"}
 
 def topic_json(stats: TopicStats) -> dict[str, Any]:
     """A topic in Pulsar's form."""
-    return {
-        **fields_json(stats, without={"publishers", "subscriptions"}),
-        **_NOT_HAD_BY_TOPICS,
-        "publishers": [
-            {**fields_json(publisher), "supportsPartialProducer": False}
-            for publisher in stats.publishers
-        ],
-        "subscriptions": {
-            name: subscription_json(subscription)
-            for name, subscription in stats.subscriptions.items()
-        },
+    topic: dict[str, Any] = to_json(stats) | _NOT_HAD_BY_TOPICS
+    for publisher in topic["publishers"]:
+        publisher["supportsPartialProducer"] = False
+    topic["subscriptions"] = {
+        name: _subscription_json(fields) for name, fields in topic["subscriptions"].items()
     }
+    return topic
 
 
-def subscription_json(stats: SubscriptionStats) -> dict[str, Any]:
-    """A subscription in Pulsar's form."""
+def _subscription_json(fields: dict[str, Any]) -> dict[str, Any]:
     return {
-        **_known(fields_json(stats, without={"consumers"})),
+        **_known(fields),
         **_NOT_HAD_BY_SUBSCRIPTIONS,
-        "durable": stats.is_durable,
-        "consumers": [_consumer_json(consumer) for consumer in stats.consumers],
+        "durable": fields["isDurable"],
+        "consumers": [_consumer_json(consumer) for consumer in fields["consumers"]],
     }
 
 
-def _consumer_json(stats: ConsumerStats) -> dict[str, Any]:
-    fields = {
-        **_known(fields_json(stats)),
+def _consumer_json(fields: dict[str, Any]) -> dict[str, Any]:
+    consumer = {
+        **_known(fields),
         **_NOT_HAD_BY_CONSUMERS,
-        "lastAckedTime": iso_time(stats.last_acked_timestamp / 1000),
-        "lastConsumedTime": iso_time(stats.last_consumed_timestamp / 1000),
+        "lastAckedTime": iso_time(fields["lastAckedTimestamp"] / 1000),
+        "lastConsumedTime": iso_time(fields["lastConsumedTimestamp"] / 1000),
     }
-    if stats.key_hash_range_arrays is not None:
-        fields["drainingHashes"] = []
-    return fields
+    if "keyHashRangeArrays" in consumer:
+        consumer["drainingHashes"] = []
+    return consumer
 
 
 def _known(fields: dict[str, Any]) -> dict[str, Any]:
@@ -178,14 +172,16 @@ async def get_ack_state(call: Call) -> Reply:
     if cells > CELLS_MAX:
         raise RefusedError(400, f"cells is {cells}, at most {CELLS_MAX} is possible")
     subscription = await call.subscription()
-    facts, snapshot = subscription.topic.ledger.facts, subscription.cursor.snapshot()
-    counts = [(ledger_id, facts.entry_count(ledger_id) or 0) for ledger_id in facts.ledger_ids]
-    answer: dict[str, Any] = {
-        "topic": str(subscription.topic.name),
-        "subscription": subscription.name,
-        "stats": to_json(subscription_stats(subscription, call.broker.sampler)),
-        "picture": to_json(ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells)),
-    }
+    ledgers, snapshot = subscription.topic.ledger.ledgers, subscription.cursor.snapshot()
+    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    answer: dict[str, Any] = to_json(
+        AckStateAnswer(
+            topic=str(subscription.topic.name),
+            subscription=subscription.name,
+            stats=subscription_stats(subscription, call.broker.sampler),
+            picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
+        )
+    )
     if call.is_asked("bitmaps"):
         bitmaps: dict[str, str] = {}
         room = BITMAP_BYTES_MAX

@@ -85,7 +85,7 @@ async def terminate_topic(call: Call) -> Reply:
 async def last_message_id(call: Call) -> Reply:
     """The position of the last entry."""
     topic = await call.topic()
-    return _message_id(topic, topic.ledger.facts.last_confirmed)
+    return _message_id(topic, topic.ledger.ledgers.last_confirmed)
 
 
 async def delete_topic(call: Call) -> Reply:

@@ -39,8 +39,8 @@ AUDIT_LOOK_SECONDS: Final = 600.0
 class BrokerAudit:
     """Audits of this broker, and what came of them."""
 
-    def __init__(self, parts: BrokerServices) -> None:
-        self._parts = parts
+    def __init__(self, services: BrokerServices) -> None:
+        self._services = services
         self._auditor: Auditor | None = None
         self._is_waiting = False
         """Whether a bookie is away that was not given up yet."""
@@ -52,9 +52,14 @@ class BrokerAudit:
         """Of all since the broker started; of its ledgers only those that were looked at closely."""
 
     @property
+    def is_wanted(self) -> bool:
+        """False where bookies look after themselves: a BookKeeper cluster has AutoRecovery for that."""
+        return isinstance(self._services.ledger_client, BookieLedgerClient)
+
+    @property
     def bookies_interval_seconds(self) -> float:
         """How often to look for lost bookies; sooner while one is waited for."""
-        persistence = self._parts.settings.persistence
+        persistence = self._services.settings.persistence
         interval = persistence.auditor_periodic_bookie_check_interval
         if interval and self._is_waiting:
             return min(interval, max(persistence.lost_bookie_recovery_delay, 1))
@@ -63,7 +68,7 @@ class BrokerAudit:
     @property
     def interval_seconds(self) -> float:
         """How often to look at everything."""
-        return self._parts.settings.persistence.auditor_periodic_check_interval
+        return self._services.settings.persistence.auditor_periodic_check_interval
 
     async def check_bookies_if_due(self) -> None:
         """Unless a broker has done it a short while ago."""
@@ -76,11 +81,11 @@ class BrokerAudit:
             await self.check_everything()
 
     async def _is_due(self, check: str, interval_seconds: float) -> bool:
-        stored = await self._parts.metadata.get(f"{AUDITS_PATH}/{check}")
+        stored = await self._services.metadata.get(f"{AUDITS_PATH}/{check}")
         if stored is None or not stored.value.isdigit():
             return True
         # A clock that was set back must not put it off for years.
-        age_ms = abs(self._parts.clock_ms() - int(stored.value))
+        age_ms = abs(self._services.clock_ms() - int(stored.value))
         return age_ms >= interval_seconds * 1000
 
     async def check_bookies(self) -> None:
@@ -114,13 +119,13 @@ class BrokerAudit:
 
     def _ready(self) -> Auditor | None:
         """The auditor at its present pace; None where ledgers have no bookies."""
-        parts = self._parts
-        if not isinstance(parts.ledger_client, BookieLedgerClient):
+        services = self._services
+        if not isinstance(services.ledger_client, BookieLedgerClient):
             return None
-        settings = audit_settings(parts.settings.persistence)
+        settings = audit_settings(services.settings.persistence)
         if self._auditor is None:
-            self._auditor = parts.ledger_client.auditor(
-                settings, password=parts.ledger_options.password
+            self._auditor = services.ledger_client.auditor(
+                settings, password=services.ledger_options.password
             )
         self._auditor.configure(settings)
         return self._auditor
@@ -128,7 +133,7 @@ class BrokerAudit:
     @contextlib.asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
         """Whether no other broker audits, or will start to while this lasts."""
-        metadata = self._parts.metadata
+        metadata = self._services.metadata
         try:
             await metadata.create(AUDITOR_PATH, b"", ephemeral=True)
         except NodeExistsError:
@@ -157,8 +162,8 @@ class BrokerAudit:
     async def _finish(self, totals: AuditTotals, what: str) -> None:
         self.runs += 1
         self.last = totals
-        self.last_run_ms = self._parts.clock_ms()
-        await self._parts.metadata.put(
+        self.last_run_ms = self._services.clock_ms()
+        await self._services.metadata.put(
             f"{AUDITS_PATH}/{what}", b"%d" % self.last_run_ms, expected_version=None
         )
         log.info(

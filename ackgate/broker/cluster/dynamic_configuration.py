@@ -36,14 +36,14 @@ class SettingsHolder(Protocol):
 
 
 class DynamicConfiguration:
-    """The stored changes, and the one place where `parts.settings` is replaced."""
+    """The stored changes, and the one place where `services.settings` is replaced."""
 
-    def __init__(self, parts: SettingsHolder, on_change: Callable[[], None]) -> None:
-        self._parts = parts
-        self._base = parts.settings
+    def __init__(self, services: SettingsHolder, on_change: Callable[[], None]) -> None:
+        self._services = services
+        self._base = services.settings
         self._on_change = on_change
         self._follower = NodeFollower(
-            parts.metadata, (DYNAMIC_CONFIGURATION_PATH,), self._read_again
+            services.metadata, (DYNAMIC_CONFIGURATION_PATH,), self._read_again
         )
         self.values: dict[str, str] = {}
 
@@ -54,7 +54,7 @@ class DynamicConfiguration:
 
     async def load(self) -> None:
         """Apply what is stored. Raises `CorruptRecordError`, `ConfigurationError`."""
-        stored = await self._parts.metadata.get(DYNAMIC_CONFIGURATION_PATH)
+        stored = await self._services.metadata.get(DYNAMIC_CONFIGURATION_PATH)
         values = _decode(stored.value) if stored is not None else {}
         if values != self.values:
             self._apply(values)
@@ -89,11 +89,11 @@ class DynamicConfiguration:
             self._base.with_dynamic(values)  # refuses what is wrong before it is stored
             return json.dumps(values).encode()
 
-        await change_node(self._parts.metadata, DYNAMIC_CONFIGURATION_PATH, lay_over)
+        await change_node(self._services.metadata, DYNAMIC_CONFIGURATION_PATH, lay_over)
         self._apply(values)
 
     def _apply(self, values: dict[str, str]) -> None:
-        self._parts.settings = self._base.with_dynamic(values)
+        self._services.settings = self._base.with_dynamic(values)
         self.values = values
         self._on_change()
 

@@ -101,12 +101,14 @@ class TopicsPort(Protocol):
 class Ownership:
     """One broker's bundles. `join` begins, `leave` ends."""
 
-    def __init__(self, parts: BrokerServices, topics: TopicsPort) -> None:
-        self._parts = parts
-        self._metadata = parts.metadata
+    def __init__(self, services: BrokerServices, topics: TopicsPort) -> None:
+        self._services = services
+        self._metadata = services.metadata
         self._topics = topics
-        self._nodes = OwnerNodeStore(parts.metadata)
-        self.view = ClusterView(parts.metadata, on_owner=self._on_owner, on_broker=self._on_broker)
+        self._nodes = OwnerNodeStore(services.metadata)
+        self.view = ClusterView(
+            services.metadata, on_owner=self._on_owner, on_broker=self._on_broker
+        )
         self._namespaces: dict[NamespaceName, NamespaceBundles] = {}
         self._states: dict[Bundle, BundleState] = {}
         """ACQUIRING, OWNED and RELEASING; for the others see `state`."""
@@ -224,8 +226,8 @@ class Ownership:
         known = self._namespaces.get(namespace)
         if known is not None:
             return known
-        await self._parts.namespaces.require(namespace)
-        count = self._parts.settings.broker.default_number_of_namespace_bundles
+        await self._services.namespaces.require(namespace)
+        count = self._services.settings.broker.default_number_of_namespace_bundles
         return await self.cut(NamespaceBundles.cut(namespace, count))
 
     async def cut(self, wanted: NamespaceBundles) -> NamespaceBundles:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ackgate.broker.cluster.node_follower import NodeFollower
 from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.messages.rules import Retention
 from ackgate.persistence.nodes.changes import change_node
@@ -48,6 +49,8 @@ _BACKOFF_FIELDS: Final = {
 }
 """JSON's names -> ours."""
 
+_DEFAULT: Final = MultiplierRedeliveryBackoff()
+
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryBackoffPolicy:
@@ -64,16 +67,16 @@ class RedeliveryBackoffPolicy:
     Default: 10 s, 20 s, 40 s, ... 10 min.
     """
 
-    min_delay_ms: int = 10_000
+    min_delay_ms: int = _DEFAULT.min_delay_ms
     """The first time."""
 
-    max_delay_ms: int = 600_000
+    max_delay_ms: int = _DEFAULT.max_delay_ms
     """At most, however often."""
 
-    multiplier: float = 2.0
+    multiplier: float = _DEFAULT.multiplier
     """From one time to the next; above 1."""
 
-    jitter: float = 0.0
+    jitter: float = _DEFAULT.jitter
     """Share of a delay, 0 to 1, that chance may take off it."""
 
     def __post_init__(self) -> None:

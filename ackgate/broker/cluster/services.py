@@ -1,4 +1,4 @@
-"""What rooms below the topics need of their broker. Types only; `BrokerParts` has it all."""
+"""What rooms below the topics need of their broker. Types only; `SharedServices` has it all."""
 
 from __future__ import annotations
 

@@ -130,8 +130,8 @@ class CancelledMessages:
         """How many of the topic's messages are cancelled."""
         if self._store is None:
             return 0
-        cursor, facts = self._store.cursor, self._topic.ledger.facts
-        passed = facts.count_between(facts.first_position, cursor.mark_delete)
+        cursor, ledgers = self._store.cursor, self._topic.ledger.ledgers
+        passed = ledgers.count_between(ledgers.first_position, cursor.mark_delete)
         return passed + cursor.acked_count
 
     def __contains__(self, position: Position) -> bool:
@@ -142,7 +142,7 @@ class CancelledMessages:
         """All of them from this ledger on: ledger and entry ids."""
         if self._store is None:
             return
-        ledgers, snapshot = self._topic.ledger.facts, self._store.cursor.snapshot()
+        ledgers, snapshot = self._topic.ledger.ledgers, self._store.cursor.snapshot()
         mark_delete = snapshot.mark_delete
         for ledger_id in [each for each in ledgers.ledger_ids if each >= first_ledger_id]:
             cancelled = snapshot.acked.get(ledger_id, BitMap())
@@ -204,12 +204,12 @@ class CancelledMessages:
         ledger = self._topic.ledger
         times = {}
         for position in sorted(set(positions)):
-            if ledger.facts.exists(position) and position not in self:
+            if ledger.ledgers.exists(position) and position not in self:
                 times[position] = (await ledger.reads.read_one(position)).deliver_at_ms
         return times
 
     def _judge(self, position: Position, times: Mapping[Position, int]) -> PositionOutcome:
-        if not self._topic.ledger.facts.exists(position):
+        if not self._topic.ledger.ledgers.exists(position):
             return PositionOutcome(position, CancelOutcome.UNKNOWN_POSITION)
         if position in self:
             return PositionOutcome(position, CancelOutcome.ALREADY_CANCELLED)
@@ -273,7 +273,7 @@ class CancelledMessages:
 
     @property
     def _now_ms(self) -> int:
-        return self._topic.parts.clock_ms()
+        return self._topic.services.clock_ms()
 
     # -- life -----------------------------------------------------------------------------------
 

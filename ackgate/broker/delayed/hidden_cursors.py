@@ -31,7 +31,7 @@ class HiddenCursorTopic(Protocol):
     def path(self) -> str: ...
 
     @property
-    def parts(self) -> BrokerServices: ...
+    def services(self) -> BrokerServices: ...
 
     @property
     def ledger(self) -> ManagedLedger[Entry]: ...
@@ -62,7 +62,7 @@ class HiddenCursor:
 
         Raises `OwnershipError` if the topic was closed meanwhile, without it.
         """
-        create_at = self._topic.ledger.facts.first_position if create else None
+        create_at = self._topic.ledger.ledgers.first_position if create else None
         store = await self._open_store(create_at)
         if self._topic.is_closing:
             error = OwnershipError(f"topic {self._topic.name} was closed meanwhile")

@@ -21,7 +21,7 @@ from ackgate.config.delayed import BUCKET_FACTORY
 from ackgate.cursor import EARLIEST
 from ackgate.dispatcher.delayed import SharedIndex
 from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, cursor_path
-from ackgate.subscription.held import delayed_by_ledger
+from ackgate.subscription import delayed_by_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ class SharedIndexTopic(HiddenCursorTopic, Protocol):
     """The topic of a shared index."""
 
     @property
-    def parts(self) -> TrackerServices: ...
+    def services(self) -> TrackerServices: ...
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
@@ -80,7 +80,7 @@ class SharedDelays:
         open_store: Callable[[Position | None], Awaitable[CursorStore]],
     ) -> None:
         """`open_store`: opens the hidden cursor, or makes it at a position."""
-        settings = topic.parts.settings.delayed
+        settings = topic.services.settings.delayed
         self.is_on = settings.delayed_delivery_shared_index_enabled
         """Fixed for the life of the topic here."""
         self._with_buckets = settings.delayed_delivery_tracker_factory_class_name == BUCKET_FACTORY
@@ -145,7 +145,7 @@ class SharedDelays:
     def _make(self, settings: DelaySettings) -> SharedIndex:
         topic = self._topic
         self._home = TrackerHome(
-            topic.parts,
+            topic.services,
             cursor_path(topic.path, DELAYED_INDEX_CURSOR),
             _Everything(),
             self._hidden.store,
@@ -160,7 +160,7 @@ class SharedDelays:
         index = self._index
         if index is None or not index.views or not self._topic.delayed_delivery.is_active:
             return
-        now_ms = self._topic.parts.clock_ms()
+        now_ms = self._topic.services.clock_ms()
         delayed = delayed_by_ledger(entries, now_ms)
         for ledger_id, entry_ids, times_ms in delayed:
             index.add_published(ledger_id, entry_ids, times_ms, now_ms)
@@ -186,7 +186,7 @@ class SharedDelays:
         if self._is_recovering:
             statistics = home.statistics()
             self._is_recovering = statistics is not None and statistics.buckets_unread > 0
-            index.hear_recovered(self._topic.ledger.facts.ledger_ids)
+            index.hear_recovered(self._topic.ledger.ledgers.ledger_ids)
         for subscription in self._members:
             subscription.ask_turn()
 

@@ -52,7 +52,7 @@ SEAL_MS_MAX: Final = 5_000
 
 
 class Deadlines(Protocol):
-    """The broker's timers."""
+    """Calls back at a deadline: in a broker, `Waits`."""
 
     def wake_in(self, delay_ms: int, wake: Callable[[], None]) -> Timer:
         """Call `wake` in so many milliseconds, not sooner."""
@@ -92,7 +92,7 @@ class TrackerHome:
 
     def __init__(
         self,
-        parts: TrackerServices,
+        services: TrackerServices,
         path: str,
         cursor: AckedEntries,
         store: CursorStore | None,
@@ -102,7 +102,7 @@ class TrackerHome:
     ) -> None:
         """`on_change`: more may be due than before. `on_lost`: read these, and offer them again."""
         self.status = DelayStatus()
-        self._parts = parts
+        self._services = services
         self._path = path
         self._cursor = cursor
         self._store = store
@@ -129,7 +129,7 @@ class TrackerHome:
 
     def make(self, delays: DelaySettings) -> DelayedTracker:
         """The tracker that the settings ask for, or the next best."""
-        settings = self._parts.settings.delayed
+        settings = self._services.settings.delayed
         if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
             self._tell(TrackerStep.TIME_BUCKETS)
             self.clean()
@@ -153,20 +153,20 @@ class TrackerHome:
         settings: DelayedSettings,
         records: list[BucketRecord],
     ) -> BucketTracker:
-        parts, cursor = self._parts, self._cursor
+        services, cursor = self._services, self._cursor
         tracker = BucketTracker(delays, bucket_settings(settings), seed=crc32(self._path.encode()))
         self._tracker = tracker
         self._storage = BucketStorage(
             tracker,
             self._snapshots(),
             store,
-            parts.delayed_lanes,
-            clock_ms=parts.clock_ms,
+            services.delayed_lanes,
+            clock_ms=services.clock_ms,
             on_answer=self._on_answer,
         )
         self._tell(TrackerStep.BUCKETS)
         if records:
-            tracker.recover(records, parts.clock_ms(), cursor.acked_entries)
+            tracker.recover(records, services.clock_ms(), cursor.acked_entries)
             tracker.forget_through(cursor.mark_delete)
         self.pump()
         return tracker
@@ -181,7 +181,7 @@ class TrackerHome:
         tracker, storage = self._tracker, self._storage
         if tracker is None or storage is None:
             return
-        now_ms = self._parts.clock_ms()
+        now_ms = self._services.clock_ms()
         deadline_ms = tracker.next_deadline_ms
         if deadline_ms is not None and deadline_ms <= now_ms:
             tracker.pop_due(now_ms, 0)
@@ -230,12 +230,12 @@ class TrackerHome:
         self._stop_timer()
         self._timer_ms = work_ms
         if work_ms is not None:
-            wait_ms = work_ms - self._parts.clock_ms()
-            self._timer = self._parts.waits.wake_in(wait_ms, self._work)
+            wait_ms = work_ms - self._services.clock_ms()
+            self._timer = self._services.waits.wake_in(wait_ms, self._work)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
-            self._parts.waits.cancel(self._timer)
+            self._services.waits.cancel(self._timer)
             self._timer = None
 
     def _work(self) -> None:
@@ -254,7 +254,7 @@ class TrackerHome:
 
     async def _store_what_is_in_memory(self, tracker: BucketTracker) -> None:
         """Have a snapshot of it begun, which takes the tracker some turns; it ends with `close`."""
-        clock_ms = self._parts.clock_ms
+        clock_ms = self._services.clock_ms
         until_ms = clock_ms() + SEAL_MS_MAX
         tracker.seal(clock_ms())
         self.pump()
@@ -295,8 +295,8 @@ class TrackerHome:
         return None if self._tracker is None else self._tracker.statistics()
 
     def _snapshots(self) -> BucketSnapshots:
-        parts = self._parts
-        return BucketSnapshots(parts.ledger_client, self._path, parts.settings.persistence)
+        services = self._services
+        return BucketSnapshots(services.ledger_client, self._path, services.settings.persistence)
 
     async def _clean(self) -> None:
         """Snapshots of an earlier setting are of no more use: out of the registry, and deleted."""
@@ -312,12 +312,12 @@ class TrackerHome:
         await delete_snapshots(self._snapshots(), ids)
 
     def _tell(self, step: TrackerStep) -> None:
-        self.status = DelayStatus(step, step, "", self._parts.clock_ms())
+        self.status = DelayStatus(step, step, "", self._services.clock_ms())
 
     def _degrade(self, why: str) -> None:
         log.warning("%s: delayed messages are tracked in memory only: %s", self._path, why)
         self.status = DelayStatus(
-            TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, why, self._parts.clock_ms()
+            TrackerStep.TIME_BUCKETS, TrackerStep.BUCKETS, why, self._services.clock_ms()
         )
 
 

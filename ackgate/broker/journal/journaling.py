@@ -16,7 +16,18 @@ from ackgate.dispatcher import KeyShared
 from ackgate.persistence.deliveries.details import Configured, MessageLedger, Opened, TopicPolicies
 from ackgate.persistence.deliveries.journal import DeliveryJournal
 from ackgate.persistence.nodes.paths import delivery_journal_path
-from ackgate.subscription import notes
+from ackgate.subscription import (
+    Acked,
+    AckedMixed,
+    AckedThrough,
+    Attached,
+    Detached,
+    Dispatched,
+    GateEdge,
+    GivenBack,
+    Moved,
+    ReceiptSent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +40,7 @@ if TYPE_CHECKING:
     from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
-    from ackgate.subscription.notes import Note
+    from ackgate.subscription import Note
 
 
 class JournalServices(BrokerServices, Protocol):
@@ -54,7 +65,7 @@ class JournaledTopic(Protocol):
     def path(self) -> str: ...
 
     @property
-    def parts(self) -> JournalServices: ...
+    def services(self) -> JournalServices: ...
 
     @property
     def ledger(self) -> ManagedLedger[Any]: ...
@@ -100,16 +111,16 @@ class TopicJournaling:
     def begin(self) -> TopicJournal | None:
         """The topic's ledgers are open: where notes go from now on; None: the journal is off."""
         topic = self._topic
-        parts = topic.parts
-        if not parts.settings.journal.delivery_journal_enabled:
+        services = topic.services
+        if not services.settings.journal.delivery_journal_enabled:
             return None
         self._writer = JournalWriter(
             str(topic.name),
             topic.ledger.owner_epoch,
-            parts.settings.journal,
-            parts.journal_pace,
+            services.settings.journal,
+            services.journal_pace,
             open_journal=self._open,
-            clock_us=parts.clock_us,
+            clock_us=services.clock_us,
         )
         self._settings, self._policies = settings_of(topic), policies_of(topic)
         self._writer.notes.note_opened(opened(topic, self._settings))
@@ -117,16 +128,16 @@ class TopicJournaling:
 
     async def _open(self) -> DeliveryJournal:
         topic = self._topic
-        parts = topic.parts
+        services = topic.services
         return await DeliveryJournal.open(
-            parts.ledger_client,
-            parts.metadata,
+            services.ledger_client,
+            services.metadata,
             self._path,
             topic_path=topic.path,
             owner_epoch=topic.ledger.owner_epoch,
-            settings=parts.settings.persistence,
-            journal_settings=parts.settings.journal,
-            clock_ms=parts.clock_ms,
+            settings=services.settings.persistence,
+            journal_settings=services.settings.journal,
+            clock_ms=services.clock_ms,
         )
 
     def configure(self) -> None:
@@ -134,7 +145,7 @@ class TopicJournaling:
         writer = self._writer
         if writer is None:
             return
-        writer.configure(self._topic.parts.settings.journal)
+        writer.configure(self._topic.services.settings.journal)
         before = self._settings, self._policies
         self._settings, self._policies = settings_of(self._topic), policies_of(self._topic)
         if before != (self._settings, self._policies):
@@ -163,7 +174,7 @@ class TopicJournaling:
         """The topic is deleted: its journal goes, also one of a time before. Raises `StorageError`."""
         if self._writer is not None:
             await self._writer.remove()
-        elif await self._topic.parts.metadata.get(self._path) is not None:
+        elif await self._topic.services.metadata.get(self._path) is not None:
             await (await self._open()).remove()
 
 
@@ -211,7 +222,7 @@ def settings_of(topic: JournaledTopic) -> dict[str, str]:
     """As they hold for the topic now, as texts of a broker.conf."""
     delayed = topic.delayed_delivery
     return {
-        **{key: text for key, text in topic.parts.settings.texts().items() if key in KEYS},
+        **{key: text for key, text in topic.services.settings.texts().items() if key in KEYS},
         "dispatcherPauseOnAckStatePersistentEnabled": str(topic.pauses_on_ack_state).lower(),
         "delayedDeliveryEnabled": str(delayed.is_active).lower(),
         "delayedDeliveryTickTimeMillis": str(delayed.tick_ms),
@@ -227,7 +238,7 @@ def policies_of(topic: JournaledTopic) -> TopicPolicies:
 
 def opened(topic: JournaledTopic, settings: Mapping[str, str]) -> Opened:
     """The topic as it was opened."""
-    entry_counts = topic.ledger.facts.entry_counts
+    entry_counts = topic.ledger.ledgers.entry_counts
     return Opened(
         dict(settings),
         policies_of(topic),
@@ -250,7 +261,7 @@ def configured(
 
 # ---- What one subscription's notes are in the delivery journal of its topic
 #
-# The subscription machine makes the notes (`ackgate.subscription.notes`), the cursor's store reports
+# The subscription machine makes the notes (`ackgate.subscription.Note`), the cursor's store reports
 # its attempts to write; both end up as events of the topic's journal, in the order in which they happened.
 
 
@@ -286,7 +297,7 @@ class SubscriptionRecorder:
     def _record(self, note: Note) -> None:
         journal, name = self._journal, self._name
         match note:
-            case notes.Dispatched(consumer, entries, counts, masks, is_replay):
+            case Dispatched(consumer, entries, counts, masks, is_replay):
                 journal.note_dispatched(
                     name,
                     consumer.label,
@@ -296,30 +307,30 @@ class SubscriptionRecorder:
                     unacked_masks=masks,
                     deliver_at_ms=[e.deliver_at_ms for e in entries] if is_replay else None,
                 )
-            case notes.Acked(consumer, positions, version, at_once):
+            case Acked(consumer, positions, version, at_once):
                 journal.note_acked(name, _label(consumer), positions, version, at_once=at_once)
-            case notes.AckedMixed(consumer, whole, parts, version):
+            case AckedMixed(consumer, whole, parts, version):
                 journal.note_acked_mixed(name, _label(consumer), whole, parts, version)
-            case notes.AckedThrough(consumer, through, mask, and_whole, version):
+            case AckedThrough(consumer, through, mask, and_whole, version):
                 label = _label(consumer)
                 if and_whole is not None:
                     journal.note_acked_through_batch(name, label, through, and_whole, version)
                 else:
                     journal.note_acked_through(name, label, through, version, unacked_mask=mask)
-            case notes.ReceiptSent(consumer, version):
+            case ReceiptSent(consumer, version):
                 journal.note_receipt(name, consumer.label, version)
-            case notes.GivenBack(consumer, reason, spans, masks):
+            case GivenBack(consumer, reason, spans, masks):
                 journal.note_nacked(name, consumer.label, reason, spans, masks)
-            case notes.Attached(consumer, kind):
+            case Attached(consumer, kind):
                 is_out_of_order = isinstance(kind, KeyShared) and kind.allow_out_of_order
                 journal.note_consumer_added(
                     name, consumer.label, consumer.type.spelling, is_out_of_order=is_out_of_order
                 )
-            case notes.Detached(consumer):
+            case Detached(consumer):
                 journal.note_consumer_removed(name, consumer.label)
-            case notes.Moved(move, version):
+            case Moved(move, version):
                 journal.note_reset(name, move, version)
-            case notes.GateEdge(is_open, reasons):
+            case GateEdge(is_open, reasons):
                 journal.note_gate(name, reasons, is_open=is_open)
             case _:
                 assert_never(note)

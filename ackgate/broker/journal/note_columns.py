@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         WholeAcksNote,
     )
     from ackgate.cursor import CursorSnapshot, Position
-    from ackgate.subscription.notes import PartialAck
+    from ackgate.subscription import PartialAck
 
     Ints = NDArray[np.int64]
 

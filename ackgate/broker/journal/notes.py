@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ackgate.cursor import Position, Span
     from ackgate.persistence.deliveries.columns import EventKind
-    from ackgate.subscription.notes import PartialAck
+    from ackgate.subscription import PartialAck
 
 Column: TypeAlias = "array[int]"
 """Numbers of a note, by type code ``q``. They are put together while they are at hand anyway, in one

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.deliveries.details import Configured, Opened
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
     from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport
-    from ackgate.subscription.notes import PartialAck
+    from ackgate.subscription import PartialAck
 
 
 UNKNOWN_TIME: Final = -1

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.journal.note_columns import columns_of_notes
 from ackgate.broker.journal.topic_journal import TopicJournal
+from ackgate.described import statistic
 from ackgate.errors import AckGateError, OwnershipError, StorageError
 from ackgate.persistence.system.futures import resolve
 
@@ -97,16 +98,28 @@ CLOSE_SECONDS_MAX: Final = 5.0
 class JournalStatistics:
     """One topic's journal since the topic was opened."""
 
-    events_written: int
-    events_dropped: int
-    events_pending: int
-    blocks_written: int
-    bytes_written: int
-    failures: int
-    """Attempts to open it or to write a block that failed."""
-    last_failure: str | None
-    is_stopped: bool
-    """Whether it is no longer written: the topic has another owner, or its node cannot be read."""
+    events_written: int = statistic("Events written", "", "ackgate_delivery_journal_events_total")
+    events_dropped: int = statistic(
+        "Events that are missing in the journal",
+        "",
+        "ackgate_delivery_journal_events_dropped_total",
+    )
+    events_pending: int = statistic(
+        "Events that wait to be written", "", "ackgate_delivery_journal_events_pending"
+    )
+    blocks_written: int = statistic("Blocks written", "", "ackgate_delivery_journal_blocks_total")
+    bytes_written: int = statistic("Written", "bytes", "ackgate_delivery_journal_bytes_total")
+    failures: int = statistic(
+        "Failed attempts to open the journal or to write a block",
+        "",
+        "ackgate_delivery_journal_failures_total",
+    )
+    last_failure: str | None = statistic("Why the last one failed")
+    is_stopped: bool = statistic(
+        "1 once the journal ended: another broker has the topic, or its node is unreadable",
+        "",
+        "ackgate_delivery_journal_stopped",
+    )
 
 
 class JournalWriter:

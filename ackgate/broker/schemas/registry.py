@@ -51,7 +51,7 @@ _FORMAT: Final = 1
 
 
 class SchemaRegistry:
-    """Versioned schemas by topic."""
+    """The schemas of all topics: each topic's in numbered versions, kept in the metadata store."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
-    from ackgate.broker.stats.ack_state import AckState
-    from ackgate.broker.stats.delayed import DelayedState, delayed_state
-    from ackgate.broker.stats.described import descriptions
+    from ackgate.broker.stats.ack_state import AckState, GateForecast
+    from ackgate.broker.stats.delayed import DelayedState, NackStatistics, delayed_state
     from ackgate.broker.stats.internal import internal_stats
-    from ackgate.broker.stats.json_form import fields_json, from_json, key_of, to_json
+    from ackgate.broker.stats.json_form import from_json, key_of, to_json
     from ackgate.broker.stats.ledger_acks import (
         CELLS_MAX,
         FULL,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         topic_stats,
     )
     from ackgate.broker.stats.values import (
+        AckStateAnswer,
         ConsumerStats,
         PublisherStats,
         SubscriptionStats,
@@ -42,18 +42,19 @@ __all__ = [
     "SAMPLE_SECONDS",
     "AckPicture",
     "AckState",
+    "AckStateAnswer",
     "ConsumerStats",
     "DelayedState",
+    "GateForecast",
     "LedgerAcks",
+    "NackStatistics",
     "PublisherStats",
     "StatsSampler",
     "SubscriptionStats",
     "TopicStats",
     "ack_picture",
     "delayed_state",
-    "descriptions",
     "earliest_publish_times",
-    "fields_json",
     "from_json",
     "internal_stats",
     "iso_time",
@@ -66,11 +67,10 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "ackgate.broker.stats.ack_state": ("AckState",),
-        "ackgate.broker.stats.delayed": ("DelayedState", "delayed_state"),
-        "ackgate.broker.stats.described": ("descriptions",),
+        "ackgate.broker.stats.ack_state": ("AckState", "GateForecast"),
+        "ackgate.broker.stats.delayed": ("DelayedState", "NackStatistics", "delayed_state"),
         "ackgate.broker.stats.internal": ("internal_stats",),
-        "ackgate.broker.stats.json_form": ("fields_json", "from_json", "key_of", "to_json"),
+        "ackgate.broker.stats.json_form": ("from_json", "key_of", "to_json"),
         "ackgate.broker.stats.ledger_acks": (
             "AckPicture",
             "CELLS_MAX",
@@ -86,6 +86,7 @@ __getattr__ = lazy_face(
             "topic_stats",
         ),
         "ackgate.broker.stats.values": (
+            "AckStateAnswer",
             "ConsumerStats",
             "PublisherStats",
             "SubscriptionStats",

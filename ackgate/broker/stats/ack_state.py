@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.described import statistic
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -72,35 +74,47 @@ class GateForecast:
     0.0: it has happened. None: the rate allows no answer.
     """
 
-    gate_shuts_in_seconds: float | None
-    """None too where the gate is off."""
-    limit_reached_in_seconds: float | None
-    """More ranges than are persisted, whether the gate is on or off."""
+    gate_shuts_in_seconds: float | None = statistic(
+        "Forecast: time until the gate shuts if ranges go on growing as in the last minute",
+        "",
+        "ackgate_gate_shuts_in_seconds",
+    )
+    limit_reached_in_seconds: float | None = statistic(
+        "The same until more ranges exist than are persisted, whether the gate is on or off"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AckState:
     """The ack state of one subscription."""
 
-    ranges_live: int
-    """Ack ranges in memory now; read from files: when the newest record was written."""
-    ranges_persisted: int
-    """Ack ranges that the last durable write (or recovery) holds. 0 of a reader."""
-    ranges_max: int | None
-    """The most that are persisted (`managedLedgerMaxUnackedRangesToPersist`). None: not known."""
-    entries_dropped: int
-    """Acked entries that the last write left out: they would be delivered again after a crash."""
-    batch_indexes_dropped: int
-    """Partly acked entries that it left out."""
-    cursor: CursorStatistics
-    gate: GateStatistics | None
-    store: CursorStoreStats | None
-    recovery: RecoveryReport | None
-    """What opening the cursor found. None: of a reader, whose state is not kept."""
-    forecast: GateForecast | None
-    is_gate_switched_on: bool | None = None
-    """Whether setting or policy have the gate on for the topic. `gate.is_enabled` is true only once a
-    consumer has shown the subscription to be Shared or Key_Shared. None: not known."""
+    ranges_live: int = statistic("Ack ranges in memory", "", "ackgate_ack_ranges")
+    ranges_persisted: int = statistic(
+        "Ack ranges in the last durable write", "", "ackgate_ack_ranges_persisted"
+    )
+    ranges_max: int | None = statistic("The most ranges that are persisted; null: not known")
+    entries_dropped: int = statistic(
+        "Acked entries that the last write left out: they would be delivered again after a crash",
+        "",
+        "ackgate_entries_dropped",
+    )
+    batch_indexes_dropped: int = statistic(
+        "Partly acked entries that the last write left out", "", "ackgate_batch_indexes_dropped"
+    )
+    cursor: CursorStatistics = statistic("The cursor")
+    gate: GateStatistics | None = statistic("The gate; null: read from files")
+    store: CursorStoreStats | None = statistic(
+        "The cursor's store; null: of a reader, or read from files"
+    )
+    recovery: RecoveryReport | None = statistic(
+        "What opening the cursor found; null: of a reader, whose state is not kept"
+    )
+    forecast: GateForecast | None = statistic("When the gate will shut; null: read from files")
+    is_gate_switched_on: bool | None = statistic(
+        "Whether setting or policy have the gate on for the topic. The gate's `isEnabled` is true only "
+        "once a consumer has shown the subscription to be Shared or Key_Shared. null: not known",
+        default=None,
+    )
 
 
 class Headroom(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackgate.broker.delayed import DelayStatus
+from ackgate.described import statistic
 from ackgate.subscription import HeldStatistics
 
 if TYPE_CHECKING:
@@ -20,17 +21,24 @@ if TYPE_CHECKING:
 class NackStatistics:
     """Negatively acked entries of one subscription that wait for their backoff."""
 
-    pending: int = 0
-    """Entries that wait (a batch is one)."""
-    bytes: int = 0
-    """Memory they take."""
-    next_deadline_ms: int | None = None
-    """When the next is due, ms since 1970; in the past if it waits for consumers. None: none waits."""
-    persisted: int = 0
-    """Entries in the newest durable image, or the recovered one."""
-    dropped: int = 0
-    """Entries left out of it, to keep within `pendingNacksMaxBytesToPersist`: after a crash they come
-    again at once."""
+    pending: int = statistic(
+        "Entries that wait after a negative ack", "", "ackgate_nacks_held", default=0
+    )
+    bytes: int = statistic("Memory of these", "bytes", "ackgate_nacks_held_bytes", default=0)
+    next_deadline_ms: int | None = statistic(
+        "When the next is due; in the past if it waits for consumers, null if none waits",
+        "ms since 1970",
+        default=None,
+    )
+    persisted: int = statistic(
+        "Of these, the ones in the newest durable image", "", "ackgate_nacks_persisted", default=0
+    )
+    dropped: int = statistic(
+        "Of these, the ones left out of it for their size: after a crash they come at once",
+        "",
+        "ackgate_nacks_dropped",
+        default=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)

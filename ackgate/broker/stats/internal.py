@@ -30,22 +30,21 @@ _NOT_COMPACTED: Final = {
 
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
-    """The answer to ``internalStats``."""
     ledger = topic.ledger
     records = ledger.ledger_records
     journal = topic.journaling.statistics()
     current = records[-1] if records and records[-1].entry_count is None else None
-    current_entries = ledger.facts.entry_count(current.ledger_id) if current is not None else 0
+    current_entries = ledger.ledgers.entry_count(current.ledger_id) if current is not None else 0
     return {
         "entriesAddedCounter": ledger.added_entries,
-        "numberOfEntries": ledger.facts.total_entries,
+        "numberOfEntries": ledger.ledgers.total_entries,
         "totalSize": ledger.size_bytes,
         "currentLedgerEntries": current_entries or 0,
         "currentLedgerSize": current.size_bytes if current is not None else 0,
         "lastLedgerCreatedTimestamp": iso_time(records[-1].opened_ms / 1000 if records else 0),
         "waitingCursorsCount": sum(_is_waiting(s) for s in topic.subscriptions.values()),
         "pendingAddEntriesCount": ledger.pending_adds,
-        "lastConfirmedEntry": str(ledger.facts.last_confirmed),
+        "lastConfirmedEntry": str(ledger.ledgers.last_confirmed),
         "state": _state(topic, has_current=current is not None),
         "ledgers": [
             {
@@ -116,12 +115,12 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
 
 def _is_waiting(subscription: SubscriptionDriver) -> bool:
     """Whether it has consumers and nothing to read (Pulsar's cursor waits for entries then)."""
-    last = subscription.topic.ledger.facts.last_confirmed
+    last = subscription.topic.ledger.ledgers.last_confirmed
     return bool(subscription.consumers) and subscription.cursor.read_position > last
 
 
 def _entries_since_first_unacked(subscription: SubscriptionDriver) -> int:
     """Entries after the mark-delete up to and including the read position, as Pulsar counts."""
-    cursor, facts = subscription.cursor, subscription.topic.ledger.facts
+    cursor, ledgers = subscription.cursor, subscription.topic.ledger.ledgers
     ledger_id, entry_id = cursor.read_position
-    return 1 + facts.count_between(cursor.mark_delete, Position(ledger_id, entry_id - 1))
+    return 1 + ledgers.count_between(cursor.mark_delete, Position(ledger_id, entry_id - 1))

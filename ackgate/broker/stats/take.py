@@ -62,7 +62,7 @@ async def earliest_publish_times(topic: Topic) -> dict[str, int]:
     for name, subscription in list(topic.subscriptions.items()):
         cursor = subscription.cursor
         if cursor.backlog_entries:
-            first_unacked = topic.ledger.facts.next_valid(cursor.mark_delete)
+            first_unacked = topic.ledger.ledgers.next_valid(cursor.mark_delete)
             entry = await topic.ledger.reads.read_one(first_unacked)
             times[name] = int(entry.metadata.publish_time)
     return times
@@ -192,7 +192,7 @@ def _backlog_bytes(ledger: ManagedLedger[Entry], mark_delete: Position) -> int:
     """
     total = 0
     for record in ledger.ledger_records:
-        entries = ledger.facts.entry_count(record.ledger_id)
+        entries = ledger.ledgers.entry_count(record.ledger_id)
         if record.ledger_id > mark_delete.ledger_id:
             total += record.size_bytes
         elif record.ledger_id == mark_delete.ledger_id and entries:

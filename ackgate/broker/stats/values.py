@@ -1,8 +1,8 @@
 """Statistics of topics, subscriptions, consumers and publishers.
 
 Pure, frozen. Fields have Pulsar's names in snake case (``msgBacklog`` is `msg_backlog`) and Pulsar's
-meaning. Each is described once, here: for JSON, ``/metrics`` and the reference page. Rates are over the
-last minute. `ack_state` and `delayed` are ours.
+meaning. Each is described once, here (`ackgate.described`). Rates are over the last
+minute. `ack_state` and `delayed` are ours.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ackgate.broker.stats.described import statistic
+from ackgate.described import PER_SECOND, statistic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.delayed import DelayedState
+    from ackgate.broker.stats.ledger_acks import AckPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,14 @@ class ConsumerStats:
     address: str = statistic("The client's address")
     client_version: str = statistic("What the client calls itself")
     connected_since: str = statistic("When it connected", "ISO 8601")
-    msg_rate_out: float = statistic("Messages delivered", "per second")
-    msg_throughput_out: float = statistic("Bytes delivered", "per second")
-    msg_rate_redeliver: float = statistic("Messages delivered again", "per second")
-    message_ack_rate: float = statistic("Messages acked", "per second")
+    msg_rate_out: float = statistic("Messages delivered", PER_SECOND, title="out")
+    msg_throughput_out: float = statistic("Bytes delivered", PER_SECOND)
+    msg_rate_redeliver: float = statistic("Messages delivered again", PER_SECOND, title="again")
+    message_ack_rate: float = statistic("Messages acked", PER_SECOND, title="acked")
     msg_out_counter: int = statistic("Messages delivered")
     bytes_out_counter: int = statistic("Delivered", "bytes")
-    available_permits: int = statistic("Messages that the client still takes")
-    unacked_messages: int = statistic("Messages sent to it and not acked yet")
+    available_permits: int = statistic("Messages that the client still takes", title="permits")
+    unacked_messages: int = statistic("Messages sent to it and not acked yet", title="unacked")
     avg_messages_per_entry: int = statistic("Average messages of an entry")
     blocked_consumer_on_unacked_msgs: bool = statistic(
         "Whether too many unacked messages stop its deliveries"
@@ -62,8 +63,8 @@ class PublisherStats:
     address: str = statistic("The client's address")
     client_version: str = statistic("What the client calls itself")
     connected_since: str = statistic("When it connected", "ISO 8601")
-    msg_rate_in: float = statistic("Messages published", "per second")
-    msg_throughput_in: float = statistic("Bytes published", "per second")
+    msg_rate_in: float = statistic("Messages published", PER_SECOND)
+    msg_throughput_in: float = statistic("Bytes published", PER_SECOND)
     average_msg_size: float = statistic("Average size of a published entry", "bytes")
     metadata: Mapping[str, str] = statistic("What the client attached")
 
@@ -77,23 +78,28 @@ class SubscriptionStats:
     )
     is_durable: bool = statistic("False for a reader's")
     msg_rate_out: float = statistic(
-        "Messages delivered", "per second", "pulsar_subscription_msg_rate_out"
+        "Messages delivered", PER_SECOND, "pulsar_subscription_msg_rate_out", title="out"
     )
     msg_throughput_out: float = statistic(
-        "Bytes delivered", "per second", "pulsar_subscription_msg_throughput_out"
+        "Bytes delivered", PER_SECOND, "pulsar_subscription_msg_throughput_out"
     )
     msg_rate_redeliver: float = statistic(
-        "Messages delivered again", "per second", "pulsar_subscription_msg_rate_redeliver"
+        "Messages delivered again",
+        PER_SECOND,
+        "pulsar_subscription_msg_rate_redeliver",
+        title="again",
     )
     message_ack_rate: float = statistic(
-        "Messages acked", "per second", "pulsar_subscription_msg_ack_rate"
+        "Messages acked", PER_SECOND, "pulsar_subscription_msg_ack_rate", title="acked"
     )
     msg_rate_expired: float = statistic(
-        "Messages expired", "per second", "pulsar_subscription_msg_rate_expired"
+        "Messages expired", PER_SECOND, "pulsar_subscription_msg_rate_expired"
     )
     msg_out_counter: int = statistic("Messages delivered")
     bytes_out_counter: int = statistic("Delivered", "bytes")
-    msg_backlog: int = statistic("Entries not acked", "", "pulsar_subscription_back_log")
+    msg_backlog: int = statistic(
+        "Entries not acked", "", "pulsar_subscription_back_log", title="backlog"
+    )
     msg_backlog_no_delayed: int = statistic(
         "Entries not acked that do not wait for their delivery time",
         "",
@@ -113,10 +119,13 @@ class SubscriptionStats:
         "ms since 1970, else 0",
     )
     unacked_messages: int = statistic(
-        "Messages sent to consumers and not acked yet", "", "pulsar_subscription_unacked_messages"
+        "Messages sent to consumers and not acked yet",
+        "",
+        "pulsar_subscription_unacked_messages",
+        title="unacked",
     )
     msg_in_replay: int = statistic(
-        "Entries that wait to be sent again", "", "pulsar_subscription_in_replay"
+        "Entries that wait to be sent again", "", "pulsar_subscription_in_replay", title="to replay"
     )
     blocked_subscription_on_unacked_msgs: bool = statistic(
         "Whether too many unacked messages stop deliveries",
@@ -174,13 +183,23 @@ class SubscriptionStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AckStateAnswer:
+    """The answer to ``ackState`` (ours): one subscription, and what is acked in each message ledger."""
+
+    topic: str
+    subscription: str
+    stats: SubscriptionStats
+    picture: AckPicture
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats:
     """One topic, or one partition."""
 
-    msg_rate_in: float = statistic("Messages published", "per second", "pulsar_rate_in")
-    msg_throughput_in: float = statistic("Bytes published", "per second", "pulsar_throughput_in")
-    msg_rate_out: float = statistic("Messages delivered", "per second", "pulsar_rate_out")
-    msg_throughput_out: float = statistic("Bytes delivered", "per second", "pulsar_throughput_out")
+    msg_rate_in: float = statistic("Messages published", PER_SECOND, "pulsar_rate_in")
+    msg_throughput_in: float = statistic("Bytes published", PER_SECOND, "pulsar_throughput_in")
+    msg_rate_out: float = statistic("Messages delivered", PER_SECOND, "pulsar_rate_out")
+    msg_throughput_out: float = statistic("Bytes delivered", PER_SECOND, "pulsar_throughput_out")
     bytes_in_counter: int = statistic(
         "Published since the topic was loaded", "bytes", "pulsar_in_bytes_total"
     )

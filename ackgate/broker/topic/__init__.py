@@ -2,18 +2,18 @@
 
 from ackgate.broker.topic.consumer import Consumer
 from ackgate.broker.topic.disk_space import DISK_LOOK_SECONDS, DiskSpace
-from ackgate.broker.topic.parts import BrokerParts
 from ackgate.broker.topic.producer import Producer
 from ackgate.broker.topic.registry import TopicConflictError, TopicRegistry
+from ackgate.broker.topic.services import SharedServices
 from ackgate.broker.topic.subscription import SubscriptionDriver
 from ackgate.broker.topic.topic import Topic, clear_delayed
 
 __all__ = [
     "DISK_LOOK_SECONDS",
-    "BrokerParts",
     "Consumer",
     "DiskSpace",
     "Producer",
+    "SharedServices",
     "SubscriptionDriver",
     "Topic",
     "TopicConflictError",

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from ackgate.cursor import ManagedCursor
     from ackgate.dispatcher import ConsumerStatistics
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
-    from ackgate.subscription import Receipt
-    from ackgate.subscription.statistics import ConsumerCounts
+    from ackgate.subscription import ConsumerCounts, Receipt
 
 _CUMULATIVE: Final = 1  # CommandAck.AckType
 
@@ -235,7 +234,7 @@ class Consumer:
     async def last_message_id(self) -> LastMessageId:
         """The end of the topic and the mark-delete position of this subscription."""
         ledger = self.subscription.topic.ledger
-        last = ledger.facts.last_confirmed
+        last = ledger.ledgers.last_confirmed
         batch_index = -1
         if last.entry_id >= 0:
             metadata = (await ledger.reads.read_one(last)).metadata

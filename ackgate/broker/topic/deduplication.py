@@ -161,7 +161,7 @@ class Deduplication:
     """Highest sequence ids of one topic's producers."""
 
     def __init__(self, saved: Mapping[str, int], producers_max: int) -> None:
-        """`saved`: what `saved` was."""
+        """`saved`: the property of that name, as it was stored last."""
         self._producers_max = producers_max
         self._durable: dict[str, _Mark] = {
             name: _Mark(whole, saved.get(name + _LAST, whole))
@@ -268,7 +268,7 @@ class Deduplication:
     # ---------------------------------------------------------------- what became of it
 
     def confirmed(self, producer_name: str, ids: SequenceIds, position: Position) -> None:
-        """An entry became durable."""
+        """An entry became durable: only now is a repetition of it a duplicate."""
         messages = self._unfinished.get(producer_name)
         if ids.chunk is None:
             if messages is not None:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, assert_never
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from ackgate.broker.wire import SubscriptionType
-from ackgate.dispatcher import DispatchLimits, Exclusive, Failover, KeyShared, Shared, gate
+from ackgate.dispatcher import (
+    DispatchLimits,
+    Exclusive,
+    Failover,
+    KeyShared,
+    Shared,
+    gate_settings,
+)
 from ackgate.dispatcher.delayed import DelaySettings
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.subscription import SubscriptionSettings
 
 if TYPE_CHECKING:
     from ackgate.broker.cluster import EffectivePolicies
-    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.wire import SubscribeRequest, TopicName
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
     from ackgate.dispatcher import SubscriptionKind
+
+
+SHARED_MAX: Final = 64
+"""Different settings kept for subscriptions to share; the policies of topics make them differ."""
 
 
 class TopicRules(Protocol):
@@ -26,7 +38,7 @@ class TopicRules(Protocol):
     def name(self) -> TopicName: ...
 
     @property
-    def parts(self) -> BrokerParts: ...
+    def services(self) -> SharedServices: ...
 
     @property
     def policies(self) -> EffectivePolicies: ...
@@ -63,7 +75,7 @@ def kind_of_request(
 
 def subscription_settings(topic: TopicRules, *, is_durable: bool) -> SubscriptionSettings:
     """The settings and policies in force for a subscription of this topic."""
-    settings, backoff = topic.parts.settings, topic.policies.redelivery_backoff()
+    settings, backoff = topic.services.settings, topic.policies.redelivery_backoff()
     dispatcher, persistence = settings.dispatcher, settings.persistence
     limits = DispatchLimits(
         read_entries_max=dispatcher.dispatcher_max_read_batch_size,
@@ -75,8 +87,8 @@ def subscription_settings(topic: TopicRules, *, is_durable: bool) -> Subscriptio
     )
     if not is_durable:  # as Pulsar: a reader is not held back by what it owes
         limits = replace(limits, unacked_messages_per_consumer_max=0)
-    return SubscriptionSettings(
-        gate=gate.gate_settings(settings, is_pausing=topic.pauses_on_ack_state),
+    in_force = SubscriptionSettings(
+        gate=gate_settings(settings, is_pausing=topic.pauses_on_ack_state),
         limits=limits,
         delays=DelaySettings(
             tick_ms=topic.delayed_delivery.tick_ms,
@@ -92,3 +104,10 @@ def subscription_settings(topic: TopicRules, *, is_durable: bool) -> Subscriptio
         receipts_mean_durable=persistence.ack_receipt_durability != "applied",
         receipt_timeout_ms=int(persistence.ack_receipt_timeout_seconds * 1000),
     )
+    return _shared(in_force)
+
+
+@lru_cache(maxsize=SHARED_MAX)
+def _shared(settings: SubscriptionSettings) -> SubscriptionSettings:
+    """The first of equal values: thousands of subscriptions have the same."""
+    return settings

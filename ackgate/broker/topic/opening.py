@@ -111,7 +111,7 @@ class SubscriptionOpening:
                 opening.add_done_callback(lambda _: self._under_way.pop(name, None))
 
     def _check_new(self, name: str, *, by_client: bool) -> None:
-        topic, broker = self._topic, self._topic.parts.settings.broker
+        topic, broker = self._topic, self._topic.services.settings.broker
         if name in HIDDEN_CURSORS:
             raise NotAllowedError(f"subscription name {name} is reserved")
         most = broker.max_subscriptions_per_topic
@@ -123,14 +123,14 @@ class SubscriptionOpening:
             )
 
     def _initial_mark_delete(self, initial: InitialPosition | Position) -> Position:
-        facts = self._topic.ledger.facts
+        ledgers = self._topic.ledger.ledgers
         if initial is InitialPosition.LATEST or initial == LATEST:
-            return facts.last_confirmed
+            return ledgers.last_confirmed
         if initial is InitialPosition.EARLIEST:
-            return facts.first_position
+            return ledgers.first_position
         if not isinstance(initial, Position):
             raise CallerError(f"not an initial position: {initial!r}")
-        return max(facts.first_position, min(facts.previous(initial), facts.last_confirmed))
+        return max(ledgers.first_position, min(ledgers.previous(initial), ledgers.last_confirmed))
 
     async def _created(
         self, name: str, *, create_at: Position, properties: Mapping[str, str] | None
@@ -161,7 +161,7 @@ class SubscriptionOpening:
 
     def check_consumer_limits(self, request: SubscribeRequest) -> None:
         """Whether the consumer may be added. Raises `NotAllowedError`, `ConsumerBusyError`."""
-        topic, broker = self._topic, self._topic.parts.settings.broker
+        topic, broker = self._topic, self._topic.services.settings.broker
         wanted = request.subscription_type.spelling
         if wanted not in broker.subscription_types_enabled:
             raise NotAllowedError(f"subscriptions of type {wanted} are not enabled")
@@ -189,4 +189,4 @@ async def first_read_position(ledger: ManagedLedger[Entry], request: SubscribeRe
     start = request.start_position
     if start is None:
         start = EARLIEST if request.initial_position is InitialPosition.EARLIEST else LATEST
-    return ledger.facts.readable_at(start)
+    return ledger.ledgers.readable_at(start)

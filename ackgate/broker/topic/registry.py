@@ -50,7 +50,7 @@ from ackgate.persistence.ports import SessionState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from ackgate.broker.topic.parts import BrokerParts, OwnedTopic
+    from ackgate.broker.topic.services import OwnedTopic, SharedServices
     from ackgate.broker.wire import NamespaceName
 
 log = logging.getLogger(__name__)
@@ -89,15 +89,15 @@ class _Alone:
 class TopicRegistry:
     """The topics of this broker."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, services: SharedServices) -> None:
         self.owners: Owners = _Alone()
-        self._parts = parts
+        self._services = services
         self._topics: dict[str, Topic] = {}
         self._loading: dict[str, asyncio.Task[Topic]] = {}
         self._lost_loads: set[asyncio.Task[Any]] = set()
         """Loads of topics that were given up since: they may have read old metadata."""
         self._is_closing = False
-        parts.policies.on_change(self.configure)
+        services.policies.on_change(self.configure)
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._topics.values()))
@@ -114,12 +114,12 @@ class TopicRegistry:
         loading = self._loading.get(str(name))
         if loading is None:
             await self.owners.require(name)
-            may_create = create and self._parts.settings.broker.allow_auto_topic_creation
+            may_create = create and self._services.settings.broker.allow_auto_topic_creation
             if name.is_partition and not may_create:
                 partitions = await self.stored_partition_count(name.partitioned)
                 may_create = name.partition_index < partitions
             if may_create:
-                await self._parts.namespaces.require(name.namespace_name)
+                await self._services.namespaces.require(name.namespace_name)
             present = self._present(name)  # another call may have loaded it meanwhile
             if present is not None:
                 return present
@@ -148,7 +148,7 @@ class TopicRegistry:
             loading.exception()  # the caller may not wait for it any more
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:
-        topic = Topic(name, self._parts)
+        topic = Topic(name, self._services)
         try:
             await topic.open(create=create)
         except NoSuchNodeError:
@@ -158,7 +158,7 @@ class TopicRegistry:
             raise
         is_lost = asyncio.current_task() in self._lost_loads
         if is_lost or self._is_closing or not self.owners.is_served_here(name):
-            if is_lost or self._parts.metadata.session_state is SessionState.LOST:
+            if is_lost or self._services.metadata.session_state is SessionState.LOST:
                 topic.abandon(SessionLostError(f"topic {name} was lost while it was opened"))
             else:
                 await topic.close()
@@ -168,14 +168,14 @@ class TopicRegistry:
 
     async def exists(self, name: TopicName) -> bool:
         """Whether the topic has a node."""
-        return await self._parts.metadata.get(_node_path(name)) is not None
+        return await self._services.metadata.get(_node_path(name)) is not None
 
     async def create(self, name: TopicName) -> None:
         """Create a topic that is not partitioned.
 
         Raises `TopicConflictError`, `NamespaceNotFoundError`.
         """
-        await self._parts.namespaces.require(name.namespace_name)
+        await self._services.namespaces.require(name.namespace_name)
         if await self.exists(name) or await self.stored_partition_count(name):
             raise TopicConflictError(f"topic {name} exists already")
         await self.owners.require(name)
@@ -194,10 +194,10 @@ class TopicRegistry:
         count = await self.stored_partition_count(name)
         if count or name.is_partition or await self.exists(name):
             return count
-        broker = self._parts.settings.broker
+        broker = self._services.settings.broker
         if not (create and broker.allow_auto_topic_creation):
             raise TopicNotFoundError(f"topic {name} does not exist")
-        await self._parts.namespaces.require(name.namespace_name)
+        await self._services.namespaces.require(name.namespace_name)
         if broker.allow_auto_topic_creation_type == "non-partitioned":
             return 0
         try:
@@ -212,11 +212,11 @@ class TopicRegistry:
         Raises `TopicConflictError`, `NamespaceNotFoundError`, `CallerError` for a bad count.
         """
         self._check_partition_count(name, count)
-        await self._parts.namespaces.require(name.namespace_name)
+        await self._services.namespaces.require(name.namespace_name)
         if await self.exists(name):
             raise TopicConflictError(f"topic {name} exists already")
         try:
-            await create_partition_count(self._parts.metadata, name, count)
+            await create_partition_count(self._services.metadata, name, count)
         except NodeExistsError:
             raise TopicConflictError(f"topic {name} exists already") from None
         await self._create_partitions(name, range(count))
@@ -224,7 +224,7 @@ class TopicRegistry:
     async def add_partitions(self, name: TopicName, count: int) -> None:
         """Raise the number of partitions. Raises `CallerError` if it is not a rise."""
         self._check_partition_count(name, count)
-        present = await raise_partition_count(self._parts.metadata, name, count)
+        present = await raise_partition_count(self._services.metadata, name, count)
         if not present:
             raise TopicNotFoundError(f"partitioned topic {name} does not exist")
         await self._create_partitions(name, range(present, count))
@@ -236,13 +236,13 @@ class TopicRegistry:
         async def create(index: int) -> None:
             # Not settled when unanswered: a partition without a node gets it when it is loaded.
             with contextlib.suppress(NodeExistsError, OutcomeUnknownError):
-                await self._parts.metadata.create(_node_path(name.partition(index)), value)
+                await self._services.metadata.create(_node_path(name.partition(index)), value)
 
         for start in range(0, len(indexes), CREATES_AT_ONCE_MAX):
             await asyncio.gather(*map(create, indexes[start : start + CREATES_AT_ONCE_MAX]))
 
     def _check_partition_count(self, name: TopicName, count: int) -> None:
-        most = self._parts.settings.broker.max_num_partitions_per_partitioned_topic
+        most = self._services.settings.broker.max_num_partitions_per_partitioned_topic
         if name.is_partition:
             raise CallerError(f"{name} is a partition itself")
         if count < 1 or (most and count > most):
@@ -250,12 +250,12 @@ class TopicRegistry:
 
     async def stored_partition_count(self, name: TopicName) -> int:
         """Partitions of a partitioned topic; 0 when there is none of this name."""
-        return await read_partition_count(self._parts.metadata, name)
+        return await read_partition_count(self._services.metadata, name)
 
     async def delete_partition_count(self, name: TopicName) -> None:
         """A partitioned topic is no more; its partitions are deleted one by one before."""
         await self._delete_belongings(name)  # first: a retry finds the topic by its number
-        await self._parts.metadata.delete(partitioned_topic_path(name))
+        await self._services.metadata.delete(partitioned_topic_path(name))
 
     # ---------------------------------------------------------------- listing
 
@@ -269,12 +269,12 @@ class TopicRegistry:
                 "persistent",
             )
         )
-        nodes = await self._parts.metadata.children(path)
+        nodes = await self._services.metadata.children(path)
         return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
 
     async def partitioned_topic_names(self, namespace: NamespaceName) -> list[str]:
         """Full names of the partitioned topics of a namespace."""
-        nodes = await self._parts.metadata.children(partitioned_topics_path(namespace))
+        nodes = await self._services.metadata.children(partitioned_topics_path(namespace))
         return [str(TopicName(namespace, name_of_node(node))) for node in nodes]
 
     # ---------------------------------------------------------------- ending
@@ -305,9 +305,9 @@ class TopicRegistry:
     async def _delete_belongings(self, name: TopicName) -> None:
         """A later topic of this name begins without this one's policies and schemas."""
         path = topic_policy_path(name)
-        if await self._parts.metadata.get(path) is not None:
-            await self._parts.policies.remove(path)
-        await SchemaRegistry(self._parts.metadata).delete(name)
+        if await self._services.metadata.get(path) is not None:
+            await self._services.policies.remove(path)
+        await SchemaRegistry(self._services.metadata).delete(name)
 
     def forget(self, topic: OwnedTopic) -> None:
         """Release a topic that may have another owner, at once and without a write."""
@@ -379,10 +379,12 @@ class TopicRegistry:
 
     def configure(self) -> None:
         """Settings or policies have changed."""
-        self._parts.cache.bytes_max = (
-            self._parts.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
+        self._services.cache.bytes_max = (
+            self._services.settings.broker.managed_ledger_cache_size_mb * 1024 * 1024
         )
-        self._parts.publish_buffer.configure(publish_buffer_bytes(self._parts.settings.broker))
+        self._services.publish_buffer.configure(
+            publish_buffer_bytes(self._services.settings.broker)
+        )
         for topic in self:
             topic.configure()
 
@@ -399,7 +401,7 @@ class TopicRegistry:
 
     async def delete_inactive(self) -> None:
         """Delete topics that were not used for a while (`brokerDeleteInactiveTopicsEnabled`)."""
-        broker = self._parts.settings.broker
+        broker = self._services.settings.broker
         if not broker.broker_delete_inactive_topics_enabled:
             return
         idle_seconds_max = (

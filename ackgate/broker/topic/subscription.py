@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from ackgate.dispatcher.timing import Timer
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
-    from ackgate.subscription import Delivery, ReadRequest, Ready, Receipt
-    from ackgate.subscription.statistics import ConsumerCounts
+    from ackgate.subscription import ConsumerCounts, Delivery, ReadRequest, Ready, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class SubscriptionDriver:
             None if topic.journal is None else SubscriptionRecorder(topic.journal, name)
         )
         own = TrackerHome(
-            topic.parts,
+            topic.services,
             cursor_path(topic.path, name),
             cursor,
             store,
@@ -146,7 +145,7 @@ class SubscriptionDriver:
         if topic.shared_delays.is_on and store is not None:
             self.tracking = SharedTracking(self, topic.shared_delays, own)
         self.core: Core[Consumer, Entry] = Core(
-            topic.ledger.facts,
+            topic.ledger.ledgers,
             kind=None,
             settings=subscription_settings(topic, is_durable=store is not None),
             cursor=cursor,
@@ -155,7 +154,7 @@ class SubscriptionDriver:
             make_tracker=self.tracking.make,
             chance=random.random,
             keeps_notes=self._recorder is not None,
-            now_ms=topic.parts.clock_ms(),
+            now_ms=topic.services.clock_ms(),
         )
         self._next_key = 0
         self._is_asked = False
@@ -183,9 +182,9 @@ class SubscriptionDriver:
     ) -> SubscriptionDriver:
         """A reader's subscription: nothing of it is kept."""
         cursor = ManagedCursor(
-            topic.ledger.facts,
-            topic.ledger.facts.previous(first_read),
-            batch_index_acks=topic.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            topic.ledger.ledgers,
+            topic.ledger.ledgers.previous(first_read),
+            batch_index_acks=topic.services.settings.cursor.acknowledgment_at_batch_index_level_enabled,
             track_growth=False,
         )
         return cls(topic, name, cursor, None)
@@ -243,7 +242,7 @@ class SubscriptionDriver:
 
     @property
     def _now_ms(self) -> int:
-        return self.topic.parts.clock_ms()
+        return self.topic.services.clock_ms()
 
     # ---------------------------------------------------------------- consumers
 
@@ -364,7 +363,7 @@ class SubscriptionDriver:
         settings = subscription_settings(self.topic, is_durable=self.is_durable)
         self.core.configure(settings, now_ms=self._now_ms)
         if self.store is not None:
-            self.store.configure(self.topic.parts.settings.persistence)
+            self.store.configure(self.topic.services.settings.persistence)
         self._changed()
 
     def _keep_nacks(self) -> None:
@@ -398,7 +397,7 @@ class SubscriptionDriver:
         """The core has changed: the next turn carries out what follows."""
         self._record()
         if (waiting := self._waiting) is not None and waiting.key is self.core.gate:
-            self.topic.parts.waits.came(self.core.gate)
+            self.topic.services.waits.came(self.core.gate)
         if self.topic.ledger.is_terminated:
             self.tell_end_if_reached()
         self.tracking.pump()
@@ -420,15 +419,15 @@ class SubscriptionDriver:
         self._is_asked = False
         if self._is_closed:
             return
-        core, ledger, parts = self.core, self.topic.ledger, self.topic.parts
-        read_bytes_max = parts.settings.dispatcher.dispatcher_max_read_size_bytes
+        core, ledger, services = self.core, self.topic.ledger, self.topic.services
+        read_bytes_max = services.settings.dispatcher.dispatcher_max_read_size_bytes
         for _ in range(READS_PER_TURN_MAX):
             if self._may_deliver():  # each time: the process may have been stopped in between
                 core.resume()
             else:
                 core.suspend()
             ready = core.ready(
-                now_ms=parts.clock_ms(),
+                now_ms=services.clock_ms(),
                 read_entries_max=read_bytes_max // ledger.average_entry_bytes,
             )
             self._carry_out(ready)
@@ -445,7 +444,7 @@ class SubscriptionDriver:
     def _may_deliver(self) -> bool:
         if self._is_busy:
             return False
-        lease = self.topic.parts.lease
+        lease = self.topic.services.lease
         if lease.holds():
             return True
         lease.when_held(self, self.ask_turn)
@@ -539,7 +538,7 @@ class SubscriptionDriver:
         if waiting is not None and waiting.key is key and waiting.deadline_ms == deadline_ms:
             return
         self._stop_waiting()
-        waits = self.topic.parts.waits
+        waits = self.topic.services.waits
         delay_ms = None
         if deadline_ms is not None:
             delay_ms = min(max(0, deadline_ms - self._now_ms), TIMER_MS_MAX)
@@ -565,7 +564,7 @@ class SubscriptionDriver:
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
-            waits = self.topic.parts.waits
+            waits = self.topic.services.waits
             end = waits.cancel if self._waiting.key is None else waits.unpark
             end(self._waiting.timer)
             self._waiting = None
@@ -583,7 +582,7 @@ class SubscriptionDriver:
         """
         async with self.paused():
             await self.topic.until_trimmed()
-            target = self.topic.ledger.facts.readable_at(position)
+            target = self.topic.ledger.ledgers.readable_at(position)
             mask = unacked_mask if target == position else None
             self.core.seek(target, unacked_mask=mask, now_ms=self._now_ms)
             self.ack_cancelled()
@@ -612,7 +611,7 @@ class SubscriptionDriver:
         """Ack everything published longer ago. Returns how many entries were not acked."""
         ledger = self.topic.ledger
         first_kept = await ledger.reads.first_published_at(self._now_ms - seconds * 1000)
-        return await self.expire_through(ledger.facts.previous(first_kept))
+        return await self.expire_through(ledger.ledgers.previous(first_kept))
 
     async def expire_through(self, position: Position) -> int:
         """Ack everything up to this entry. Returns how many entries were not acked."""
@@ -727,7 +726,7 @@ class SubscriptionDriver:
         self._answer(self.core.ready(now_ms=self._now_ms).receipts)
 
     def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
-        waits = self.topic.parts.waits
+        waits = self.topic.services.waits
         for receipt in receipts:
             waits.receipts_sent += receipt.error is None
             waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)

@@ -33,6 +33,7 @@ from ackgate.broker.wire import (
     TopicTerminatedError,
     server_error,
 )
+from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 from ackgate.errors import AckGateError, CallerError, OwnershipError
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.messages.managed_ledger import ManagedLedger
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.journal import TopicJournal
     from ackgate.broker.topic.consumer import Consumer
-    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.wire import ProducerRequest, SessionPort, SubscribeRequest, TopicName
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
@@ -82,25 +83,25 @@ class _Publish(NamedTuple):
 class Topic:
     """A loaded topic. Make it with `open`."""
 
-    def __init__(self, name: TopicName, parts: BrokerParts) -> None:
+    def __init__(self, name: TopicName, services: SharedServices) -> None:
         self.name = name
-        self.parts = parts
+        self.services = services
         self.path = topic_path(name.tenant, name.namespace, name.local_name)
-        self.policies = EffectivePolicies(parts.policies, name)
-        self.delayed_delivery = self.policies.delayed_delivery(parts.settings.delayed)
-        """Delayed delivery as it holds here."""
+        self.policies = EffectivePolicies(services.policies, name)
+        self.delayed_delivery = DelayedDeliveryPolicy()
+        """Delayed delivery as it holds here, once the topic is open."""
         self.ledger: ManagedLedger[Entry] = ManagedLedger(
             self.path,
-            parts.ledger_client,
-            parts.metadata,
+            services.ledger_client,
+            services.metadata,
             form=ENTRY_FORM,
-            cache=parts.cache,
-            options=parts.ledger_options,
-            limits=_rollover_limits(parts),
-            clock_ms=parts.clock_ms,
+            cache=services.cache,
+            options=services.ledger_options,
+            limits=_rollover_limits(services),
+            clock_ms=services.clock_ms,
             sink=self,
-            buffer=parts.publish_buffer,
-            refusal=parts.disk_space.refusal_of,
+            buffer=services.publish_buffer,
+            refusal=services.disk_space.refusal_of,
         )
         self.journaling = TopicJournaling(self)
         self.journal: TopicJournal | None = None
@@ -129,28 +130,28 @@ class Topic:
     async def open(self, *, create: bool) -> None:
         """Load everything. Raises `NoSuchNodeError`, or what storage raises."""
         await self.policies.load()
-        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
+        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
         await self.ledger.open(create=create)
         self.journal = self.ledger.journal = self.journaling.begin()
         epoch = self.ledger.properties.get(TOPIC_EPOCH_PROPERTY)
         if epoch is not None:
             self.producers = TopicProducers(str(self.name), int(epoch), self._store_topic_epoch)
-        nodes = await self.parts.metadata.children(self.path)
+        nodes = await self.services.metadata.children(self.path)
         found = list(map(name_of_node, nodes))
         if CANCELLED_CURSOR in found:  # before the subscriptions: they ack what is cancelled
             await self.cancelled.load()
         await self.shared_delays.load(exists=DELAYED_INDEX_CURSOR in found)
         names = [name for name in found if name not in HIDDEN_CURSORS]
         await self._opening.stored(names)
-        if self.parts.settings.broker.broker_deduplication_enabled:
+        if self.services.settings.broker.broker_deduplication_enabled:
             await self._open_dedup()
 
     def configure(self) -> None:
         """Settings or policies have changed."""
-        self.ledger.limits = _rollover_limits(self.parts)
-        self.delayed_delivery = self.policies.delayed_delivery(self.parts.settings.delayed)
-        self.cancelled.configure(self.parts.settings.persistence)
-        self.shared_delays.configure(self.parts.settings.persistence)
+        self.ledger.limits = _rollover_limits(self.services)
+        self.delayed_delivery = self.policies.delayed_delivery(self.services.settings.delayed)
+        self.cancelled.configure(self.services.settings.persistence)
+        self.shared_delays.configure(self.services.settings.persistence)
         self.journaling.configure()
         for subscription in self.subscriptions.values():
             subscription.configure()
@@ -168,7 +169,7 @@ class Topic:
     @property
     def is_idle(self) -> bool:
         """No producer, no consumer, and nothing was ever written."""
-        return not self.is_used and self.ledger.facts.total_entries == 0
+        return not self.is_used and self.ledger.ledgers.total_entries == 0
 
     @property
     def is_used(self) -> bool:
@@ -189,7 +190,7 @@ class Topic:
         return bool(
             self.policies.value(
                 PAUSE_ON_ACK_STATE,
-                self.parts.settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled,
+                self.services.settings.dispatcher.dispatcher_pause_on_ack_state_persistent_enabled,
             )
         )
 
@@ -282,17 +283,17 @@ class Topic:
         `TopicTerminatedError`.
         """
         self.check_open()
-        if self.parts.disk_space.refusal is not None:
-            raise ProducerBlockedError(str(self.parts.disk_space.refusal))
+        if self.services.disk_space.refusal is not None:
+            raise ProducerBlockedError(str(self.services.disk_space.refusal))
         if self.ledger.is_terminated:
             raise TopicTerminatedError(f"topic {self.name} was terminated")
         if request.initial_subscription:
             await self.subscription(request.initial_subscription, InitialPosition.EARLIEST)
             self.check_open()
-        most = self.parts.settings.broker.max_producers_per_topic
+        most = self.services.settings.broker.max_producers_per_topic
         if most and len(self.producers) >= most:
             raise ProducerBusyError(f"topic {self.name} has {most} producers, the most allowed")
-        name = request.name or self.parts.next_producer_name()
+        name = request.name or self.services.next_producer_name()
         producer = Producer(self, session, request, name)
         if self._dedup is not None:
             producer.last_sequence_id = self._dedup.producers.last_sequence_id(name)
@@ -370,7 +371,7 @@ class Topic:
         if self._dedup is not None:
             self._dedup.confirmed(entries, contexts)
         self.shared_delays.published(entries)
-        self.parts.waits.came(self.ledger)
+        self.services.waits.came(self.ledger)
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
         """Entries will not be stored: send their producers errors.
@@ -395,7 +396,7 @@ class Topic:
             log.warning(
                 "topic %s: %d failed entries are stored: loading it again", self.name, entry_count
             )
-            self.parts.forget_topic(self)
+            self.services.forget_topic(self)
 
     def on_trimmed(self, ledger_ids: Sequence[int]) -> None:
         """Cursors forget what they know of ledgers that do not exist any more."""
@@ -410,7 +411,7 @@ class Topic:
     def on_fenced(self, error: AckGateError) -> None:
         """Another broker owns the topic now: let go of it."""
         log.warning("topic %s: ownership lost: %s", self.name, error)
-        self.parts.forget_topic(self)
+        self.services.forget_topic(self)
 
     async def _store_topic_epoch(self, epoch: int) -> None:
         await self.ledger.set_properties(
@@ -418,8 +419,8 @@ class Topic:
         )
 
     async def _open_dedup(self) -> None:
-        store = await self.open_store(DEDUP_CURSOR, create_at=self.ledger.facts.first_position)
-        dedup = TopicDeduplication(self.ledger, store, self.parts.settings.broker)
+        store = await self.open_store(DEDUP_CURSOR, create_at=self.ledger.ledgers.first_position)
+        dedup = TopicDeduplication(self.ledger, store, self.services.settings.broker)
         await dedup.load()
         self._dedup = dedup
 
@@ -456,7 +457,7 @@ class Topic:
         )
 
     async def _open_cancelled(self, create_at: Position | None) -> CursorStore:
-        settings = settings_of_cancelled(self.parts.settings.persistence)
+        settings = settings_of_cancelled(self.services.settings.persistence)
         return await self.open_store(CANCELLED_CURSOR, create_at=create_at, settings=settings)
 
     async def _open_delayed_index(self, create_at: Position | None) -> CursorStore:
@@ -477,13 +478,13 @@ class Topic:
         """
         return await CursorStore.open(
             path=cursor_path(self.path, name),
-            ledgers=self.ledger.facts,
-            ledger_client=self.parts.ledger_client,
-            metadata=self.parts.metadata,
-            settings=settings or self.parts.settings.persistence,
-            batch_index_acks=self.parts.settings.cursor.acknowledgment_at_batch_index_level_enabled,
+            ledgers=self.ledger.ledgers,
+            ledger_client=self.services.ledger_client,
+            metadata=self.services.metadata,
+            settings=settings or self.services.settings.persistence,
+            batch_index_acks=self.services.settings.cursor.acknowledgment_at_batch_index_level_enabled,
             owner_epoch=self.ledger.owner_epoch,
-            clock_ms=self.parts.clock_ms,
+            clock_ms=self.services.clock_ms,
             create_at=create_at,
             cursor_properties=properties,
         )
@@ -505,17 +506,17 @@ class Topic:
 
     def on_persisted(self, subscription: SubscriptionDriver) -> None:
         """A subscription's state became durable: ledgers below it may go."""
-        ledgers = self.ledger.facts.ledger_ids
+        ledgers = self.ledger.ledgers.ledger_ids
         if len(ledgers) > 1 and subscription.persisted_mark_delete.ledger_id > ledgers[0]:
             self.trim_soon()
 
     def trim_soon(self) -> None:
         """Start trimming consumed ledgers, unless that is under way or there is none to trim."""
-        if self._trim is None and not self.is_closing and len(self.ledger.facts.ledger_ids) > 1:
+        if self._trim is None and not self.is_closing and len(self.ledger.ledgers.ledger_ids) > 1:
             self._trim = asyncio.get_running_loop().create_task(self._run_trim())
 
     async def _run_trim(self) -> None:
-        broker = self.parts.settings.broker
+        broker = self.services.settings.broker
         try:
             consumed = self.consumed_through()
             await self.ledger.trim(
@@ -551,7 +552,7 @@ class Topic:
         ]
         if self._dedup is not None:
             marks.append(self._dedup.persisted_mark_delete)
-        return min(marks, default=self.ledger.facts.last_confirmed)
+        return min(marks, default=self.ledger.ledgers.last_confirmed)
 
     async def flush_cursors(self) -> None:
         await asyncio.gather(
@@ -561,7 +562,7 @@ class Topic:
     async def expire_messages(self) -> None:
         """Ack, for every subscription, what is older than the time to live."""
         ttl_seconds = self.policies.value(
-            MESSAGE_TTL_SECONDS, self.parts.settings.broker.ttl_duration_default_in_seconds
+            MESSAGE_TTL_SECONDS, self.services.settings.broker.ttl_duration_default_in_seconds
         )
         if ttl_seconds > 0:
             for subscription in list(self.subscriptions.values()):
@@ -574,8 +575,8 @@ class Topic:
         await self.journaling.trim()
 
 
-def _rollover_limits(parts: BrokerParts) -> RolloverLimits:
-    broker = parts.settings.broker
+def _rollover_limits(services: SharedServices) -> RolloverLimits:
+    broker = services.settings.broker
     return RolloverLimits(
         broker.managed_ledger_max_entries_per_ledger,
         broker.managed_ledger_max_size_per_ledger_mbytes * 1024 * 1024,

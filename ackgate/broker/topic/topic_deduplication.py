@@ -42,8 +42,8 @@ class TopicDeduplication:
 
     async def load(self) -> None:
         """Learn from the messages after the last save, and save."""
-        cursor, facts = self._store.cursor, self._ledger.facts
-        while cursor.read_position <= facts.last_confirmed:
+        cursor, ledgers = self._store.cursor, self._ledger.ledgers
+        while cursor.read_position <= ledgers.last_confirmed:
             spans = cursor.unacked_spans(cursor.read_position, REPLAY_ENTRIES)
             if not spans:
                 break
@@ -82,14 +82,14 @@ class TopicDeduplication:
 
     def _known_through(self) -> Position:
         """Up to where the map alone says all that there is to know."""
-        facts = self._ledger.facts
-        last = facts.last_confirmed
+        ledgers = self._ledger.ledgers
+        last = ledgers.last_confirmed
         needed = [
             position
             for position in self.producers.needed_positions()
-            if facts.count_between(position, last) < self._save_interval_entries
+            if ledgers.count_between(position, last) < self._save_interval_entries
         ]
-        return facts.previous(min(needed)) if needed else last
+        return ledgers.previous(min(needed)) if needed else last
 
     async def close(self) -> None:
         self.save()

@@ -70,8 +70,7 @@ class CommandSession(Connection, Protocol):
     def is_connected(self) -> bool:
         """Whether CONNECT was received and accepted."""
 
-    def connect(self, command: pb.CommandConnect) -> None:
-        """Handle CONNECT."""
+    def connect(self, command: pb.CommandConnect) -> None: ...
 
     def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
         """Answer a request with its failure."""

@@ -448,7 +448,7 @@ class TopicRegistryPort(Protocol):
 
 
 class SchemasPort(Protocol):
-    """The schemas of topics."""
+    """Checks what producers and consumers declare against the stored schemas, and stores new versions."""
 
     async def get(self, topic: TopicName, version: bytes | None = None) -> StoredSchema | None:
         """One version, or the latest. None when there is none."""

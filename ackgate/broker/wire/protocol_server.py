@@ -51,12 +51,12 @@ class HasSettingsNow(Protocol):
 class _Settings:
     """The current settings, looked up with every use."""
 
-    def __init__(self, parts: HasSettingsNow) -> None:
-        self._parts = parts
+    def __init__(self, services: HasSettingsNow) -> None:
+        self._services = services
 
     @property
     def broker(self) -> BrokerSettings:
-        return self._parts.settings.broker
+        return self._services.settings.broker
 
 
 class ProtocolServer:
@@ -64,12 +64,12 @@ class ProtocolServer:
 
     def __init__(
         self,
-        parts: HasSettingsNow,
+        services: HasSettingsNow,
         registry: TopicRegistryPort,
         schemas: SchemasPort,
         publish_buffer: PublishBuffer | None = None,
     ) -> None:
-        self._settings = _Settings(parts)
+        self._settings = _Settings(services)
         self.context = SessionContext(
             registry,
             schemas,
@@ -98,7 +98,6 @@ class ProtocolServer:
         self.context.owners = ServedHere(service_url)
 
     def answer_lookups_by(self, owners: TopicOwners) -> None:
-        """Answer LOOKUPs by these."""
         self.context.owners = owners
 
     @property

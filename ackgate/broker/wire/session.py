@@ -193,22 +193,22 @@ class Liveness:
 
     Something came since the last check: NOTHING. Silent: PING. Silent although pinged: CLOSE.
 
-    `heard` is set for every chunk that arrives. While our backpressure stops reading, the peer is neither
-    pinged nor closed. A peer that does not read our output is closed.
+    `has_received` is set for every chunk that arrives. While our backpressure stops reading, the peer is
+    neither pinged nor closed. A peer that does not read our output is closed.
     """
 
-    __slots__ = ("heard", "is_pinged")
+    __slots__ = ("has_received", "is_pinged")
 
     def __init__(self) -> None:
-        self.heard = False
+        self.has_received = False
         """Whether anything came since the last check."""
         self.is_pinged = False
         """Whether a ping is unanswered."""
 
     def check(self, *, is_deaf: bool) -> LivenessVerdict:
         """The verdict for the interval that ends now. `is_deaf`: we did not listen."""
-        if self.heard or is_deaf:
-            self.heard = False
+        if self.has_received or is_deaf:
+            self.has_received = False
             self.is_pinged = False
             return LivenessVerdict.NOTHING
         if self.is_pinged:
@@ -269,7 +269,7 @@ class Session(asyncio.Protocol):
         )
 
     def data_received(self, chunk: bytes) -> None:
-        self._liveness.heard = True
+        self._liveness.has_received = True
         self.intake.feed(chunk)
 
     def eof_received(self) -> bool:

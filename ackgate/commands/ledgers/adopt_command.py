@@ -18,15 +18,16 @@ from ackgate.broker.cluster import (
 )
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.tables import printable, table
+from ackgate.config.load import load_settings
 from ackgate.errors import CallerError
-from ackgate.persistence.adoption import carry_out, plan_adoption
-from ackgate.persistence.offline_storage import opened_storage, places_of
+from ackgate.persistence.adoption import carry_out, plan_adoption, plan_cluster_adoption
+from ackgate.persistence.offline_storage import opened_cluster, opened_storage, places_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.persistence.adoption import AdoptionPlan, Forgotten
-    from ackgate.persistence.offline_storage import OfflineStorage
+    from ackgate.persistence.adoption import AdoptionPlan, AdoptionStorage, Forgotten
+    from ackgate.persistence.ports import MetadataStore
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d{1,6})")
 
@@ -39,28 +40,41 @@ _WHAT: Final = {
 
 async def run_adopt(arguments: argparse.Namespace) -> int:
     """Plan, print, and with ``--apply`` do it. Raises `AckGateError`."""
+    settings = load_settings(arguments.config, is_serving=False).settings.persistence
+    if settings.is_on_bookkeeper:
+        opened = opened_cluster(settings, arguments.metadata_url, is_writing=arguments.apply)
+        async with opened as cluster:
+            plan = await plan_cluster_adoption(
+                cluster.metadata, cluster.client, cluster=arguments.cluster
+            )
+            return await _show_and_apply(cluster, plan, arguments)
     places = places_of(arguments, may_be_new=True)
     async with opened_storage(places, is_writing=arguments.apply) as storage:
-        plan = await plan_adoption(storage)
-        partitions = await _lost_partition_counts(storage, plan)
-        if arguments.json:
-            print(json.dumps(_plan_json(plan, partitions, is_done=arguments.apply), indent=2))  # noqa: T201
-        else:
-            print("\n".join(_lines(plan, partitions, is_done=arguments.apply)))  # noqa: T201
-        if arguments.apply:
-            await carry_out(storage, plan)
-            for name, count in partitions.items():
-                await storage.metadata.put(
-                    partitioned_topic_path(TopicName.parse(name)),
-                    encode_partition_count(count),
-                    expected_version=None,
-                )
-            if not arguments.json:
-                print("done")  # noqa: T201
+        return await _show_and_apply(storage, await plan_adoption(storage), arguments)
+
+
+async def _show_and_apply(
+    storage: AdoptionStorage, plan: AdoptionPlan, arguments: argparse.Namespace
+) -> int:
+    partitions = await _lost_partition_counts(storage.metadata, plan)
+    if arguments.json:
+        print(json.dumps(_plan_json(plan, partitions, is_done=arguments.apply), indent=2))  # noqa: T201
+    else:
+        print("\n".join(_lines(plan, partitions, is_done=arguments.apply)))  # noqa: T201
+    if arguments.apply:
+        await carry_out(storage, plan)
+        for name, count in partitions.items():
+            await storage.metadata.put(
+                partitioned_topic_path(TopicName.parse(name)),
+                encode_partition_count(count),
+                expected_version=None,
+            )
+        if not arguments.json:
+            print("done")  # noqa: T201
     return 1 if plan.unexplained else 0
 
 
-async def _lost_partition_counts(storage: OfflineStorage, plan: AdoptionPlan) -> dict[str, int]:
+async def _lost_partition_counts(metadata: MetadataStore, plan: AdoptionPlan) -> dict[str, int]:
     """Partitioned topics that the metadata do not know, or with fewer partitions than there are."""
     counts: dict[str, int] = {}
     for each in plan.ledgers:
@@ -75,7 +89,7 @@ async def _lost_partition_counts(storage: OfflineStorage, plan: AdoptionPlan) ->
             name = TopicName.parse(text)
         except CallerError:
             continue
-        if await read_partition_count(storage.metadata, name) < count:
+        if await read_partition_count(metadata, name) < count:
             lost[text] = count
     return lost
 
@@ -97,6 +111,8 @@ def _lines(plan: AdoptionPlan, partitions: dict[str, int], *, is_done: bool) -> 
         lines.append(f"runs go on after {plan.mark.run}, not {plan.runs}")
     if plan.cluster is not None:
         lines.append(f"the metadata are those of the cluster {plan.cluster}")
+    if plan.bookkeeper is not None:
+        lines.append(f"its ledgers lie on the BookKeeper cluster {plan.bookkeeper}")
     if plan.is_empty and not plan.unexplained:
         lines.append("the metadata have forgotten nothing")
     elif not is_done:

@@ -1,15 +1,21 @@
-"""What an audit found, for people and for programs. Pure."""
+"""Bookies, and what an audit found, for people and for programs.
+
+Pure, but for the question that each bookie of a real cluster is asked.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ackgate.commands.terminal.tables import count_text, size_text, table
+from ackgate.commands.terminal.tables import count_text, printable, size_text, table
+from ackgate.errors import BookieRefusedError, StorageError
 from ackgate.persistence.ledgers.replication import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ackgate.bookkeeper import BookKeeperClient, KnownBookie
     from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
     from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
     from ackgate.persistence.offline_storage import OfflineStorage
@@ -168,3 +174,56 @@ def bookies_json(storage: OfflineStorage) -> list[dict[str, Any]]:
         {"bookie": None, "directory": str(path), "error": why, "damages": []}
         for path, why in storage.left_out.items()
     ]
+
+
+async def cluster_bookies_json(cluster: BookKeeperClient) -> list[dict[str, Any]]:
+    """The bookies of a real cluster as JSON; each that is registered was asked for its disk space."""
+    return await asyncio.gather(*(_asked(cluster, bookie) for bookie in await cluster.bookies()))
+
+
+async def _asked(cluster: BookKeeperClient, bookie: KnownBookie) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "bookie": bookie.bookie_id,
+        "state": bookie.state.value,
+        "address": None
+        if bookie.address is None
+        else f"{bookie.address.host}:{bookie.address.port}",
+        "endpoints": [
+            {"id": e.endpoint_id, "protocol": e.protocol, "host": e.host, "port": e.port}
+            for e in bookie.service.endpoints
+        ],
+        "properties": dict(bookie.service.properties),
+        "totalBytes": None,
+        "freeBytes": None,
+        "error": bookie.error,
+        "isRefused": False,
+    }
+    if bookie.state.value != "away" and bookie.error is None:
+        try:
+            found = await cluster.disk_space(bookie.bookie_id)
+        except StorageError as error:
+            described["error"] = str(error)
+            described["isRefused"] = isinstance(error, BookieRefusedError)
+        else:
+            described |= {"totalBytes": found.total_bytes, "freeBytes": found.free_bytes}
+    return described
+
+
+def cluster_bookie_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The same as a table."""
+    cells = [
+        (
+            printable(row["bookie"]),
+            printable(row["address"] or "?"),
+            row["state"],
+            "?" if row["freeBytes"] is None else size_text(row["freeBytes"]),
+            "?" if row["totalBytes"] is None else size_text(row["totalBytes"]),
+            ", ".join(
+                printable(f"{e['protocol']}={e['host']}:{e['port']}") for e in row["endpoints"]
+            ),
+            row["error"] or "",
+        )
+        for row in rows
+    ]
+    head = ("bookie", "address", "state", "free", "total", "registered", "")
+    return table(head, cells, right="free total") or ["no bookies"]

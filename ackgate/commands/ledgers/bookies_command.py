@@ -1,9 +1,13 @@
-"""``ackgate bookies``: verifies all copies of all entries, and repairs them.
+"""``ackgate bookies``: lists bookies, verifies all copies of all entries, and repairs them.
 
-Edge: prints. ``check`` only reads, also beside a running broker; ``repair`` repairs what it can. The exit
-code is 0 when all copies are good (afterwards), 1 when some are not, 2 when it could not begin: a wrong
-command line, or a broker that runs on the data directory. That one audits by itself
-(``auditorPeriodicCheckInterval``). Beside brokers on a shared metadata store repair is safe.
+Edge: prints. ``list`` shows directories or, with ``--metadata``, the bookies of a real BookKeeper cluster,
+each of which is asked for its disk space: 0 when all answer, 1 when one is away or does not, 2 when one
+cannot be used as configured (TLS, authentication, no bookie at all).
+
+``check`` only reads, also beside a running broker; ``repair`` repairs what it can. The exit code is 0 when
+all copies are good (afterwards), 1 when some are not, 2 when it could not begin: a wrong command line, or
+a broker that runs on the data directory. That one audits by itself (``auditorPeriodicCheckInterval``).
+Beside brokers on a shared metadata store repair is safe.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,10 +24,13 @@ from ackgate.commands.ledgers.audit_view import (
     audit_lines,
     bookie_lines,
     bookies_json,
+    cluster_bookie_lines,
+    cluster_bookies_json,
     is_unverified,
     open_fragments,
     totals_line,
 )
+from ackgate.commands.ledgers.opened import opened_ledgers
 from ackgate.persistence.bookies.settings import AuditSettings
 from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
@@ -34,7 +42,10 @@ if TYPE_CHECKING:
 
 
 def run_bookies(arguments: argparse.Namespace) -> int:
-    """Check or repair. Raises `AckGateError`."""
+    """List, check or repair. Raises `AckGateError`."""
+    if arguments.action == "list":
+        with quiet_logs():
+            return asyncio.run(_list(arguments))
     is_repair = arguments.action == "repair"
     rate = arguments.bytes_per_second if is_repair else None
     settings = AuditSettings(
@@ -43,6 +54,24 @@ def run_bookies(arguments: argparse.Namespace) -> int:
     )
     with quiet_logs():
         return asyncio.run(_run(arguments, places_of(arguments), settings, is_repair=is_repair))
+
+
+async def _list(arguments: argparse.Namespace) -> int:
+    async with opened_ledgers(arguments) as ledgers:
+        if ledgers.storage is not None:
+            rows = bookies_json(ledgers.storage)
+            lines = bookie_lines(ledgers.storage)
+        else:
+            assert ledgers.cluster is not None
+            rows = await cluster_bookies_json(ledgers.cluster)
+            lines = cluster_bookie_lines(rows)
+    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(lines))  # noqa: T201
+    refused = [row["error"] for row in rows if row.get("isRefused")]
+    for error in refused:
+        print(f"ackgate: {error}", file=sys.stderr)  # noqa: T201
+    if refused:
+        return 2
+    return 1 if any(row["error"] or row.get("state") == "away" for row in rows) else 0
 
 
 async def _run(

@@ -85,7 +85,7 @@ def message_line(described: dict[str, Any]) -> str:
     ]
     if "error" in described:
         parts.append(described["error"])
-    else:
+    elif "publishTime" in described:
         parts.append(time_text(described["publishTime"]))
         parts.append(f"producer={described['producer']} sequence={described['sequenceId']}")
         parts += [

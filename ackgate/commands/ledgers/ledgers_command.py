@@ -1,9 +1,9 @@
 """``ackgate ledgers``: which ledgers there are, what is in them, and whether all of it is good.
 
-Edge: prints. Everything is opened read-only, beside a running broker or long after it. A ledger that
-is still written is read as far as its entries are found without a gap: where a recovery would end it
-now. What is damaged is named and passed over. Exit code 0; 1 when something is wrong, or could not be
-read; 2 for a wrong command line.
+Edge: prints. Everything is opened read-only, beside a running broker or long after it; so is a real
+BookKeeper cluster (``--metadata``). A ledger that is still written is read as far as its entries are
+found without a gap: where a recovery would end it now. What is damaged is named and passed over. Exit
+code 0; 1 when something is wrong, or could not be read; 2 for a wrong command line.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ackgate.commands.ledgers.entry_view import (
     snapshot_json,
     snapshot_row,
 )
+from ackgate.commands.ledgers.opened import opened_ledgers
 from ackgate.commands.terminal.tables import printable, size_text, table, time_text
 from ackgate.errors import (
     AckGateError,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator
 
+    from ackgate.commands.ledgers.opened import OpenedLedgers
     from ackgate.persistence.offline_storage import OfflineStorage
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
 
@@ -60,6 +62,7 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 """Aim of one read."""
 
 _READ_ENTRIES_MAX: Final = 500
+_LOOK_AT_ONCE: Final = 32
 _OPEN_ERRORS: Final = (StorageError, CorruptRecordError)
 
 
@@ -72,47 +75,51 @@ def run_ledgers(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     if arguments.action == "adopt":
         return await run_adopt(arguments)
-    async with opened_storage(places_of(arguments)) as storage:
+    if arguments.action == "verify":
+        async with opened_storage(places_of(arguments)) as storage:
+            return await _verify(storage, arguments.ledger, is_json=arguments.json)
+    async with opened_ledgers(arguments) as ledgers:
         match arguments.action:
             case "list":
-                return await _list(storage, arguments)
+                return await _list(ledgers, arguments)
             case "show":
-                return await _show(storage, arguments.ledger, is_json=arguments.json)
-            case "read":
-                return await _read(storage, arguments)
+                return await _show(ledgers, arguments.ledger, is_json=arguments.json)
             case _:
-                return await _verify(storage, arguments.ledger, is_json=arguments.json)
+                return await _read(ledgers, arguments)
 
 
 # ---------------------------------------------------------------------------------------- list
 
 
-async def _list(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
+async def _list(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
     topic = str(TopicName.parse(arguments.topic)) if arguments.topic else None
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
-    for ledger_id in await storage.client.ledger_ids():
+
+    async def look(ledger_id: int) -> dict[str, Any] | str | None:
         try:
-            metadata = await storage.client.metadata(ledger_id)
+            metadata = await ledgers.client.metadata(ledger_id)
         except AckGateError as error:
-            failures.append(str(error))
-            continue
-        owner = owner_of(metadata)
-        if topic is not None and not _is_of(owner.topic, topic):
-            continue
+            return str(error)
+        if topic is not None and not _is_of(owner_of(metadata).topic, topic):
+            return None
         if arguments.state is not None and metadata.state.value != arguments.state:
-            continue
-        rows.append(await _summary(storage, metadata))
+            return None
+        return await _summary(ledgers, metadata)
+
+    ledger_ids = await ledgers.client.ledger_ids()
+    for at in range(0, len(ledger_ids), _LOOK_AT_ONCE):
+        for found in await asyncio.gather(*map(look, ledger_ids[at : at + _LOOK_AT_ONCE])):
+            if isinstance(found, str):
+                failures.append(found)
+            elif found is not None:
+                rows.append(found)
     if arguments.json:
         print(json.dumps(rows, indent=2))  # noqa: T201
     else:
-        lines = table(
-            ("ledger", "state", "kind", "entries", "size", "E/W/A", "created", "of"),
-            [_list_row(row) for row in rows],
-            right="ledger entries size",
-        )
+        lines = _list_lines(rows, has_bookies=ledgers.cluster is not None)
         print("\n".join(lines or ["no ledgers"]))  # noqa: T201
-    absent = [f"bookie directory {path}: {why}" for path, why in storage.left_out.items()]
+    absent = [f"bookie directory {path}: {why}" for path, why in ledgers.left_out.items()]
     for failure in (*failures, *absent):
         print(f"ackgate: {failure}", file=sys.stderr)  # noqa: T201
     return 1 if failures or absent else 0
@@ -126,15 +133,15 @@ def _is_of(topic: str, wanted: str) -> bool:
     )
 
 
-async def _summary(storage: OfflineStorage, metadata: LedgerMetadata) -> dict[str, Any]:
+async def _summary(ledgers: OpenedLedgers, metadata: LedgerMetadata) -> dict[str, Any]:
     owner = owner_of(metadata)
     entries: int | None = metadata.last_entry_id + 1
     length: int | None = metadata.length_bytes
     trouble = None
     if metadata.state is not LedgerState.CLOSED:
         try:
-            reader = await storage.client.open_without_recovery(
-                metadata.ledger_id, password=storage.places.password
+            reader = await ledgers.client.open_without_recovery(
+                metadata.ledger_id, password=ledgers.password
             )
             entries, length = await reader.last_entry_found() + 1, reader.length_bytes
         except _OPEN_ERRORS as error:
@@ -157,8 +164,30 @@ async def _summary(storage: OfflineStorage, metadata: LedgerMetadata) -> dict[st
             {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
             for f in metadata.fragments
         ],
+        "customMetadata": {
+            key: value.decode(errors="backslashreplace")
+            for key, value in metadata.custom_metadata.items()
+        },
         "error": trouble,
     }
+
+
+def _list_lines(rows: list[dict[str, Any]], *, has_bookies: bool) -> list[str]:
+    """`has_bookies`: with the last ensemble of each."""
+    head: tuple[str, ...] = ("ledger", "state", "kind", "entries", "size", "E/W/A", "created", "of")
+    shown = [_list_row(row) for row in rows]
+    if has_bookies:
+        head = (*head[:-1], "bookies", head[-1])
+        shown = [
+            (*cells[:-1], _ensemble_text(row), cells[-1])
+            for row, cells in zip(rows, shown, strict=True)
+        ]
+    return table(head, shown, right="ledger entries size")
+
+
+def _ensemble_text(row: dict[str, Any]) -> str:
+    last, earlier = row["fragments"][-1], len(row["fragments"]) - 1
+    return ",".join(last["ensemble"]) + (f" (+{earlier} earlier)" if earlier else "")
 
 
 def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -179,21 +208,24 @@ def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------- show
 
 
-async def _show(storage: OfflineStorage, ledger_id: int, *, is_json: bool) -> int:
-    metadata = await storage.client.metadata(ledger_id)
-    summary = await _summary(storage, metadata)
-    audit = await _audited(storage, ledger_id, metadata)
+async def _show(ledgers: OpenedLedgers, ledger_id: int, *, is_json: bool) -> int:
+    metadata = await ledgers.client.metadata(ledger_id)
+    summary = await _summary(ledgers, metadata)
+    storage = ledgers.storage
+    audit = await _audited(storage, ledger_id, metadata) if storage is not None else None
     records: list[dict[str, Any]] = []
     if summary["kind"] in {"cursor", "delayed"} and summary["entries"]:
-        async for entry in _entries(storage, ledger_id, 0, summary["entries"] - 1):
+        async for entry in _entries(ledgers, ledger_id, 0, summary["entries"] - 1):
             records.append(_record(ledger_id, entry, summary["kind"]))  # noqa: PERF401  one line
     if is_json:
-        answer = {**summary, "copies": audit_json(audit)["fragments"], "records": records}
-        print(json.dumps(answer, indent=2))  # noqa: T201
+        copies = {"copies": audit_json(audit)["fragments"]} if audit is not None else {}
+        print(json.dumps({**summary, **copies, "records": records}, indent=2))  # noqa: T201
     else:
-        print("\n".join(_show_lines(summary, audit, records)))  # noqa: T201
-    is_bad = not audit.is_whole or any("error" in record for record in records)
-    return 1 if is_bad else 0
+        lines = _summary_lines(summary)
+        lines += _fragment_lines(summary) if audit is None else _copy_lines(audit)
+        print("\n".join([*lines, *_record_lines(summary, records)]))  # noqa: T201
+    is_whole = audit.is_whole if audit is not None else summary["error"] is None
+    return 0 if is_whole and not any("error" in record for record in records) else 1
 
 
 def _record(ledger_id: int, entry: LedgerEntry | tuple[int, str], kind: str) -> dict[str, Any]:
@@ -202,12 +234,10 @@ def _record(ledger_id: int, entry: LedgerEntry | tuple[int, str], kind: str) -> 
     return record_json(entry) if kind == "cursor" else snapshot_json(ledger_id, entry)
 
 
-def _show_lines(
-    summary: dict[str, Any], audit: LedgerAudit, records: list[dict[str, Any]]
-) -> list[str]:
+def _summary_lines(summary: dict[str, Any]) -> list[str]:
     is_known = summary["entries"] is not None
     owner = summary["topic"] + (f" cursor {summary['cursor']}" if summary["cursor"] else "")
-    lines = [
+    return [
         f"ledger {summary['ledgerId']}  {summary['state']}  {summary['kind']} ledger"
         + (f" of {printable(owner)}" if owner else ""),
         f"  created   {time_text(summary['createdMs'])}",
@@ -218,6 +248,23 @@ def _show_lines(
         else f"  entries   ? ({summary['error']})",
         "",
     ]
+
+
+def _fragment_lines(summary: dict[str, Any]) -> list[str]:
+    """Which bookies have which entries, and what the ledger's creator noted."""
+    firsts = [fragment["firstEntryId"] for fragment in summary["fragments"]]
+    lasts = [str(first - 1) for first in firsts[1:]]
+    lasts.append(str(summary["entries"] - 1) if summary["state"] == "CLOSED" else "")
+    rows = [
+        (f"{fragment['firstEntryId']}-{last}", " ".join(fragment["ensemble"]))
+        for fragment, last in zip(summary["fragments"], lasts, strict=True)
+    ]
+    noted = [(printable(key), printable(value)) for key, value in summary["customMetadata"].items()]
+    lines = table(("entries", "bookies"), rows)
+    return [*lines, "", *table(("custom metadata", ""), noted)] if noted else lines
+
+
+def _copy_lines(audit: LedgerAudit) -> list[str]:
     rows = [
         (
             f"{finding.span.first_entry_id}-{finding.span.last_entry_id}",
@@ -230,17 +277,21 @@ def _show_lines(
         for finding in audit.fragments
         for copy in finding.copies
     ]
-    lines += table(("entries", "bookie", "good", "missing", "damaged", ""), rows, right="good")
+    lines = table(("entries", "bookie", "good", "missing", "damaged", ""), rows, right="good")
     if audit.error is not None:
         lines.append(audit.error)
     if is_unverified(audit):
         lines.append("present, but not verified: the password is not this ledger's")
-    if records and summary["kind"] == "cursor":
-        lines += ["", *table(RECORD_HEAD, [record_row(r) for r in records], right="entry bytes")]
-    elif records:
-        shown = [snapshot_row(record) for record in records]
-        lines += ["", *table(SNAPSHOT_HEAD, shown, right="entry delayed bytes")]
     return lines
+
+
+def _record_lines(summary: dict[str, Any], records: list[dict[str, Any]]) -> list[str]:
+    if not records:
+        return []
+    if summary["kind"] == "cursor":
+        return ["", *table(RECORD_HEAD, [record_row(r) for r in records], right="entry bytes")]
+    shown = [snapshot_row(record) for record in records]
+    return ["", *table(SNAPSHOT_HEAD, shown, right="entry delayed bytes")]
 
 
 def _copies_text(summary: dict[str, Any]) -> str:
@@ -271,15 +322,15 @@ async def _audited(
 # ---------------------------------------------------------------------------------------- read
 
 
-async def _read(storage: OfflineStorage, arguments: argparse.Namespace) -> int:
+async def _read(ledgers: OpenedLedgers, arguments: argparse.Namespace) -> int:
     ledger_id: int = arguments.ledger
-    metadata = await storage.client.metadata(ledger_id)
+    metadata = await ledgers.client.metadata(ledger_id)
     kind = owner_of(metadata).kind
-    reader = await storage.client.open_without_recovery(ledger_id, password=storage.places.password)
+    reader = await ledgers.client.open_without_recovery(ledger_id, password=ledgers.password)
     last_found = await reader.last_entry_found()
     first, last = _asked_for(arguments.entries, last_found)
     failures = 0
-    async for entry in _entries(storage, ledger_id, first, last):
+    async for entry in _entries(ledgers, ledger_id, first, last):
         if isinstance(entry[1], str):
             failures += 1
             print(f"ackgate: {entry[1]}", file=sys.stderr)  # noqa: T201
@@ -321,14 +372,16 @@ def _say_entry(
         print(json.dumps(record) if arguments.json else "  ".join(row))  # noqa: T201
     else:
         record = message_json(ledger_id, entry, has_payload=arguments.payload)
+        if kind == "other":  # it need not be a message
+            record.pop("error", None)
         print(json.dumps(record) if arguments.json else message_line(record))  # noqa: T201
 
 
 async def _entries(
-    storage: OfflineStorage, ledger_id: int, first: int, last: int
+    ledgers: OpenedLedgers, ledger_id: int, first: int, last: int
 ) -> AsyncIterator[LedgerEntry | tuple[int, str]]:
     """Entries in order; of one that cannot be read its id and why."""
-    reader = await storage.client.open_without_recovery(ledger_id, password=storage.places.password)
+    reader = await ledgers.client.open_without_recovery(ledger_id, password=ledgers.password)
     step = 16
     while first <= last:
         stop = min(first + step - 1, last)

@@ -7,9 +7,9 @@ that lives in memory only is None.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.stats import fields_json
+from ackgate.broker.stats import to_json
 
 if TYPE_CHECKING:
     from ackgate.broker.stats import AckPicture, AckState, SubscriptionStats
@@ -47,20 +47,10 @@ class StatsAnswer:
     """False: such a host keeps its messages itself. No count includes entries after the last ack."""
 
 
+_ACK_STATE_TWICE: Final = {"subscriptions": {"__all__": {"stats": {"ack_state"}}}}
+
+
 def answer_json(answer: StatsAnswer) -> dict[str, Any]:
     """The answer as JSON. The ack state is in it once, beside the other statistics."""
-    return {
-        **fields_json(answer, without={"subscriptions"}),
-        "subscriptions": [
-            _subscription_json(subscription) for subscription in answer.subscriptions
-        ],
-    }
-
-
-def _subscription_json(subscription: SubscriptionAnswer) -> dict[str, Any]:
-    stats = (
-        None
-        if subscription.stats is None
-        else fields_json(subscription.stats, without={"ack_state"})
-    )
-    return {**fields_json(subscription, without={"stats"}), "stats": stats}
+    fields: dict[str, Any] = to_json(answer, exclude=_ACK_STATE_TWICE)
+    return fields

@@ -17,7 +17,7 @@ import time
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from ackgate.broker.stats import AckPicture, SubscriptionStats, from_json
+from ackgate.broker.stats import AckStateAnswer, from_json
 from ackgate.broker.wire import TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.commands.terminal.admin_client import (
@@ -66,16 +66,16 @@ def query_stats(
 def _subscription(
     broker: AdminClient, topic: TopicName, subscription: str, cells: int
 ) -> SubscriptionAnswer:
-    reply = broker.get(
+    text = broker.text(
         path_of(topic), "subscription", quote(subscription, safe=""), f"ackState?cells={cells}"
     )
-    stats = from_json(SubscriptionStats, _member(reply, "stats", dict))
+    answer = from_json(AckStateAnswer, text)
     return SubscriptionAnswer(
         topic=str(topic),
         subscription=subscription,
-        ack_state=stats.ack_state,
-        picture=from_json(AckPicture, _member(reply, "picture", dict)),
-        stats=stats,
+        ack_state=answer.stats.ack_state,
+        picture=answer.picture,
+        stats=answer.stats,
         written_ms=None,
     )
 

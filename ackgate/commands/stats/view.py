@@ -7,23 +7,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ackgate.broker.stats import ConsumerStats, SubscriptionStats
 from ackgate.commands.stats.hole_picture import hole_picture
 from ackgate.commands.stats.look import LABEL_COLUMNS, Look, count, span
 from ackgate.cursor import LATEST
+from ackgate.described import descriptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ackgate.broker.stats import AckState, ConsumerStats, DelayedState, SubscriptionStats
+    from ackgate.broker.stats import AckState, DelayedState
     from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
     from ackgate.commands.stats.look import Look
     from ackgate.cursor import RecoveredStateReport
+    from ackgate.described import Description
     from ackgate.dispatcher import GateStatistics
     from ackgate.dispatcher.buckets import BucketStatistics
     from ackgate.persistence.records.outcome import PersistOutcome, RecoveryReport
 
 CONSUMERS_MAX: Final = 20
 """Consumers of one subscription that are listed."""
+
+
+def _described(kind: type, *names: str) -> dict[str, Description]:
+    """Words and units of these figures, in this order."""
+    known = descriptions(kind)
+    return {name: known[name] for name in names}
+
+
+_DELIVERY: Final = _described(
+    SubscriptionStats,
+    "msg_backlog",
+    "unacked_messages",
+    "msg_in_replay",
+    "msg_rate_out",
+    "message_ack_rate",
+    "msg_rate_redeliver",
+)
+_CONSUMER_FIGURES: Final = _described(
+    ConsumerStats,
+    "available_permits",
+    "unacked_messages",
+    "msg_rate_out",
+    "message_ack_rate",
+    "msg_rate_redeliver",
+)
 
 
 def render(answer: StatsAnswer, look: Look) -> str:
@@ -80,13 +108,12 @@ def _kind(stats: SubscriptionStats) -> str:
 
 
 def _delivery(stats: SubscriptionStats, look: Look) -> str:
-    blocked = "  " + look.warning("blocked on unacked messages")
-    return (
-        f"backlog {stats.msg_backlog:,}  unacked {stats.unacked_messages:,}  "
-        f"to replay {stats.msg_in_replay:,}  out {stats.msg_rate_out:,.1f}/s  "
-        f"acked {stats.message_ack_rate:,.1f}/s  again {stats.msg_rate_redeliver:,.1f}/s"
-        + (blocked if stats.blocked_subscription_on_unacked_msgs else "")
+    figures = "  ".join(
+        f"{about.title} {about.figure(getattr(stats, name))}{about.suffix}"
+        for name, about in _DELIVERY.items()
     )
+    blocked = "  " + look.warning("blocked on unacked messages")
+    return figures + (blocked if stats.blocked_subscription_on_unacked_msgs else "")
 
 
 def _disabled_gate(shown: SubscriptionAnswer, gate: GateStatistics, look: Look) -> str:
@@ -217,16 +244,13 @@ def _forecast(state: AckState, look: Look) -> str:
 
 
 def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str]:
-    rows = [("consumer", "address", "permits", "unacked", "out/s", "acked/s", "again/s", "")]
+    figures = _CONSUMER_FIGURES.items()
+    rows = [("consumer", "address", *(about.title + about.suffix for _, about in figures), "")]
     rows += [
         (
             consumer.consumer_name or "-",
             consumer.address.removeprefix("/"),
-            f"{consumer.available_permits:,}",
-            f"{consumer.unacked_messages:,}",
-            f"{consumer.msg_rate_out:,.1f}",
-            f"{consumer.message_ack_rate:,.1f}",
-            f"{consumer.msg_rate_redeliver:,.1f}",
+            *(about.figure(getattr(consumer, name)) for name, about in figures),
             "blocked" if consumer.blocked_consumer_on_unacked_msgs else "",
         )
         for consumer in consumers[:CONSUMERS_MAX]

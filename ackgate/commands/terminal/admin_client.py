@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ackgate.broker.wire import TopicName
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -37,17 +39,28 @@ class AdminClient:
         """What a GET below ``/admin/v2`` answers. Raises as `ask`."""
         return self.ask("GET", *path)
 
+    def text(self, *path: str) -> bytes:
+        """The same as it was sent."""
+        _, text = self._answer("GET", path, None)
+        return text
+
     def ask(self, method: str, *path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """What a request below ``/admin/v2`` answers, in JSON; None: nothing.
 
         Raises `CallerError` (refused), `StorageError` (no answer, or the broker's fault),
         `CorruptRecordError` (a strange answer).
         """
+        return _read(*self._answer(method, path, body))
+
+    def _answer(self, method: str, path: Sequence[str], body: object) -> tuple[str, bytes]:
+        """The address of the broker that answered, and its answer."""
         url = "/".join((self._url, "admin/v2", *path))
         for _ in range(REDIRECTS_MAX):
             text, location = self._once(method, url, body)
             if location is None:
-                return _read(url, text)
+                if len(text) > ANSWER_BYTES_MAX:
+                    raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
+                return url, text
             url = location
         raise StorageError(f"{url}: sent on {REDIRECTS_MAX} times")
 
@@ -87,8 +100,6 @@ _OPENER: Final = urllib.request.build_opener(_NotFollowed)
 
 
 def _read(url: str, text: bytes) -> Any:  # noqa: ANN401 - JSON
-    if len(text) > ANSWER_BYTES_MAX:
-        raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
     if not text:
         return None
     try:

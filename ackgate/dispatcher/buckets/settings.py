@@ -1,4 +1,6 @@
-"""How a bucket tracker cuts, stores, merges and loads. Pure; `config.delayed` has Pulsar's names.
+"""How a bucket tracker cuts, stores, merges and loads. Pure.
+
+What a `broker.conf` can say has its default in `ackgate.config.delayed`.
 
 Everything that the tracker does more than once, or keeps more than one of, has its bound here.
 """
@@ -7,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from ackgate.config import defaults
 
 if TYPE_CHECKING:
     from ackgate.config.delayed import DelayedSettings
@@ -18,23 +22,23 @@ LOAD_LEAD_MS_MIN: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSettings:
-    """Defaults are Pulsar's where Pulsar has the setting."""
+    """The bounds of one tracker."""
 
     # -- sealing
 
-    entries_min: int = 50_000
+    entries_min: int = defaults.BUCKET_ENTRIES_MIN
     """``delayedDeliveryMinIndexCountPerBucket``: with so many, seal at the next change of ledger."""
 
-    entries_max: int = 200_000
+    entries_max: int = defaults.BUCKET_ENTRIES_MAX
     """With so many, seal within a ledger, too. Bounds the mutable bucket's memory."""
 
-    age_max_ms: int = 600_000
+    age_max_ms: int = defaults.BUCKET_AGE_SECONDS_MAX * 1000
     """Seal what has waited in memory for so long, if it is a tenth of `entries_min`. 0: never."""
 
-    segment_span_ms: int = 300_000
+    segment_span_ms: int = 1000 * defaults.SEGMENT_SPAN_SECONDS
     """A segment spans no more: ``delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds``."""
 
-    segment_entries_max: int = 5_000
+    segment_entries_max: int = defaults.SEGMENT_ENTRIES_MAX
     """A segment has no more: ``delayedDeliveryMaxIndexesPerBucketSnapshotSegment``. -1: any."""
 
     creates_max: int = 2
@@ -45,7 +49,7 @@ class BucketSettings:
 
     # -- merging
 
-    buckets_max: int = -1
+    buckets_max: int = defaults.BUCKETS_MAX
     """``delayedDeliveryMaxNumBuckets``: with more than so many, neighbours are merged. -1: never."""
 
     merge_width: int = 4

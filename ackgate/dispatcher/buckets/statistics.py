@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from ackgate.described import statistic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +25,8 @@ class OperationType(enum.Enum):
     MERGE = "merge"
 
 
-class OperationStatistics(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OperationStatistics:
     """One type of operation, since the tracker was made. "all" is the sum of both states."""
 
     succeeded: int
@@ -58,59 +61,47 @@ class OperationCounter:
 
 @dataclass(frozen=True, slots=True)
 class BucketStatistics:
-    """A frozen description of a bucket tracker. Pulsar's metric in brackets."""
+    """A bucket tracker in numbers, frozen."""
 
-    entries: int
-    """Tracked; without those of buckets that are not read yet [pulsar_subscription_delayed]."""
-
-    byte_estimate: int
-    """Memory [pulsar_delayed_message_index_size_bytes]."""
-
-    buckets: int
-    """Sealed ones and the mutable one [pulsar_delayed_message_index_bucket_total]."""
-
-    buckets_unread: int
-    """Registered ones whose metadata was not read yet: the index is being rebuilt."""
-
-    buckets_storing: int
-    """Sealed ones that are not registered yet."""
-
-    buckets_failing: int
-    """Of these, the ones whose snapshot could not be written after all attempts: degraded, they
-    stay in memory whole, and are tried again now and then."""
-
-    buckets_blocked: int
-    """Stored ones whose next segments could not be loaded at the last attempt."""
-
-    buckets_merging: int
-
-    loaded_entries: int
-    """In memory, the mutable bucket's too [pulsar_delayed_message_index_loaded]."""
-
-    mutable_entries: int
-
-    snapshot_bytes: int
-    """In storage [pulsar_delayed_message_index_bucket_snapshot_size_bytes]."""
-
-    snapshots_to_delete: int
-    """Snapshots that nothing refers to and that are not deleted yet."""
-
-    deletes_given_up: int
-    """Snapshots left for the sweep at the next start, since the tracker was made."""
-
-    next_due_ms: int | None
-    """When the first entry is due that is known, loaded or not; in the past: it waits. None: none."""
-
-    buckets_lost: int
-    """Whose snapshot was missing or unreadable. Their entries are read again by the cursor."""
-
-    entries_lost: int
-    """Taken out of the index for that, since the tracker was made."""
-
-    registry_failures: int
-    """Changes in a row that failed."""
-
-    degraded: tuple[str, ...]
-    """Why it is not what it should be: sentences. Empty: all is well."""
-
-    operations: Mapping[OperationType, OperationStatistics]
+    entries: int = statistic("Tracked entries; without those of buckets that are not read yet")
+    byte_estimate: int = statistic("Memory of the index", "bytes")
+    buckets: int = statistic("Sealed buckets", "", "pulsar_delayed_message_index_bucket_total")
+    buckets_unread: int = statistic(
+        "Registered buckets whose metadata was not read yet: the index is being rebuilt"
+    )
+    buckets_storing: int = statistic("Sealed buckets that are not registered yet")
+    buckets_failing: int = statistic(
+        "Buckets whose storage fails", "", "ackgate_delayed_buckets_failing"
+    )
+    buckets_blocked: int = statistic(
+        "Stored buckets whose next segments could not be loaded at the last attempt"
+    )
+    buckets_merging: int = statistic("Buckets that are being merged")
+    loaded_entries: int = statistic(
+        "Delayed entries in memory", "", "pulsar_delayed_message_index_loaded"
+    )
+    mutable_entries: int = statistic("Entries of the bucket that is not sealed")
+    snapshot_bytes: int = statistic(
+        "Stored snapshots", "bytes", "pulsar_delayed_message_index_bucket_snapshot_size_bytes"
+    )
+    snapshots_to_delete: int = statistic(
+        "Snapshots that nothing refers to and that are not deleted yet"
+    )
+    deletes_given_up: int = statistic(
+        "Snapshots left for the sweep at the next start, since the tracker was made"
+    )
+    next_due_ms: int | None = statistic(
+        "When the first known entry is due; in the past if it waits, null if there is none",
+        "ms since 1970",
+    )
+    buckets_lost: int = statistic(
+        "Buckets whose snapshot could not be read; their entries are read again",
+        "",
+        "ackgate_delayed_buckets_lost_total",
+    )
+    entries_lost: int = statistic(
+        "Entries taken out of the index for that, since the tracker was made"
+    )
+    registry_failures: int = statistic("Changes of the registry that failed in a row")
+    degraded: tuple[str, ...] = statistic("Why the tracker is not as it should be, in sentences")
+    operations: Mapping[OperationType, OperationStatistics] = statistic("Operations by type")

@@ -28,6 +28,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ackgate.config import defaults
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
@@ -38,16 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelaySettings:
-    """How exact a tracker is. Defaults are Pulsar's."""
+    """How exact a tracker is. Each is a setting, with its default."""
 
-    tick_ms: int = 1_000
+    tick_ms: int = defaults.DELAY_TICK_MS
     """``delayedDeliveryTickTimeMillis``. The width of a bucket is fixed when a tracker is made; a
     later tick changes the cutoff only."""
 
     is_strict: bool = False
     """``isDelayedDeliveryDeliverAtTimeStrict``: never early."""
 
-    fixed_delay_lookahead: int = 50_000
+    fixed_delay_lookahead: int = defaults.FIXED_DELAY_LOOKAHEAD
     """``delayedDeliveryFixedDelayDetectionLookahead``: with so many entries tracked whose times
     only ever grew, reading on cannot find anything due sooner. 0: read on always."""
 

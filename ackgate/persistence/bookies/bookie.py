@@ -29,7 +29,7 @@ from ackgate.errors import AckGateError, CallerError, ClosedHandleError, Interna
 from ackgate.persistence.bookies.group_commit import GroupCommit
 from ackgate.persistence.bookies.journal import Journal, remove_journals
 from ackgate.persistence.bookies.patience import LanePatience, NoAnswerError
-from ackgate.persistence.bookies.register_rounds import RegisterRounds
+from ackgate.persistence.bookies.register import RegisterRounds
 from ackgate.persistence.bookies.write_cache import WriteCache, batches_of
 
 if TYPE_CHECKING:

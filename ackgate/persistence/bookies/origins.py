@@ -319,12 +319,12 @@ class Origins:
             if not is_whole and not is_ended:
                 break
             log.size += len(line) + is_whole
-            said = _decode_line(line)
+            record = _decode_line(line)
             log.line_count += 1
-            if isinstance(said, LedgerOrigin):
-                log.begin(said.ledger_id)
-            elif said is not None:
-                log.forget(said)
+            if isinstance(record, LedgerOrigin):
+                log.begin(record.ledger_id)
+            elif record is not None:
+                log.forget(record)
             elif line:
                 damaged += 1
             # A line that is good but for its end was cut off there; what is appended needs one.
@@ -447,12 +447,12 @@ class Origins:
         batch: list[LedgerOrigin] = []
         for log in logs:
             for line, _ in self._lines(log.name, 0):
-                said = _decode_line(line)
-                if not isinstance(said, LedgerOrigin) or said.ledger_id not in log.begun:
+                record = _decode_line(line)
+                if not isinstance(record, LedgerOrigin) or record.ledger_id not in log.begun:
                     continue
-                if said.ledger_id in elsewhere or self._is_gone(said.ledger_id):
+                if record.ledger_id in elsewhere or self._is_gone(record.ledger_id):
                     continue
-                batch.append(said)
+                batch.append(record)
                 if len(batch) == _MERGED_AT_ONCE:
                     self._append(batch)
                     batch = []
@@ -473,14 +473,14 @@ class Origins:
 def _decode_line(line: bytes) -> LedgerOrigin | int | None:
     """A ledger that begins, the id of one that is forgotten, or None: the line is damaged."""
     try:
-        said: dict[str, Any] = json.loads(line)
-        if said["format"] != _FORMAT:
+        fields: dict[str, Any] = json.loads(line)
+        if fields["format"] != _FORMAT:
             return None
-        if "gone" in said:
-            gone = int(said["gone"])
-            return gone if crc32c(b"gone %d" % gone) == said["crc32c"] else None
-        ledger_id, metadata = int(said["ledger_id"]), said["ledger"].encode()
-        is_whole = crc32c(metadata + b"%d" % ledger_id) == said["crc32c"]
+        if "gone" in fields:
+            gone = int(fields["gone"])
+            return gone if crc32c(b"gone %d" % gone) == fields["crc32c"] else None
+        ledger_id, metadata = int(fields["ledger_id"]), fields["ledger"].encode()
+        is_whole = crc32c(metadata + b"%d" % ledger_id) == fields["crc32c"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return LedgerOrigin(ledger_id, metadata) if is_whole else None

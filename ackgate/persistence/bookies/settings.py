@@ -1,6 +1,7 @@
 """Bounds and paces of bookies and of their client.
 
-Pure. Plain values; `ackgate.config` maps Pulsar's and our keys onto them.
+Pure. What a `broker.conf` can say has its default, unit and bounds in `ackgate.config`; the rest is for
+tests and tools. Tests need smaller bounds than a broker is allowed, so they are checked here again.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ackgate.config import defaults
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,14 +22,14 @@ MEBIBYTE = 1024 * 1024
 class BookieSettings:
     """Sizes, times and limits of one bookie."""
 
-    journal_bytes_max: int = 64 * MEBIBYTE
+    journal_bytes_max: int = defaults.BOOKIE_JOURNAL_BYTES_MAX
     """Journal size at which fragment files are brought up to date and a new journal starts. Bounds
     the replay after a crash."""
 
-    write_cache_bytes_max: int = 64 * MEBIBYTE
+    write_cache_bytes_max: int = defaults.BOOKIE_WRITE_CACHE_BYTES_MAX
     """Entries held in memory until they are in fragment files; twice that while files are written."""
 
-    open_files_max: int = 256
+    open_files_max: int = defaults.BOOKIE_OPEN_FILES_MAX
     """File descriptors for fragment files, those for reading and for writing together."""
 
     checkpoint_idle_seconds: float | None = 5.0
@@ -49,7 +51,7 @@ class BookieSettings:
     block_bytes: int = 32 * 1024
     """Size at which a block of a fragment file is full: the least that a read decodes."""
 
-    timeout_seconds: float | None = 10.0
+    timeout_seconds: float | None = defaults.BOOKIE_TIMEOUT_SECONDS
     """A disk that does not answer for so long has failed, until it answers. None: wait forever."""
 
     def __post_init__(self) -> None:
@@ -72,7 +74,7 @@ class BookieSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """The auditor's bounds and paces."""
+    """The auditor's bounds and paces. Defaults are those of an audit by hand, not a broker's."""
 
     bytes_per_second: float | None = None
     """Most that it reads and writes. None: as fast as it goes."""
@@ -88,10 +90,10 @@ class AuditSettings:
 class LedgerClientSettings:
     """Quorums, times and limits of the client of ledgers."""
 
-    entry_bytes_max: int = 5 * MEBIBYTE + 10 * 1024
+    entry_bytes_max: int = defaults.ENTRY_BYTES_MAX
     """Largest payload of one entry: BookKeeper's frame."""
 
-    in_flight_adds_max: int = 50_000
+    in_flight_adds_max: int = defaults.IN_FLIGHT_ADDS_MAX
     """Adds not yet confirmed per handle, above which `has_room` is False."""
 
     in_flight_bytes_max: int = 64 * MEBIBYTE
@@ -100,7 +102,7 @@ class LedgerClientSettings:
     batch_bytes_max: int = 32 * 1024
     """Entries of one append are cut into batches of about this size on their way to the bookies."""
 
-    speculative_read_seconds: float | None = 2.0
+    speculative_read_seconds: float | None = defaults.SPECULATIVE_READ_MS / 1000
     """A bookie that does not answer a read for so long is not waited for alone: the next copy is asked
     too. None: it is waited for until it has failed."""
 

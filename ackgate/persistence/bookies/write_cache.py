@@ -44,7 +44,6 @@ class CacheBlock:
         )
 
     def extend(self, batch: EntryBatch) -> None:
-        """Append the batch."""
         self.encoded += batch.encoded
         self.last_entry_id = batch.last_entry_id
         self.entry_count += batch.entry_count

@@ -11,10 +11,12 @@ reads, fences and recovers what the other writes::
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import secrets
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ackgate.errors import (
     CallerError,
@@ -23,9 +25,12 @@ from ackgate.errors import (
     DigestMismatchError,
     MetadataConflictError,
     NoSuchLedgerError,
+    WrongPasswordError,
 )
 from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster, parse_cluster_uri
 from ackgate.persistence.bookkeeper.connections import BookieConnections
+from ackgate.persistence.bookkeeper.handshake import Security
+from ackgate.persistence.bookkeeper.lasting_store import LastingStore
 from ackgate.persistence.bookkeeper.metadata_format import StoredMetadata
 from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, EntryCodec
 from ackgate.persistence.bookkeeper.reads import BookKeeperReads
@@ -34,15 +39,34 @@ from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
 from ackgate.persistence.bookkeeper.writer import BookKeeperWriter
 from ackgate.persistence.ledgers.handles import ReadHandle, confirmed_of
 from ackgate.persistence.ledgers.quorum import check_quorum
+from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.nodes.changes import until_won
+from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerOptions, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from ackgate.persistence.metadata.session_options import SessionOptions
+    from ackgate.persistence.bookkeeper.cluster import KnownBookie
+    from ackgate.persistence.bookkeeper.handshake import BookieDiskSpace
+    from ackgate.persistence.bookkeeper.statistics import BookKeeperStatistics
+
+logger = logging.getLogger(__name__)
 
 _LIST_AT_ONCE = 64
+
+_USED_SECONDS_MAX = 0.5
+"""How long the bookies of a new ledger may take to say that they know nothing of it."""
+
+
+class LedgerMarks(NamedTuple):
+    """What a ledger's custom metadata say."""
+
+    ledger_id: int
+    custom_metadata: Mapping[str, bytes]
+    is_ours: bool
+    """Whether the client's marks are among them."""
 
 
 class BookKeeperClient:
@@ -59,16 +83,20 @@ class BookKeeperClient:
     ) -> None:
         """`marks` go into the custom metadata of every ledger that is made here.
 
-        With marks, `ledger_ids` lists only ledgers that have them: other applications may use the
-        cluster, too.
+        With marks, `ledger_ids` lists only ledgers that have them, and `delete` refuses all others: other
+        applications may use the cluster, too. Raises `ConfigurationError` for certificates that cannot be
+        read.
         """
         self._cluster = cluster
         self._settings = settings or BookKeeperSettings()
         self._marks = dict(marks or {})
+        self._stamps: dict[str, bytes] = {}
         self._is_read_only = is_read_only
         self._clock_ms = clock_ms
         self._connections = BookieConnections(
-            cluster, timeout_seconds=self._settings.timeout_seconds
+            cluster,
+            timeout_seconds=self._settings.timeout_seconds,
+            security=_security_of(self._settings),
         )
         self._without_batches: set[str] = set()
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
@@ -92,18 +120,33 @@ class BookKeeperClient:
         `ConfigurationError` (the address, no cluster there), `MetadataStoreError` (no server).
         """
         servers, root = parse_cluster_uri(uri)
-        store = await ZooKeeperMetadataStore.open(servers, read_only=is_read_only, options=session)
+        session = session or SessionOptions()
+        store = LastingStore(
+            await ZooKeeperMetadataStore.open(servers, read_only=is_read_only, options=session),
+            wait_seconds=session.operation_timeout_seconds,
+        )
         try:
             cluster = await BookKeeperCluster.open(store, root)
+            return cls(cluster, settings=settings, marks=marks, is_read_only=is_read_only)
         except BaseException:
             await store.close()
             raise
-        return cls(cluster, settings=settings, marks=marks, is_read_only=is_read_only)
+
+    # ------------------------------------------------------------------------------------- cluster
+
+    @property
+    def instance_id(self) -> str:
+        """The cluster's name, which its bookies keep in their cookies."""
+        return self._cluster.instance_id
 
     # ------------------------------------------------------------------------------------- writing
 
+    def stamp(self, custom_metadata: Mapping[str, bytes]) -> None:
+        """What ledgers made from now on have in their custom metadata besides the marks."""
+        self._stamps = dict(custom_metadata)
+
     async def new_ledger_id(self) -> int:
-        """An id that nobody else is given, for a ledger that is made later or never. Never 0."""
+        """An id that no other client gets, for a ledger that is made later or never. Never 0."""
         self._check_writable()
         return await self._cluster.new_id() or await self._cluster.new_id()
 
@@ -126,22 +169,45 @@ class BookKeeperClient:
                 last_entry_id=-1,
                 length_bytes=0,
                 created_ms=self._clock_ms(),
-                custom_metadata={**options.custom_metadata, **self._marks},
+                custom_metadata={**options.custom_metadata, **self._stamps, **self._marks},
             ),
             options.password,
             create_token=secrets.randbits(63),
         )
         while True:
             try:
+                await self._refuse_used(made)
                 stored = await self._cluster.create(made)
                 break
-            except MetadataConflictError:
+            except MetadataConflictError as conflict:
                 if ledger_id is not None:
                     raise
-            new_id = await self.new_ledger_id()  # somebody made one without asking the counter
-            made = made.changed(replace(made.metadata, ledger_id=new_id))
+                logger.warning("%s: another id is taken", conflict)
+            made = made.changed(replace(made.metadata, ledger_id=await self.new_ledger_id()))
+        self._connections.counters.ledgers_created += 1
         reads = self._reads(stored)
         return BookKeeperWriter(stored, self._cluster, self._connections, reads, self._settings)
+
+    async def _refuse_used(self, made: StoredMetadata) -> None:
+        """Raise `MetadataConflictError` for an id of which its bookies have entries.
+
+        ZooKeeper's data were put back to an older state then, and its counter with them: bookies would
+        keep the old entries, and serve them as the new ledger's. One that does not answer soon is not
+        waited for.
+        """
+        asked = asyncio.ensure_future(self._reads(made).ask_ensemble(made.metadata, LAST_ENTRY))
+        await asyncio.wait([asked], timeout=_USED_SECONDS_MAX)
+        if not asked.done():
+            asked.cancel()
+            return
+        for bookie_id, copy in zip(
+            made.metadata.fragments[0].ensemble, asked.result(), strict=True
+        ):
+            if copy.entry is not None or isinstance(copy.error, DigestMismatchError):
+                raise MetadataConflictError(
+                    f"ledger {made.metadata.ledger_id} does not exist, and bookie {bookie_id} has entries of"
+                    " it: was ZooKeeper put back to an older state?"
+                )
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -154,7 +220,7 @@ class BookKeeperClient:
         return ReadHandle(metadata, reads, self._cluster, confirmed)
 
     async def _recovered(self, stored: StoredMetadata, reads: BookKeeperReads) -> LedgerMetadata:
-        """Whoever opens a ledger while it is being recovered here waits for that."""
+        """A second call for the ledger waits for the recovery that the first one began."""
         ledger_id = stored.metadata.ledger_id
         running = self._recoveries.get(ledger_id)
         if running is None:
@@ -165,6 +231,8 @@ class BookKeeperClient:
                 reads,
                 self._settings.recovery_step_entries,
             )
+            if stored.metadata.state is not LedgerState.CLOSED:
+                self._connections.counters.ledgers_recovered += 1
             running = asyncio.get_running_loop().create_task(recovery.run())
             self._recoveries[ledger_id] = running
             running.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
@@ -204,22 +272,82 @@ class BookKeeperClient:
             await asyncio.gather(*map(self._look_for_marks, unknown[at : at + _LIST_AT_ONCE]))
         return [i for i in ledger_ids if self._marked.get(i)]
 
-    async def _look_for_marks(self, ledger_id: int) -> None:
+    async def newest_marks(self, count: int) -> list[LedgerMarks]:
+        """Of the last `count` ledgers of the cluster, of all its clients."""
+        self._check_open()
+        newest = (await self._cluster.ledger_ids())[-count:]
+        found: list[LedgerMarks] = []
+        for at in range(0, len(newest), _LIST_AT_ONCE):
+            some = newest[at : at + _LIST_AT_ONCE]
+            customs = await asyncio.gather(*map(self._custom_metadata, some))
+            found += (
+                LedgerMarks(i, custom, self._marks.items() <= custom.items())
+                for i, custom in zip(some, customs, strict=True)
+                if custom is not None
+            )
+        return found
+
+    async def _custom_metadata(self, ledger_id: int) -> Mapping[str, bytes] | None:
+        """None: it does not exist. Nothing, if its metadata cannot be read."""
         try:
-            custom = (await self._cluster.read(ledger_id)).metadata.custom_metadata
+            return (await self._cluster.read(ledger_id)).metadata.custom_metadata
         except NoSuchLedgerError:
-            return
+            return None
         except CorruptRecordError:
-            custom = {}
-        self._marked[ledger_id] = self._marks.items() <= custom.items()
+            return {}
+
+    async def _look_for_marks(self, ledger_id: int) -> None:
+        custom = await self._custom_metadata(ledger_id)
+        if custom is not None:
+            self._marked[ledger_id] = self._marks.items() <= custom.items()
+
+    # ------------------------------------------------------------------------------------- bookies
+
+    async def bookies(self) -> list[KnownBookie]:
+        """All bookies that ZooKeeper knows of, in order of their ids. None of them is asked."""
+        self._check_open()
+        return await self._cluster.bookies()
+
+    async def disk_space(self, bookie_id: str) -> BookieDiskSpace:
+        """Ask a bookie. Raises `StorageError`, `BookieRefusedError`."""
+        self._check_open()
+        return await self._connections.disk_space(bookie_id)
 
     # ------------------------------------------------------------------------------------ the rest
 
+    def statistics(self) -> BookKeeperStatistics:
+        """The client in numbers, as they are now. It may be closed."""
+        return self._connections.statistics()
+
     async def delete(self, ledger_id: int) -> None:
-        """Remove the metadata. Bookies drop the entries by themselves, later."""
+        """Remove the metadata. Bookies drop the entries by themselves, later.
+
+        Raises `NoSuchLedgerError`, and `CallerError` for a ledger without this client's marks.
+        """
         self._check_writable()
+        if self._marks:
+            await self._look_for_marks(ledger_id)
+            if self._marked.get(ledger_id) is False:
+                raise CallerError(f"ledger {ledger_id} is another application's: it is not deleted")
         await self._cluster.remove(ledger_id)
         self._marked.pop(ledger_id, None)
+
+    async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
+        """As the port has it."""
+        self._check_writable()
+        for ledger_id in ledger_ids:
+
+            async def attempt(ledger_id: int = ledger_id) -> None:
+                stored = await self._cluster.read(ledger_id)
+                custom = stored.metadata.custom_metadata
+                if DELETION_KEY not in custom:
+                    announced = {**custom, DELETION_KEY: b"1"}
+                    await self._cluster.replace(
+                        stored, replace(stored.metadata, custom_metadata=announced)
+                    )
+
+            with contextlib.suppress(NoSuchLedgerError):
+                await until_won(attempt, of=f"ledger {ledger_id}")
 
     async def close(self) -> None:
         """End the connections and the session. Handles that are open take no more adds."""
@@ -234,7 +362,7 @@ class BookKeeperClient:
     async def _checked(self, ledger_id: int, password: bytes) -> StoredMetadata:
         stored = await self._cluster.read(ledger_id)
         if stored.password != password:
-            raise DigestMismatchError(
+            raise WrongPasswordError(
                 f"ledger {ledger_id}: the password is not the one it was created with"
             )
         return stored
@@ -252,3 +380,7 @@ class BookKeeperClient:
         self._check_open()
         if self._is_read_only:
             raise CallerError("this client of BookKeeper was opened for reading only")
+
+
+def _security_of(settings: BookKeeperSettings) -> Security:
+    return Security(settings.tls.context() if settings.tls is not None else None, settings.login)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.config.persistence import METADATA_SERVICE_URI
 from ackgate.errors import (
     CallerError,
     ConfigurationError,
@@ -19,19 +21,23 @@ from ackgate.errors import (
     NoSuchLedgerError,
     NoSuchNodeError,
     OutcomeUnknownError,
+    StorageError,
 )
 from ackgate.persistence.bookkeeper.metadata_format import (
     BookieAddress,
+    BookieService,
+    address_of,
     decode_address,
     decode_metadata,
+    decode_service,
     encode_metadata,
 )
 from ackgate.persistence.nodes.changes import put_unique
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
 
 if TYPE_CHECKING:
+    from ackgate.persistence.bookkeeper.lasting_store import LastingStore
     from ackgate.persistence.bookkeeper.metadata_format import StoredMetadata
-    from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
     from ackgate.persistence.ports import LedgerMetadata
 
 _SHORT_ID_MAX: Final = 2**31 - 2
@@ -43,9 +49,41 @@ _LAYOUTS: Final = {
 }
 """Whether each id has the long path."""
 
-_SCHEMES: Final = re.compile(
-    r"(?:zk(?:\+(?:hierarchical|longhierarchical|null))?)://(.+)", re.ASCII
-)
+
+class BookieState(enum.Enum):
+    """What ZooKeeper knows of a bookie."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    """Its disks are full, as a rule. Entries can be read."""
+    AWAY = "away"
+    """It has been in the cluster, and is not registered now."""
+
+
+_REGISTERED: Final = {
+    BookieState.WRITABLE: "available",
+    BookieState.READ_ONLY: "available/readonly",
+}
+
+
+class KnownBookie(NamedTuple):
+    """A bookie of the cluster, as ZooKeeper has it."""
+
+    bookie_id: str
+    state: BookieState
+    service: BookieService
+    error: str | None = None
+    """Why its registration could not be read."""
+
+    @property
+    def address(self) -> BookieAddress | None:
+        """Where it takes entries, as far as known."""
+        try:
+            return address_of(self.bookie_id, self.service)
+        except StorageError:
+            return None
+
+
 _LIST_AT_ONCE: Final = 64
 
 
@@ -60,13 +98,12 @@ class ClusterAddress(NamedTuple):
 
 def parse_cluster_uri(uri: str) -> ClusterAddress:
     """Take ``zk+hierarchical://host:port;host:port/ledgers`` apart. Raises `ConfigurationError`."""
-    match = _SCHEMES.fullmatch(uri)
-    servers, slash, path = match[1].partition("/") if match else ("", "", "")
-    if not servers or not slash or not path.strip("/"):
+    match = METADATA_SERVICE_URI.fullmatch(uri)
+    if match is None:
         raise ConfigurationError(
             f"metadata service {uri!r}: it must read zk+hierarchical://HOST:PORT[;HOST:PORT...]/ledgers"
         )
-    return ClusterAddress(servers.replace(";", ","), "/" + path.strip("/"))
+    return ClusterAddress(match[1].replace(";", ","), match[2])
 
 
 def ledger_node(ledger_id: int, *, is_long: bool = False) -> str:
@@ -81,14 +118,16 @@ def ledger_node(ledger_id: int, *, is_long: bool = False) -> str:
 class BookKeeperCluster:
     """One cluster's nodes. Make it with `open`."""
 
-    def __init__(self, store: ZooKeeperMetadataStore, root: str) -> None:
+    def __init__(self, store: LastingStore, root: str) -> None:
         self._store = store
         self._root = root
         self._is_long = False
         self._has_long_ids = False
+        self.instance_id = ""
+        """What its bookies' cookies say, too: the cluster's name for good."""
 
     @classmethod
-    async def open(cls, store: ZooKeeperMetadataStore, root: str) -> BookKeeperCluster:
+    async def open(cls, store: LastingStore, root: str) -> BookKeeperCluster:
         """Raises `ConfigurationError`: no cluster is there, or one of a layout that is not known."""
         cluster = cls(store, root)
         node = await store.get(f"{root}/LAYOUT")
@@ -99,6 +138,8 @@ class BookKeeperCluster:
         if lines[0] != "2" or name not in _LAYOUTS:
             raise ConfigurationError(f"{root}/LAYOUT: {node.value!r} is not understood")
         cluster._is_long = _LAYOUTS[name]
+        instance = await store.get(f"{root}/INSTANCEID")
+        cluster.instance_id = instance.value.decode("ascii", "replace") if instance else ""
         cluster._has_long_ids = await store.get(f"{root}/idgen-long") is not None
         return cluster
 
@@ -115,16 +156,37 @@ class BookKeeperCluster:
 
     async def address(self, bookie_id: str) -> BookieAddress:
         """Where the bookie listens now. Raises `StorageError`."""
-        for below in ("available", "available/readonly"):
+        _, value = await self._registration(bookie_id)
+        return decode_address(bookie_id, value)
+
+    async def bookies(self) -> list[KnownBookie]:
+        """All that are registered, or have been and left a cookie; in order of their ids."""
+        below = ("cookies", "available", "available/readonly")
+        lists = await asyncio.gather(*(self._store.children(f"{self._root}/{b}") for b in below))
+        found = sorted({name for names in lists for name in names} - {"readonly"})
+        bookies: list[KnownBookie] = []
+        for at in range(0, len(found), _LIST_AT_ONCE):
+            bookies += await asyncio.gather(*map(self._known, found[at : at + _LIST_AT_ONCE]))
+        return bookies
+
+    async def _known(self, bookie_id: str) -> KnownBookie:
+        state, value = await self._registration(bookie_id)
+        try:
+            return KnownBookie(bookie_id, state, decode_service(bookie_id, value))
+        except StorageError as error:
+            return KnownBookie(bookie_id, state, BookieService(), str(error))
+
+    async def _registration(self, bookie_id: str) -> tuple[BookieState, bytes]:
+        for state, below in _REGISTERED.items():
             node = await self._store.get(f"{self._root}/{below}/{bookie_id}")
             if node is not None:
-                return decode_address(bookie_id, node.value)
-        return decode_address(bookie_id, b"")
+                return state, node.value
+        return BookieState.AWAY, b""
 
     # ------------------------------------------------------------------------------------- ledgers
 
     async def new_id(self) -> int:
-        """An id that nobody else is given."""
+        """An id that no other client gets."""
         if not self._has_long_ids:
             ledger_id = await self._next_number(f"{self._root}/idgen/ID-")
             if 0 <= ledger_id <= _SHORT_ID_MAX:
@@ -150,7 +212,7 @@ class BookKeeperCluster:
     async def read(self, ledger_id: int, *, is_latest: bool = False) -> StoredMetadata:
         """Raises `NoSuchLedgerError`, `CorruptRecordError`.
 
-        `is_latest`: with all that anybody has written by now. Otherwise a server that lags may answer.
+        `is_latest`: with all that has been written by now. Otherwise a server that lags may answer.
         """
         path = self._path(ledger_id)
         if is_latest:
@@ -207,7 +269,7 @@ class BookKeeperCluster:
             parent = parent.rpartition("/")[0]
 
     async def ledger_ids(self) -> list[int]:
-        """All ledgers of the cluster, whoever made them, in order."""
+        """All ledgers of the cluster, of all clients, in order."""
         short = await self._walk(2, r"\d{2}")
         long = await self._walk(4, r"\d{3}")
         return sorted((*short, *long))

@@ -7,7 +7,10 @@ one read of the socket brings hundreds, are unpacked in bulk::
     read  ------------------------------------------------------------> bookie --> its future
 
 Protocol v2 has no request ids: a reply is matched by operation, ledger and entry. So at most one
-`AddReplies` of a ledger is on one connection; whoever recovers a ledger has a connection of its own.
+`AddReplies` of a ledger is on one connection; a recovery has a connection of its own.
+
+A new connection is asked for an entry that no bookie has, before it is used: one that is frozen answers
+nothing, one that wants authentication says so, and what is no bookie answers something else.
 
 A connection that brings no reply for `timeout_seconds` while some are due has failed, and everything on
 it with it. It is not used again: `BookieConnections` opens the next one.
@@ -19,10 +22,19 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from ackgate.errors import StorageError
+import numpy as np
+
+from ackgate.errors import BookieRefusedError, StorageError
+from ackgate.persistence.bookkeeper.handshake import (
+    Handshake,
+    Security,
+    lost_connection,
+    not_a_bookie,
+)
 from ackgate.persistence.bookkeeper.protocol import (
     ADD_HEADER,
     ADD_REPLY,
+    ADD_REPLY_ROW,
     ADD_REPLY_SIZE,
     FRAME_BYTES_MAX,
     BookieReply,
@@ -33,10 +45,11 @@ from ackgate.persistence.bookkeeper.protocol import (
     decode_reply,
     read_frame,
 )
+from ackgate.persistence.bookkeeper.statistics import BookieCounters, SentAdds
 from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from numpy.typing import NDArray
 
     from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
 
@@ -44,15 +57,19 @@ UNANSWERED_ADDS_MAX: Final = 5_000
 """Half of what one thread of a bookie takes (maxPendingAddRequestsPerThread): above it a bookie
 refuses, however healthy it is."""
 
+_NO_LEDGER: Final = 2**63 - 1
 _SIZE_BYTES: Final = 4
+_MANY_REPLIES: Final = 32
+"""So many are taken apart as an array."""
+
 _WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
 
 
 class AddReplies(Protocol):
     """Takes the answers to adds of one ledger on one bookie."""
 
-    def added(self, entry_ids: Sequence[int]) -> None:
-        """They are synced there."""
+    def added(self, entry_ids: NDArray[np.int64] | list[int]) -> None:
+        """They are synced there; in the order of the answers."""
 
     def refused(self, entry_id: int, code: int) -> None:
         """The bookie did not take it."""
@@ -68,51 +85,81 @@ class AddBlock(NamedTuple):
     entry_count: int
 
 
+class _Asked(NamedTuple):
+    """A read that waits for its answer."""
+
+    reply: asyncio.Future[BookieReply]
+    at: float
+
+
 class BookieConnection(asyncio.Protocol):
     """Make it with `open`."""
 
-    def __init__(self, bookie_id: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, bookie_id: str, timeout_seconds: float, counters: BookieCounters | None = None
+    ) -> None:
         self.bookie_id = bookie_id
         self.error: StorageError | None = None
         """Why it ended."""
         self.has_read_batches = False
         """Whether the bookie has answered a batch read: those before 4.17 do not know them."""
         self._timeout_seconds = timeout_seconds
+        self._counters = counters or BookieCounters()
+        self._sent = SentAdds(self._counters)
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
         self._sinks: dict[int, AddReplies] = {}
         self._queue: deque[AddBlock] = deque()
         self._requests: list[bytes] = []
         """Of reads, until this turn of the loop ends."""
-        self._unanswered_adds = 0
         self._is_flush_due = False
-        self._reads: dict[tuple[int, int], list[asyncio.Future[BookieReply]]] = {}
-        self._batch_reads: dict[int, asyncio.Future[BookieReply]] = {}
+        self._reads: dict[tuple[int, int], list[_Asked]] = {}
+        self._batch_reads: dict[int, _Asked] = {}
         self._next_request_id = 1
         self._chunks: list[bytes] = []
         """The beginning of a frame that is not whole yet."""
         self._chunk_bytes = 0
         self._wanted_bytes = 0
         self._watch: asyncio.TimerHandle | None = None
+        self._has_only_shaken_hands = False
+        """TLS is there, and the bookie has not answered anything since."""
         self._heard_at = 0.0
         """By the loop's clock: the last reply, or when one began to be due."""
 
     @classmethod
     async def open(
-        cls, bookie_id: str, address: BookieAddress, *, timeout_seconds: float
+        cls,
+        bookie_id: str,
+        address: BookieAddress,
+        *,
+        timeout_seconds: float,
+        security: Security | None = None,
+        counters: BookieCounters | None = None,
     ) -> BookieConnection:
-        """Raises `StorageError`."""
+        """Connect, and wait for a first answer. Raises `StorageError`, `BookieRefusedError`."""
+        connection = cls(bookie_id, timeout_seconds, counters)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_seconds):
-                _, connection = await loop.create_connection(
-                    lambda: cls(bookie_id, timeout_seconds), address.host, address.port
-                )
+                if security is None or security == Security():
+                    await loop.create_connection(lambda: connection, address.host, address.port)
+                else:
+                    handshake = await Handshake.open(bookie_id, address, security)
+                    connection._has_only_shaken_hands = security.tls is not None
+                    handshake.hand_over(connection)
+                reply = await connection.read(_NO_LEDGER, 0, flags=Flag.HIGH_PRIORITY)
         except (OSError, TimeoutError) as error:
+            connection.close()
             raise StorageError(
                 f"bookie {bookie_id} at {address.host}:{address.port}: "
-                f"{str(error) or f'no connection within {timeout_seconds:g} s'}"
+                f"{str(error) or f'no answer within {timeout_seconds:g} s'}"
             ) from error
+        except BaseException:
+            connection.close()
+            raise
+        if reply.code == Code.UNAUTHORIZED:
+            connection.close()
+            raise BookieRefusedError(f"bookie {bookie_id} wants clients to authenticate")
         return connection
 
     @property
@@ -133,6 +180,7 @@ class BookieConnection(asyncio.Protocol):
     def add(self, block: AddBlock) -> None:
         """Send frames of adds, as soon as the bookie has room for them. Nothing if it is closed."""
         if self.error is None:
+            self._counters.queued(block.entry_count, len(block.frames))
             self._queue.append(block)
             self._flush_soon()
 
@@ -149,9 +197,10 @@ class BookieConnection(asyncio.Protocol):
         if queue:
             self._expect_replies()
         pieces, self._requests = self._requests, []
-        while queue and self._unanswered_adds < UNANSWERED_ADDS_MAX:
+        now = asyncio.get_running_loop().time()
+        while queue and self._sent.unanswered < UNANSWERED_ADDS_MAX:
             block = queue.popleft()
-            self._unanswered_adds += block.entry_count
+            self._sent.sent(block.entry_count, len(block.frames), now)
             pieces.append(block.frames)
         if pieces:
             transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -162,38 +211,53 @@ class BookieConnection(asyncio.Protocol):
         self, ledger_id: int, entry_id: int, *, key: bytes = b"", flags: Flag = Flag.NONE
     ) -> asyncio.Future[BookieReply]:
         """Ask for one entry, `LAST_ENTRY` for the last one. Raises `StorageError`, at once or later."""
-        future = self._begin_read()
-        self._reads.setdefault((ledger_id, entry_id), []).append(future)
+        asked = self._begin_read()
+        self._reads.setdefault((ledger_id, entry_id), []).append(asked)
         self._requests.append(read_frame(ledger_id, entry_id, key=key, flags=flags))
         self._flush_soon()
-        return future
+        return asked.reply
 
-    async def read_batch(self, ledger_id: int, first_entry_id: int, count_max: int) -> BookieReply:
+    async def read_batch(
+        self,
+        ledger_id: int,
+        first_entry_id: int,
+        count_max: int,
+        *,
+        key: bytes = b"",
+        flags: Flag = Flag.NONE,
+    ) -> BookieReply:
         """Ask for up to so many entries in a row. Raises `StorageError`.
 
         A bookie older than 4.17 closes the connection instead.
         """
         request_id, self._next_request_id = self._next_request_id, self._next_request_id + 1
-        future = self._batch_reads[request_id] = self._begin_read()
-        self._requests.append(
-            batch_read_frame(ledger_id, first_entry_id, request_id, count_max, FRAME_BYTES_MAX)
+        asked = self._batch_reads[request_id] = self._begin_read()
+        frame = batch_read_frame(
+            ledger_id,
+            first_entry_id,
+            request_id,
+            count_max,
+            FRAME_BYTES_MAX,
+            key=key,
+            flags=flags,
         )
+        self._requests.append(frame)
         self._flush_soon()
-        try:
-            return await future
-        finally:
-            self._batch_reads.pop(request_id, None)
+        return await asked.reply
 
-    def _begin_read(self) -> asyncio.Future[BookieReply]:
+    def _begin_read(self) -> _Asked:
         if self.error is not None:
-            raise StorageError(*self.error.args)
+            raise type(self.error)(*self.error.args)
         self._expect_replies()
-        return asyncio.get_running_loop().create_future()
+        self._counters.outstanding_reads += 1
+        loop = asyncio.get_running_loop()
+        return _Asked(loop.create_future(), loop.time())
 
     # ------------------------------------------------------------------------------------- replies
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()
+        self._has_only_shaken_hands = False
         if self._chunks:
             self._chunks.append(data)
             self._chunk_bytes += len(data)
@@ -204,7 +268,7 @@ class BookieConnection(asyncio.Protocol):
         try:
             at = self._parse(data)
         except ValueError as error:
-            self._fail(StorageError(f"bookie {self.bookie_id}: not BookKeeper's protocol: {error}"))
+            self._fail(not_a_bookie(f"bookie {self.bookie_id}", str(error)))
             return
         if at < len(data):
             self._keep(data[at:])
@@ -238,9 +302,10 @@ class BookieConnection(asyncio.Protocol):
 
     def _parse_adds(self, data: bytes, at: int) -> int:
         """Handle replies to adds from here on. Returns where they end."""
+        at = self._parse_many_adds(data, at)
         whole = (len(data) - at) // ADD_REPLY.size * ADD_REPLY.size
-        sinks, count = self._sinks, 0
-        ledger_id, entry_ids = -1, []
+        count = 0
+        ledger_id, entry_ids = -1, list[int]()
         for size, header, code, ledger, entry in ADD_REPLY.iter_unpack(data[at : at + whole]):
             if size != ADD_REPLY_SIZE or header != ADD_HEADER:
                 break
@@ -248,36 +313,63 @@ class BookieConnection(asyncio.Protocol):
             if code == Code.OK and ledger == ledger_id:
                 entry_ids.append(entry)
                 continue
-            if entry_ids and (sink := sinks.get(ledger_id)) is not None:
-                sink.added(entry_ids)
+            if entry_ids:
+                self._added(ledger_id, entry_ids)
             ledger_id, entry_ids = ledger, []
             if code == Code.OK:
                 entry_ids.append(entry)
-            elif (sink := sinks.get(ledger)) is not None:
-                sink.refused(entry, code)
-        if entry_ids and (sink := sinks.get(ledger_id)) is not None:
-            sink.added(entry_ids)
-        self._unanswered_adds -= count
+            else:
+                self._refused(ledger, entry, code)
+        if entry_ids:
+            self._added(ledger_id, entry_ids)
+        self._sent.answered(count, self._heard_at)
         return at + count * ADD_REPLY.size
 
+    def _parse_many_adds(self, data: bytes, at: int) -> int:
+        """As `_parse_adds`, of many adds that succeeded in a row, all of one ledger."""
+        count = (len(data) - at) // ADD_REPLY.size
+        if count < _MANY_REPLIES:
+            return at
+        rows = np.frombuffer(data, ADD_REPLY_ROW, count, at)
+        ledger_id = int(rows["ledger"][0])
+        is_next = (rows["size"] == ADD_REPLY_SIZE) & (rows["header"] == ADD_HEADER)
+        is_next &= (rows["code"] == Code.OK) & (rows["ledger"] == ledger_id)
+        if not is_next.all():
+            count = int(is_next.argmin())
+            if count < _MANY_REPLIES:
+                return at
+        self._added(ledger_id, rows["entry"][:count].astype(np.int64))
+        self._sent.answered(count, self._heard_at)
+        return at + count * ADD_REPLY.size
+
+    def _added(self, ledger_id: int, entry_ids: NDArray[np.int64] | list[int]) -> None:
+        self._counters.adds += len(entry_ids)
+        if (sink := self._sinks.get(ledger_id)) is not None:
+            sink.added(entry_ids)
+
+    def _refused(self, ledger_id: int, entry_id: int, code: int) -> None:
+        self._counters.adds_refused += 1
+        if (sink := self._sinks.get(ledger_id)) is not None:
+            sink.refused(entry_id, code)
+
     def _answered(self, reply: BookieReply) -> None:
-        future: asyncio.Future[BookieReply] | None = None
+        asked: _Asked | None = None
         match reply.opcode:
             case Opcode.READ:
                 waiting = self._reads.get((reply.ledger_id, reply.entry_id))
                 if waiting:
-                    future = waiting.pop(0)
+                    asked = waiting.pop(0)
                     if not waiting:
                         del self._reads[reply.ledger_id, reply.entry_id]
             case Opcode.BATCH_READ:
                 self.has_read_batches = True
-                future = self._batch_reads.get(reply.request_id)
+                asked = self._batch_reads.pop(reply.request_id, None)
             case Opcode.ADD:  # a failure may come in a frame of another length
-                self._unanswered_adds -= 1
-                if (sink := self._sinks.get(reply.ledger_id)) is not None:
-                    sink.refused(reply.entry_id, reply.code)
-        if future is not None:
-            resolve(future, reply)
+                self._sent.answered(1, self._heard_at)
+                self._refused(reply.ledger_id, reply.entry_id, reply.code)
+        if asked is not None:
+            self._counters.read(self._heard_at - asked.at)
+            resolve(asked.reply, reply)
 
     # ------------------------------------------------------------------------------------- the end
 
@@ -293,7 +385,8 @@ class BookieConnection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(StorageError(f"bookie {self.bookie_id}: {exc or 'it closed the connection'}"))
+        is_after_tls = self._has_only_shaken_hands
+        self._end(lost_connection(f"bookie {self.bookie_id}", exc, is_after_tls=is_after_tls))
 
     def close(self) -> None:
         """End it; what is under way fails."""
@@ -310,18 +403,26 @@ class BookieConnection(asyncio.Protocol):
         self.error = error
         if self._watch is not None:
             self._watch.cancel()
+        for block in self._queue:
+            self._counters.dropped(block.entry_count, len(block.frames))
         self._queue.clear()
-        futures = [future for waiting in self._reads.values() for future in waiting]
-        for future in (*futures, *self._batch_reads.values()):
-            fail_quietly(future, StorageError(*error.args))
+        self._sent.drop()
+        self._counters.last_error = str(error)
+        asked = [each for waiting in self._reads.values() for each in waiting]
+        asked += self._batch_reads.values()
+        self._counters.outstanding_reads -= len(asked)
+        self._counters.reads_failed += len(asked)
+        for each in asked:
+            fail_quietly(each.reply, type(error)(*error.args))
         self._reads.clear()
+        self._batch_reads.clear()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.lost(error)
 
     def _expect_replies(self) -> None:
         """Called before a request: the bookie's time runs from here if it owed no reply."""
-        if self._unanswered_adds or self._reads or self._batch_reads:
+        if self._sent.unanswered or self._reads or self._batch_reads:
             return
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
@@ -330,7 +431,7 @@ class BookieConnection(asyncio.Protocol):
 
     def _look(self) -> None:
         self._watch = None
-        if not (self._unanswered_adds or self._reads or self._batch_reads):
+        if not (self._sent.unanswered or self._reads or self._batch_reads):
             return
         loop = asyncio.get_running_loop()
         left = self._heard_at + self._timeout_seconds - loop.time()

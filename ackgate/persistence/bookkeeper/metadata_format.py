@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
@@ -20,6 +21,9 @@ from ackgate.persistence.bookkeeper.proto.data_formats_pb2 import (
     LedgerMetadataFormat,
 )
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MAGIC: Final = b"BookieMetadataFormatVersion\t"
 BINARY: Final = 3
@@ -179,23 +183,49 @@ class BookieAddress(NamedTuple):
     port: int
 
 
+class BookieEndpoint(NamedTuple):
+    """One of the ports that a bookie has registered."""
+
+    endpoint_id: str
+    protocol: str
+    """``bookie-rpc`` for entries, ``http`` for its admin interface."""
+    host: str
+    port: int
+
+
+class BookieService(NamedTuple):
+    """What a bookie says of itself in its node (BookieServiceInfo)."""
+
+    endpoints: tuple[BookieEndpoint, ...] = ()
+    properties: Mapping[str, str] = MappingProxyType({})
+
+
 _HOST_AND_PORT: Final = re.compile(r"(?P<host>.+):(?P<port>\d{1,5})", re.ASCII)
+_ENTRIES: Final = "bookie-rpc"
 
 
-def decode_address(bookie_id: str, value: bytes) -> BookieAddress:
-    """The address in a bookie's node below ``available``, or in its id. Raises `StorageError`."""
-    if value:
-        message = BookieServiceInfoFormat()
-        try:
-            message.ParseFromString(value)
-        except DecodeError as error:
-            raise StorageError(
-                f"bookie {bookie_id}: its address cannot be read: {error}"
-            ) from error
-        for endpoint in message.endpoints:
-            if endpoint.protocol == "bookie-rpc":
-                return BookieAddress(endpoint.host, endpoint.port)
+def decode_service(bookie_id: str, value: bytes) -> BookieService:
+    """A bookie's node below ``available``; before 4.11 it was empty. Raises `StorageError`."""
+    message = BookieServiceInfoFormat()
+    try:
+        message.ParseFromString(value)
+    except DecodeError as error:
+        raise StorageError(f"bookie {bookie_id}: its address cannot be read: {error}") from error
+    endpoints = (BookieEndpoint(e.id, e.protocol, e.host, e.port) for e in message.endpoints)
+    return BookieService(tuple(endpoints), dict(message.properties))
+
+
+def address_of(bookie_id: str, service: BookieService) -> BookieAddress:
+    """Where it takes entries: registered, or in its id. Raises `StorageError`."""
+    for endpoint in service.endpoints:
+        if endpoint.protocol == _ENTRIES:
+            return BookieAddress(endpoint.host, endpoint.port)
     match = _HOST_AND_PORT.fullmatch(bookie_id)
     if match is None:
         raise StorageError(f"bookie {bookie_id} is not registered, and its id is no HOST:PORT")
     return BookieAddress(match["host"], int(match["port"]))
+
+
+def decode_address(bookie_id: str, value: bytes) -> BookieAddress:
+    """As `address_of`, of a bookie's node. Raises `StorageError`."""
+    return address_of(bookie_id, decode_service(bookie_id, value))

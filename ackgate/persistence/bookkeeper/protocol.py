@@ -20,11 +20,12 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from ackgate.errors import DigestMismatchError
-from ackgate.persistence.ports import DigestType
+from ackgate.persistence.ports import DigestType, LedgerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,12 +34,17 @@ FRAME_BYTES_MAX: Final = 5 * 1024 * 1024
 """A bookie's default (nettyMaxFrameSizeBytes), the size field included. A longer frame breaks the
 connection without an answer."""
 
+PARTS_PER_ADD: Final = 4
+"""Pieces of a frame that adds an entry: all before the entry, its head, its digest, its payload."""
+
 LAST_ENTRY: Final = -1
 """Read as an entry id: the entry with the highest id that the bookie has."""
 
 HEAD_BYTES: Final = 32
 KEY_BYTES: Final = 20
 _HEAD: Final = struct.Struct(">qqqq")
+_BATCH_ENTRY: Final = struct.Struct(">iqq")
+"""Size, ledger, entry: how each entry of a batch begins."""
 _SIZE_AND_HEADER: Final = struct.Struct(">iI")
 _CRC32C: Final = struct.Struct(">I")
 _CRC32: Final = struct.Struct(">Q")
@@ -118,12 +124,7 @@ class EntryCodec:
         self.key = master_key(password)
         self._digest, self._digest_bytes = _digest(digest_type, password)
 
-    @property
-    def payload_bytes_max(self) -> int:
-        """The longest payload that goes through a frame of the default size."""
-        return FRAME_BYTES_MAX - 4 - 4 - KEY_BYTES - HEAD_BYTES - self._digest_bytes
-
-    def add_frames(
+    def add_parts(
         self,
         first_entry_id: int,
         last_add_confirmed: int,
@@ -131,26 +132,22 @@ class EntryCodec:
         payloads: Sequence[bytes],
         flags: Flag = Flag.NONE,
     ) -> list[bytes]:
-        """A frame for each payload. `length_bytes`: of all entries before the first one."""
+        """The frames that add these, each in `PARTS_PER_ADD` pieces to be joined.
+
+        `length_bytes`: of all entries before the first one.
+        """
         header, fixed = _header(Opcode.ADD, flags), 4 + KEY_BYTES + HEAD_BYTES + self._digest_bytes
-        key, digest, ledger_id = self.key, self._digest, self.ledger_id
-        pack, pack_head = _SIZE_AND_HEADER.pack, _HEAD.pack
-        frames: list[bytes] = []
+        digest, ledger_id, pack_head = self._digest, self.ledger_id, _HEAD.pack
+        parts: list[bytes] = []
+        size, start = -1, b""
         for entry_id, payload in enumerate(payloads, first_entry_id):
-            length_bytes += len(payload)
+            if len(payload) != size:  # as a rule the next one is of the same size
+                size = len(payload)
+                start = _SIZE_AND_HEADER.pack(fixed + size, header) + self.key
+            length_bytes += size
             head = pack_head(ledger_id, entry_id, last_add_confirmed, length_bytes)
-            frames.append(
-                b"".join(
-                    (
-                        pack(fixed + len(payload), header),
-                        key,
-                        head,
-                        digest(head, payload),
-                        payload,
-                    )
-                )
-            )
-        return frames
+            parts += (start, head, digest(head, payload), payload)
+        return parts
 
     def decode(self, stored: bytes, entry_id: int) -> VerifiedEntry:
         """Take a stored entry apart; `LAST_ENTRY` fits any id. Raises `DigestMismatchError`."""
@@ -165,6 +162,35 @@ class EntryCodec:
             ):
                 return VerifiedEntry(found, last_add_confirmed, length_bytes, payload)
         raise DigestMismatchError(f"entry {self.ledger_id}:{entry_id}: a copy is damaged")
+
+    def decode_batch(self, body: bytes, first_entry_id: int) -> list[LedgerEntry]:
+        """The entries of a batch read's reply, up to the first one that is damaged.
+
+        Raises `ValueError` if a size does not fit.
+        """
+        ledger_id, digest = self.ledger_id, self._digest
+        unpack, is_same = _BATCH_ENTRY.unpack_from, hmac.compare_digest
+        digest_at, payload_at = 4 + HEAD_BYTES, 4 + HEAD_BYTES + self._digest_bytes
+        entries: list[LedgerEntry] = []
+        at, end, entry_id = 0, len(body), first_entry_id
+        while at < end:
+            if end - at < payload_at:
+                raise ValueError(f"{end - at} bytes at the end of a batch")
+            size, found_ledger_id, found = unpack(body, at)
+            after = at + 4 + size
+            if not at + payload_at <= after <= end:
+                raise ValueError(f"an entry of {size} bytes in a batch of {end}")
+            payload = body[at + payload_at : after]
+            made = digest(body[at + 4 : at + digest_at], payload)
+            if (
+                found != entry_id
+                or found_ledger_id != ledger_id
+                or not is_same(made, body[at + digest_at : at + payload_at])
+            ):
+                break
+            entries.append(LedgerEntry(entry_id, payload))
+            at, entry_id = after, entry_id + 1
+        return entries
 
 
 def _digest(
@@ -206,13 +232,19 @@ def read_frame(
 
 
 def batch_read_frame(
-    ledger_id: int, first_entry_id: int, request_id: int, count_max: int, bytes_max: int
+    ledger_id: int,
+    first_entry_id: int,
+    request_id: int,
+    count_max: int,
+    bytes_max: int,
+    *,
+    key: bytes = b"",
+    flags: Flag = Flag.NONE,
 ) -> bytes:
     """Ask for entries in a row (bookies of 4.17 and later). The first one comes whatever its size."""
-    header, size = _header(Opcode.BATCH_READ), _BATCH_READ.size - 4
-    return _BATCH_READ.pack(
-        size, header, ledger_id, first_entry_id, request_id, count_max, bytes_max
-    )
+    header, size = _header(Opcode.BATCH_READ, flags), _BATCH_READ.size - 4 + len(key)
+    start = (size, header, ledger_id, first_entry_id, request_id)
+    return _BATCH_READ.pack(*start, count_max, bytes_max) + key
 
 
 class BookieReply(NamedTuple):
@@ -231,6 +263,10 @@ class BookieReply(NamedTuple):
 
 ADD_REPLY: Final = struct.Struct(">iIiqq")
 """Size, header, code, ledger, entry."""
+ADD_REPLY_ROW: Final = np.dtype(
+    [("size", ">i4"), ("header", ">u4"), ("code", ">i4"), ("ledger", ">i8"), ("entry", ">i8")]
+)
+"""The same for many of them."""
 ADD_REPLY_SIZE: Final = ADD_REPLY.size - 4
 ADD_HEADER: Final = _header(Opcode.ADD)
 _REPLY: Final = struct.Struct(">Iiqq")
@@ -249,16 +285,3 @@ def decode_reply(frame: bytes) -> BookieReply:
         (request_id,) = _REQUEST_ID.unpack_from(frame, at)
         at += _REQUEST_ID.size
     return BookieReply(opcode, code, ledger_id, entry_id, request_id, frame[at:])
-
-
-def batch_entries(body: bytes) -> list[bytes]:
-    """The entries of a batch read's reply. Raises `ValueError` if a size does not fit."""
-    entries, at = [], 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + 4], "big", signed=True)
-        at += 4
-        if not 0 <= size <= len(body) - at:
-            raise ValueError(f"an entry of {size} bytes in a batch of {len(body)}")
-        entries.append(body[at : at + size])
-        at += size
-    return entries

@@ -2,8 +2,8 @@
 
 Edge. Entry e lies on the places ``(e + i) % ensemble_size``, i < write_quorum, of its fragment; they are
 asked in this order, the next one after a failure, a damaged copy, or a while without an answer. Where
-each bookie has every entry, one of them is asked for many in one request (4.17 and later); what it does
-not give is asked for one by one.
+each bookie has every entry, they are asked for pieces of the range, many entries a request (4.17 and
+later); what is missing then is asked for one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
     CallerError,
@@ -20,13 +21,13 @@ from ackgate.errors import (
     NoSuchEntryError,
     StorageError,
 )
+from ackgate.persistence.bookkeeper.connections import BookieConnections, summed
 from ackgate.persistence.bookkeeper.protocol import (
     LAST_ENTRY,
     NOT_HERE,
     Code,
     Flag,
     VerifiedEntry,
-    batch_entries,
     code_name,
 )
 from ackgate.persistence.ledgers.handles import Confirmed
@@ -36,11 +37,17 @@ from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerMetadata
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ackgate.persistence.bookkeeper.connections import BookieConnections
+    from ackgate.persistence.bookkeeper.connection import BookieConnection
     from ackgate.persistence.bookkeeper.protocol import BookieReply, EntryCodec
     from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
 
 logger = logging.getLogger(__name__)
+
+_PIECE_ENTRIES: Final = 2_048
+"""Entries that one batch read asks for: while one reply is taken apart, bookies make the next."""
+
+_PIECES_AT_ONCE: Final = 3
+"""Replies under way, each of them 5 MiB at most."""
 
 
 class Copy(NamedTuple):
@@ -61,12 +68,27 @@ class BookKeeperReads:
         connections: BookieConnections,
         settings: BookKeeperSettings,
         without_batches: set[str],
+        *,
+        is_fencing: bool = False,
     ) -> None:
-        """`without_batches`: bookies that do not know batch reads; shared by the client's ledgers."""
+        """`without_batches`: bookies that do not know batch reads; shared by the client's ledgers.
+
+        `is_fencing`: each bookie that is asked takes no more adds of the ledger's writer. For recoveries,
+        on their own connections.
+        """
         self.codec = codec
         self._connections = connections
         self._settings = settings
         self._without_batches = without_batches
+        self._is_fencing = is_fencing
+        self._key = codec.key if is_fencing else b""
+        self._flags = Flag.DO_FENCING | Flag.HIGH_PRIORITY if is_fencing else Flag.NONE
+
+    def fencing(self) -> BookKeeperReads:
+        """The same for a recovery."""
+        return BookKeeperReads(
+            self.codec, self._connections, self._settings, self._without_batches, is_fencing=True
+        )
 
     @property
     def ledger_id(self) -> int:
@@ -84,18 +106,17 @@ class BookKeeperReads:
             )
         entries: list[LedgerEntry] = []
         for fragment, start, end in fragment_parts(metadata.fragments, first, last):
-            entries += [
-                LedgerEntry(entry.entry_id, entry.payload)
-                for entry in await self._read_span(metadata, fragment, start, end)
-            ]
+            entries += await self._read_span(metadata, fragment, start, end)
         return entries
 
     async def _read_span(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int
-    ) -> list[VerifiedEntry]:
-        found: dict[int, VerifiedEntry] = {}
+    ) -> list[LedgerEntry]:
+        found: dict[int, LedgerEntry] = {}
         if metadata.write_quorum == metadata.ensemble_size and last > first:
             await self._read_batches(fragment, first, last, found)
+            if len(found) == last - first + 1:
+                return [found[entry_id] for entry_id in range(first, last + 1)]
         missing = [entry_id for entry_id in range(first, last + 1) if entry_id not in found]
         at_once = self._settings.reads_at_once
         for at in range(0, len(missing), at_once):
@@ -103,64 +124,112 @@ class BookKeeperReads:
             await self._read_first_copies(fragment, some, found)
             read = (self.read_one(metadata, fragment, i) for i in some if i not in found)
             for entry in await asyncio.gather(*read):
-                found[entry.entry_id] = entry
+                found[entry.entry_id] = LedgerEntry(entry.entry_id, entry.payload)
         return [found[entry_id] for entry_id in range(first, last + 1)]
 
+    async def read_available(
+        self, metadata: LedgerMetadata, first: int, last: int
+    ) -> dict[int, LedgerEntry]:
+        """Entries of the last fragment, as far as one bookie each gives them. The rest is left out."""
+        found: dict[int, LedgerEntry] = {}
+        fragment = metadata.fragments[-1]
+        if metadata.write_quorum == metadata.ensemble_size:
+            await self._read_batches(fragment, first, last, found)
+        missing = [entry_id for entry_id in range(first, last + 1) if entry_id not in found]
+        at_once = self._settings.reads_at_once
+        for at in range(0, len(missing), at_once):
+            await self._read_first_copies(fragment, missing[at : at + at_once], found)
+        return found
+
     async def _read_batches(
-        self, fragment: Fragment, first: int, last: int, found: dict[int, VerifiedEntry]
+        self, fragment: Fragment, first: int, last: int, found: dict[int, LedgerEntry]
     ) -> None:
-        """Put into `found` what the first bookie that can be asked gives without a failure."""
+        pieces = deque(range(first, last + 1, _PIECE_ENTRIES))
+        at_once = min(_PIECES_AT_ONCE, len(pieces))
+        await asyncio.gather(
+            *(self._read_pieces(fragment, pieces, last, found) for _ in range(at_once))
+        )
+
+    async def _read_pieces(
+        self, fragment: Fragment, pieces: deque[int], last: int, found: dict[int, LedgerEntry]
+    ) -> None:
+        """Put the entries of pieces (by their first ones) into `found`, as far as bookies give them.
+
+        Each piece begins with another bookie.
+        """
         ensemble = fragment.ensemble
-        for i in range(len(ensemble)):
-            bookie_id = ensemble[(first + i) % len(ensemble)]
-            if bookie_id in self._without_batches or self._connections.is_failing(bookie_id):
-                continue
-            next_id = first
-            while next_id <= last:
-                reply = await self._ask_batch(bookie_id, next_id, last - next_id + 1)
-                if reply is None or reply.code != Code.OK:
-                    return
-                try:
-                    for stored in batch_entries(reply.body):
-                        found[next_id] = self.codec.decode(stored, next_id)
-                        next_id += 1
-                except (ValueError, DigestMismatchError) as error:
-                    logger.error("bookie %s: %s", bookie_id, error)  # noqa: TRY400
-                    return
-            return
+        while pieces:
+            next_id = pieces.popleft()
+            number, end = next_id // _PIECE_ENTRIES, min(next_id + _PIECE_ENTRIES - 1, last)
+            for i in range(len(ensemble)):
+                bookie_id = ensemble[(number + i) % len(ensemble)]
+                next_id = await self._read_piece(bookie_id, next_id, end, found)
+                if next_id > end:
+                    break
+
+    async def _read_piece(
+        self, bookie_id: str, next_id: int, end: int, found: dict[int, LedgerEntry]
+    ) -> int:
+        """Put into `found` what this bookie gives without a failure. Returns the next entry."""
+        while next_id <= end:
+            if bookie_id in self._without_batches or self._is_failing(bookie_id):
+                break
+            reply = await self._ask_batch(bookie_id, next_id, end - next_id + 1)
+            if reply is None or reply.code != Code.OK:
+                break
+            try:
+                entries = self.codec.decode_batch(reply.body, next_id)
+            except ValueError as error:
+                logger.error("bookie %s: %s", bookie_id, error)  # noqa: TRY400
+                break
+            if not entries:
+                logger.error(
+                    "bookie %s: entry %d:%d is damaged", bookie_id, self.ledger_id, next_id
+                )
+                break
+            after = next_id + len(entries)
+            found.update(zip(range(next_id, after), entries, strict=True))
+            next_id = after
+        return next_id
 
     async def _read_first_copies(
-        self, fragment: Fragment, entry_ids: Sequence[int], found: dict[int, VerifiedEntry]
+        self, fragment: Fragment, entry_ids: Sequence[int], found: dict[int, LedgerEntry]
     ) -> None:
         """Put into `found` what the bookies that come first give without a failure or a delay."""
-        connections = [self._connections.current(bookie_id) for bookie_id in fragment.ensemble]
+        connections = [
+            self._connections.current(bookie_id, is_for_recovery=self._is_fencing)
+            for bookie_id in fragment.ensemble
+        ]
         asked: dict[asyncio.Future[BookieReply], int] = {}
         for entry_id in entry_ids:
             connection = connections[entry_id % len(connections)]
             if connection is not None and connection.is_open:
-                asked[connection.read(self.ledger_id, entry_id)] = entry_id
+                reply = connection.read(self.ledger_id, entry_id, key=self._key, flags=self._flags)
+                asked[reply] = entry_id
         if not asked:
             return
         done, _ = await asyncio.wait(asked, timeout=self._settings.speculative_read_seconds)
         for future in done:
-            if future.exception() is None and (reply := future.result()).code == Code.OK:
-                with contextlib.suppress(DigestMismatchError):  # `read_one` reports it
-                    entry = self.codec.decode(reply.body, asked[future])
-                    found[entry.entry_id] = entry
+            if future.exception() is None and future.result().code == Code.OK:
+                with contextlib.suppress(DigestMismatchError):  # `ask` reports it
+                    entry = self.codec.decode(future.result().body, asked[future])
+                    found[entry.entry_id] = LedgerEntry(entry.entry_id, entry.payload)
 
     async def _ask_batch(self, bookie_id: str, first: int, count: int) -> BookieReply | None:
         """None if it failed. A bookie that closes the connection over it is not asked so again."""
-        try:
-            connection = await self._connections.get(bookie_id)
-        except StorageError:
-            return None
+        connection: BookieConnection | None = None
         try:
             async with asyncio.timeout(self._settings.speculative_read_seconds):
-                return await connection.read_batch(self.ledger_id, first, count)
+                connection = await self._connections.get(
+                    bookie_id, is_for_recovery=self._is_fencing
+                )
+                return await connection.read_batch(
+                    self.ledger_id, first, count, key=self._key, flags=self._flags
+                )
         except TimeoutError:
             return None
         except StorageError:
-            if not connection.has_read_batches:
+            if connection is not None and not connection.has_read_batches:
                 self._without_batches.add(bookie_id)
             return None
 
@@ -169,9 +238,7 @@ class BookKeeperReads:
     ) -> VerifiedEntry:
         """Raises `NoSuchEntryError`, `DigestMismatchError`, `StorageError`."""
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-        bookie_ids = sorted(
-            (fragment.ensemble[place] for place in places), key=self._connections.is_failing
-        )
+        bookie_ids = sorted((fragment.ensemble[place] for place in places), key=self._is_failing)
         failures: list[StorageError | DigestMismatchError] = []
         asked: set[asyncio.Task[Copy]] = set()
         seconds = self._settings.speculative_read_seconds
@@ -195,22 +262,19 @@ class BookKeeperReads:
             if isinstance(failure, DigestMismatchError):
                 raise DigestMismatchError(f"{text}: no copy has a digest that fits its bytes")
         if failures:
-            raise StorageError(f"{text}: {'; '.join(map(str, failures))}")
+            raise summed(text, (f for f in failures if isinstance(f, StorageError)))
         raise NoSuchEntryError(f"{text}: on none of {', '.join(bookie_ids)}")
 
-    async def ask(
-        self,
-        bookie_id: str,
-        entry_id: int,
-        *,
-        flags: Flag = Flag.NONE,
-        is_for_recovery: bool = False,
-    ) -> Copy:
+    def _is_failing(self, bookie_id: str) -> bool:
+        return self._connections.is_failing(bookie_id, is_for_recovery=self._is_fencing)
+
+    async def ask(self, bookie_id: str, entry_id: int) -> Copy:
         """What the bookie has of the entry. Raises `ConfigurationError` if it wants another password."""
-        key = self.codec.key if flags & Flag.DO_FENCING else b""
         try:
-            connection = await self._connections.get(bookie_id, is_for_recovery=is_for_recovery)
-            reply = await connection.read(self.ledger_id, entry_id, key=key, flags=flags)
+            connection = await self._connections.get(bookie_id, is_for_recovery=self._is_fencing)
+            reply = await connection.read(
+                self.ledger_id, entry_id, key=self._key, flags=self._flags
+            )
         except StorageError as error:
             return Copy(error=error)
         if reply.code in NOT_HERE:
@@ -239,29 +303,18 @@ class BookKeeperReads:
         self.check_covered(metadata, copies)
         return await self.confirmed_by(metadata, copies)
 
-    async def ask_ensemble(
-        self,
-        metadata: LedgerMetadata,
-        entry_id: int,
-        *,
-        flags: Flag = Flag.NONE,
-        is_for_recovery: bool = False,
-    ) -> list[Copy]:
+    async def ask_ensemble(self, metadata: LedgerMetadata, entry_id: int) -> list[Copy]:
         """By place of the last fragment's ensemble."""
-        return await asyncio.gather(
-            *(
-                self.ask(bookie_id, entry_id, flags=flags, is_for_recovery=is_for_recovery)
-                for bookie_id in metadata.fragments[-1].ensemble
-            )
-        )
+        ensemble = metadata.fragments[-1].ensemble
+        return await asyncio.gather(*(self.ask(bookie_id, entry_id) for bookie_id in ensemble))
 
     def check_covered(self, metadata: LedgerMetadata, copies: list[Copy]) -> None:
         """Raise `StorageError` unless a bookie of every possible ack quorum has answered."""
         silent = {place for place, copy in enumerate(copies) if copy.error is not None}
         quorums = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         if not is_covered(silent, *quorums):
-            reasons = "; ".join(str(copy.error) for copy in copies if copy.error is not None)
-            raise StorageError(f"ledger {self.ledger_id}: too few bookies answer: {reasons}")
+            errors = (c.error for c in copies if isinstance(c.error, StorageError))
+            raise summed(f"ledger {self.ledger_id}: too few bookies answer", errors)
 
     async def confirmed_by(self, metadata: LedgerMetadata, copies: Iterable[Copy]) -> Confirmed:
         """The highest last add confirmed of these, with its length."""

@@ -1,16 +1,16 @@
 """Recovery of a ledger that its writer did not close, on a BookKeeper cluster.
 
-Edge. The steps, each of which may be done again by anybody after a crash in between::
+Edge. The steps, each of which any client may do again after a crash in between::
 
     1  metadata OPEN -> IN_RECOVERY by compare-and-set: the writer's ensemble is fixed from here on
     2  fence the ledger on its last ensemble, until no ack quorum is left that has not answered
-    3  from the last add confirmed on, so many entries at a time: a good copy -> add it again to all
-       of its write set; surely on too many places not there -> that is the end
+    3  from the last add confirmed on, many entries at a time: a good copy -> add it again to all of
+       its write set; surely on too many places not there -> that is the end
     4  metadata IN_RECOVERY -> CLOSED with last entry, length and new fragments, by compare-and-set
 
-As BookKeeper's `LedgerRecoveryOp`, but for two things: entries are looked at side by side, not one after
-the other, and the length is taken from the last entry's own head, which is right where BookKeeper's
-(first of the fragment, nothing behind it) is 0.
+As BookKeeper's `LedgerRecoveryOp`, but for two things. Entries are read in batches as far as the fence
+found any, and looked at place by place only where one is missing. And the length is counted from the head of
+the last confirmed entry, which is right where BookKeeper's (first of the fragment, nothing behind it) is 0.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.bookkeeper.connection import AddBlock
-from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, Flag, code_name
+from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, PARTS_PER_ADD, Flag, code_name
 from ackgate.persistence.ledgers.quorum import holds, with_fragment, write_set
 from ackgate.persistence.nodes.changes import until_won
-from ackgate.persistence.ports import Fragment, LedgerState
+from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerState
 from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
     from ackgate.persistence.bookkeeper.connection import BookieConnection
@@ -47,8 +50,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_READ: Final = Flag.DO_FENCING | Flag.HIGH_PRIORITY
 _ADD: Final = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
+_STEP_BYTES: Final = 16 * 1024 * 1024
+"""Aim of one step: what it reads is in memory until it was added again."""
+
+_FIRST_STEP_ENTRIES: Final = 128
+"""What they weigh shows how many may follow."""
+
+_LOOK_AT_ONCE: Final = 128
 _CONFLICTS_MAX: Final = 100
 """Metadata writes lost in a row against others who recover the same ledger."""
 
@@ -67,7 +76,7 @@ class Recovery:
         self._stored = stored
         self._cluster = cluster
         self._connections = connections
-        self._reads = reads
+        self._reads = reads.fencing()
         self._step_entries = step_entries
         self._ensemble: list[str] = []
         """Who gets what is found: the writer's bookies, and spares for those that fail."""
@@ -84,21 +93,25 @@ class Recovery:
             return self._stored.metadata
         metadata = self._stored.metadata
         self._ensemble = list(metadata.fragments[-1].ensemble)
-        copies = await self._reads.ask_ensemble(
-            metadata, LAST_ENTRY, flags=Flag.DO_FENCING, is_for_recovery=True
-        )
+        copies = await self._reads.ask_ensemble(metadata, LAST_ENTRY)
         self._reads.check_covered(metadata, copies)
-        confirmed = await self._reads.confirmed_by(metadata, copies)
-        last, length = confirmed.last_add_confirmed, confirmed.length_bytes
+        found = [copy.entry for copy in copies if copy.entry is not None]
+        highest = max((entry.entry_id for entry in found), default=-1)
+        size = max((len(entry.payload) for entry in found), default=0)
+        last, length = await self._reads.confirmed_by(metadata, copies)
+        step_max = min(_FIRST_STEP_ENTRIES, self._step_entries)
         while True:
-            found = await self._look(last + 1)
-            if not found:
-                break
-            await self._add_again(found, last)
-            last, length = found[-1].entry_id, found[-1].length_bytes
-            if len(found) < self._step_entries:
-                break
-        return await self._close(last, length)
+            step = min(step_max, max(_STEP_BYTES // max(size, 1), 1))
+            end = min(last + step, max(highest, last) + 1)
+            entries = await self._look(last + 1, end)
+            if entries:
+                await self._add_again(entries, last, length)
+                read_bytes = sum(len(entry.payload) for entry in entries)
+                last, length = entries[-1].entry_id, length + read_bytes
+                size = read_bytes // len(entries)
+            if last < end:
+                return await self._close(last, length)
+            step_max = self._step_entries
 
     async def _begin(self) -> bool:
         """Put the ledger into recovery. False: it is closed already."""
@@ -120,15 +133,22 @@ class Recovery:
         name = f"the metadata of ledger {self._stored.metadata.ledger_id}"
         return await until_won(attempt, of=name, attempts_max=_CONFLICTS_MAX)
 
-    async def _look(self, first: int) -> list[VerifiedEntry]:
-        """The entries from `first` on, up to the end or to the size of a step."""
-        entries: list[VerifiedEntry] = []
-        looks = [self._copies(first + i) for i in range(self._step_entries)]
-        for entry_id, copies in enumerate(await asyncio.gather(*looks), first):
-            entry = self._chosen(entry_id, copies)
-            if entry is None:
-                break
-            entries.append(entry)
+    async def _look(self, first: int, end: int) -> list[LedgerEntry]:
+        """The entries from `first` on, up to `end`, or to where the ledger ends before that."""
+        found = await self._reads.read_available(self._stored.metadata, first, end)
+        missing = [entry_id for entry_id in range(first, end + 1) if entry_id not in found]
+        entries = [found[entry_id] for entry_id in range(first, min(missing, default=end + 1))]
+        for at in range(0, len(missing), _LOOK_AT_ONCE):
+            some = missing[at : at + _LOOK_AT_ONCE]
+            for entry_id, copies in zip(
+                some, await asyncio.gather(*map(self._copies, some)), strict=True
+            ):
+                entry = self._chosen(entry_id, copies)
+                if entry is None:
+                    return entries
+                entries.append(LedgerEntry(entry_id, entry.payload))
+                while (after := found.get(entries[-1].entry_id + 1)) is not None:
+                    entries.append(after)
         return entries
 
     async def _copies(self, entry_id: int) -> list[Copy]:
@@ -136,12 +156,7 @@ class Recovery:
         metadata = self._stored.metadata
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
         ensemble = metadata.fragments[-1].ensemble
-        return await asyncio.gather(
-            *(
-                self._reads.ask(ensemble[p], entry_id, flags=_READ, is_for_recovery=True)
-                for p in places
-            )
-        )
+        return await asyncio.gather(*(self._reads.ask(ensemble[p], entry_id) for p in places))
 
     def _chosen(self, entry_id: int, copies: Sequence[Copy]) -> VerifiedEntry | None:
         """A good copy; None: the entry was surely never confirmed."""
@@ -160,17 +175,25 @@ class Recovery:
 
     # --------------------------------------------------------------------------------- adding again
 
-    async def _add_again(self, entries: Sequence[VerifiedEntry], last_add_confirmed: int) -> None:
-        """Bring them to all of their write sets. Raises `StorageError` below the ack quorum."""
+    async def _add_again(
+        self, entries: Sequence[LedgerEntry], last_add_confirmed: int, length_bytes: int
+    ) -> None:
+        """Bring them to all of their write sets. Raises `StorageError` below the ack quorum.
+
+        `length_bytes`: of all entries before them.
+        """
         metadata = self._stored.metadata
         first = entries[0].entry_id
-        frames = self._reads.codec.add_frames(
+        parts = self._reads.codec.add_parts(
             first,
             last_add_confirmed,
-            entries[0].length_bytes - len(entries[0].payload),
+            length_bytes,
             [entry.payload for entry in entries],
             _ADD,
         )
+        frames = [
+            b"".join(parts[at : at + PARTS_PER_ADD]) for at in range(0, len(parts), PARTS_PER_ADD)
+        ]
         places = range(metadata.ensemble_size)
         errors = await asyncio.gather(*(self._add_at(place, first, frames) for place in places))
         lost = {place: error for place, error in enumerate(errors) if error is not None}
@@ -263,8 +286,10 @@ class _RecoveryAdds:
         finally:
             self._connection.end(self._ledger_id, self)
 
-    def added(self, entry_ids: Sequence[int]) -> None:
-        self._wanted.difference_update(entry_ids)
+    def added(self, entry_ids: NDArray[np.int64] | list[int]) -> None:
+        self._wanted.difference_update(
+            entry_ids if isinstance(entry_ids, list) else entry_ids.tolist()
+        )
         if not self._wanted:
             resolve(self._done)
 

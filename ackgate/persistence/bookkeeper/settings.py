@@ -1,11 +1,65 @@
-"""Bounds and paces of the client of a BookKeeper cluster. Pure."""
+"""Bounds and paces of the client of a BookKeeper cluster, and how it is let in.
+
+Pure, but for the certificates that `BookieTls.context` reads.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.bookkeeper.protocol import FRAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ackgate.config.persistence import PersistenceSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BookieTls:
+    """TLS to bookies. All files are PEM. Names in brackets are BookKeeper's."""
+
+    trust_file: str | Path | None = None
+    """Certificates of the authorities that sign the bookies' (tlsTrustStore). None: the system's."""
+
+    certificate_file: str | Path | None = None
+    """This client's certificate, where bookies want one (tlsCertificatePath)."""
+
+    key_file: str | Path | None = None
+    """Its key (tlsKeyStore). None: in the same file."""
+
+    key_password: str | None = field(default=None, repr=False)
+
+    verifies_host_name: bool = True
+    """Whether the name or address that a bookie is registered with must be in its certificate. The Java
+    client does not ask for that by default."""
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises `ConfigurationError`."""
+        try:
+            context = ssl.create_default_context(cafile=self.trust_file)
+            context.check_hostname = self.verifies_host_name
+            if self.certificate_file is not None:
+                password = self.key_password or ""  # never ask at the terminal
+                context.load_cert_chain(self.certificate_file, self.key_file, password)
+        except (OSError, ValueError) as error:
+            names = (self.trust_file, self.certificate_file, self.key_file)
+            files = ", ".join(str(name) for name in names if name is not None)
+            raise ConfigurationError(f"TLS to bookies: {files}: {error}") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class BookieLogin:
+    """A user of the bookies' SASL plugin with DIGEST-MD5 (SASLClientProviderFactory)."""
+
+    user: str
+    """Bookies take only names that match their saslJaasClientAllowedIds: ``.*bookkeeper.*``."""
+
+    password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +86,18 @@ class BookKeeperSettings:
     reads_at_once: int = 400
     """Single reads of one call under way at a time, where a bookie lacks entries of the range."""
 
-    recovery_step_entries: int = 128
-    """Entries that a recovery looks at in one go (recoveryReadBatchSize)."""
+    recovery_step_entries: int = 1_024
+    """Entries that a recovery reads and adds again in one go, if they are small (recoveryReadBatchSize)."""
 
     entry_bytes_max: int = FRAME_BYTES_MAX - 1024
     """Largest payload of one entry. The bookies' frame (nettyMaxFrameSizeBytes) must hold it and its
     head."""
+
+    tls: BookieTls | None = None
+    """None: entries go over the network in clear."""
+
+    login: BookieLogin | None = None
+    """None: bookies take clients without authentication, or by their certificate alone."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -51,3 +111,36 @@ class BookKeeperSettings:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: must be above 0")
+
+
+def client_settings(settings: PersistenceSettings) -> BookKeeperSettings:
+    """Bounds and credentials of a broker's client, and of the tools."""
+    return BookKeeperSettings(
+        timeout_seconds=settings.bookkeeper_client_timeout_in_seconds,
+        speculative_read_seconds=(
+            settings.bookkeeper_client_speculative_read_timeout_in_millis / 1000 or None
+        ),
+        in_flight_adds_max=settings.ledger_in_flight_adds_max,
+        entry_bytes_max=settings.max_entry_bytes,
+        tls=_tls_of(settings),
+        login=_login_of(settings),
+    )
+
+
+def _tls_of(settings: PersistenceSettings) -> BookieTls | None:
+    if not settings.bookkeeper_tls_client_authentication:
+        return None
+    return BookieTls(
+        trust_file=settings.bookkeeper_tls_trust_certs_file_path or None,
+        certificate_file=settings.bookkeeper_tls_certificate_file_path or None,
+        key_file=settings.bookkeeper_tls_key_file_path or None,
+        verifies_host_name=settings.bookkeeper_tls_hostname_verification_enabled,
+    )
+
+
+def _login_of(settings: PersistenceSettings) -> BookieLogin | None:
+    if not settings.bookkeeper_client_authentication_plugin:
+        return None
+    parameters = settings.bookkeeper_client_authentication_parameters.get_secret_value()
+    user, _, password = parameters.partition(":")
+    return BookieLogin(user, password)

@@ -7,8 +7,8 @@ to all bookies that are to have it. Nothing is kept per entry but what a bookie 
     payloads ------> gathered ----------------> in flight -----------------------> confirmed
                         |                          |
                         |                          |  a bookie failed: another one takes its place, or
-                        |                          |  it is connected to again; until that is done
-                        |                          |  nothing is confirmed
+                        |                          |  it is connected to again; while the metadata are
+                        |                          |  written for that, nothing is confirmed
                         +-----------+--------------+
                                     v
                 fenced | below ack quorum | closed: tickets fail, and no more are accepted
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
     AckGateError,
+    ClosedHandleError,
     ConfigurationError,
     LedgerFencedError,
     LedgerWriteError,
@@ -36,7 +37,7 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.bookkeeper.connection import AddBlock
-from ackgate.persistence.bookkeeper.protocol import Code, code_name
+from ackgate.persistence.bookkeeper.protocol import PARTS_PER_ADD, Code, code_name
 from ackgate.persistence.ledgers.handles import AddingHandle, Flight, change_as_writer
 from ackgate.persistence.ledgers.quorum import (
     ConfirmedBorder,
@@ -49,6 +50,9 @@ from ackgate.persistence.ports import Fragment, LedgerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
     from ackgate.persistence.bookkeeper.connection import BookieConnection
@@ -102,8 +106,29 @@ class _Place:
             self.connection.end(self._writer.ledger_id, self)
             self.connection = None
 
-    def added(self, entry_ids: Sequence[int]) -> None:
+    def added(self, entry_ids: NDArray[np.int64] | list[int]) -> None:
         before = self._next
+        if isinstance(entry_ids, list):
+            self._take(entry_ids)
+        elif not self._take_run(entry_ids):
+            self._take(entry_ids.tolist())
+        if self._next != before:
+            self._writer.place_synced(self._number, self._next - 1)
+
+    def _take_run(self, entry_ids: NDArray[np.int64]) -> bool:
+        """Take answers without a gap between them. False: there may be one."""
+        first, last = int(entry_ids[0]), int(entry_ids[-1])
+        if (
+            self._early
+            or first != self._next
+            or self._writer.held_count(self._number, first, last) != entry_ids.size
+            or not (entry_ids[1:] > entry_ids[:-1]).all()
+        ):
+            return False
+        self._next = self._writer.next_held(self._number, last + 1)
+        return True
+
+    def _take(self, entry_ids: list[int]) -> None:
         step = self._writer.is_everywhere
         for entry_id in entry_ids:
             if entry_id != self._next:
@@ -116,8 +141,6 @@ class _Place:
             while self._early and self._next in self._early:
                 self._early.remove(self._next)
                 self._next = self._writer.next_held(self._number, self._next + 1)
-        if self._next != before:
-            self._writer.place_synced(self._number, self._next - 1)
 
     def refused(self, entry_id: int, code: int) -> None:
         self._writer.place_refused(self._number, entry_id, code)
@@ -140,8 +163,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
     ) -> None:
         """Bookies of its ensemble without an open connection count as lost."""
         codec = reads.codec
-        largest = min(settings.entry_bytes_max, codec.payload_bytes_max)
-        super().__init__(stored, cluster, reads, settings, largest)
+        super().__init__(stored, cluster, reads, settings, settings.entry_bytes_max)
         metadata = stored.metadata
         self._cluster = cluster
         self._connections = connections
@@ -157,6 +179,8 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         """Places whose bookie failed and was not replaced."""
         self._reported_lost: frozenset[int] = frozenset()
         self._retry: asyncio.TimerHandle | None = None
+        self._is_frozen = False
+        """Whether a fragment is being written that begins after the last add confirmed."""
         self._places = [
             _Place(self, place, connections.current(bookie_id), 0)
             for place, bookie_id in enumerate(metadata.fragments[-1].ensemble)
@@ -173,6 +197,11 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             entry_id += 1
         return entry_id
 
+    def held_count(self, place: int, first: int, last: int) -> int:
+        """How many of the entries first..last (both included) belong at the place."""
+        metadata = self._entry.metadata
+        return held_count(place, first, last, metadata.ensemble_size, metadata.write_quorum)
+
     # -------------------------------------------------------------------------------------- adding
 
     def _send(
@@ -183,29 +212,37 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         payload_bytes: int,
         tickets: list[Ticket],
     ) -> None:
-        frames = self._codec.add_frames(
+        parts = self._codec.add_parts(
             first, self._adds.last_add_confirmed, self._sent_bytes, payloads
         )
         self._sent_bytes += payload_bytes
-        blocks = self._blocks(first, frames)
-        self._adds.put(Flight(first + len(lengths) - 1, payload_bytes, blocks, tickets))
+        last = first + len(lengths) - 1
+        blocks = self._blocks(first, last, parts)
+        self._adds.put(Flight(last, payload_bytes, blocks, tickets))
         for place, block in zip(self._places, blocks, strict=True):
             place.add(block)
         if self._lost and not self._border.reaches_ack_quorum(set(self._lost)):
             self._start_change()
 
-    def _blocks(self, first: int, frames: Sequence[bytes]) -> tuple[AddBlock | None, ...]:
+    def _blocks(self, first: int, last: int, parts: Sequence[bytes]) -> tuple[AddBlock | None, ...]:
         """Per place of the ensemble what goes there."""
         metadata = self._entry.metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         if self.is_everywhere:
-            return (AddBlock(b"".join(frames), len(frames)),) * size
+            return (AddBlock(b"".join(parts), last - first + 1),) * size
         blocks: list[AddBlock | None] = []
         for place in range(size):
-            held = held_count(place, first, first + len(frames) - 1, size, quorum)
-            joined = parts_of_place(frames, first, place, size, quorum, parts_per_entry=1)
+            held = self.held_count(place, first, last)
+            joined = parts_of_place(
+                parts, first, place, size, quorum, parts_per_entry=PARTS_PER_ADD
+            )
             blocks.append(AddBlock(joined, held) if held else None)
         return tuple(blocks)
+
+    def _finish(self, error: AckGateError) -> None:
+        if isinstance(error, LedgerFencedError) and not isinstance(self._end, LedgerFencedError):
+            self._connections.counters.ledgers_fenced += 1
+        super()._finish(error)
 
     # ------------------------------------------------------------------------- what bookies answer
 
@@ -242,6 +279,9 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
         """A bookie has failed."""
         if self._is_through:
             return
+        if self._connections.is_closed:
+            self._finish(ClosedHandleError(f"ledger {self.ledger_id}: its client is closed"))
+            return
         logger.warning("ledger %d: %s", self.ledger_id, error)
         self._lost[place] = error
         self._start_change()
@@ -254,7 +294,7 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             self._change = asyncio.get_running_loop().create_task(self._fill_lost_places())
 
     def _confirm(self) -> None:
-        if self._change is None and self._adds.count:
+        if not self._is_frozen and self._adds.count:
             before = self._adds.last_add_confirmed
             self._adds.confirm(self._border.border())
             if self._adds.last_add_confirmed != before:
@@ -311,40 +351,60 @@ class BookKeeperWriter(AddingHandle[AddBlock, "StoredMetadata"]):
             return True
         number = min(self._lost)
         ensemble[number] = spare
-        first = self.last_add_confirmed + 1
+        self._is_frozen = True
+        try:
+            first = self.last_add_confirmed + 1
+            fragment = Fragment(first, tuple(ensemble))
 
-        fragment = Fragment(first, tuple(ensemble))
+            def changed(found: LedgerMetadata) -> LedgerMetadata:
+                return replace(found, fragments=with_fragment(found.fragments, fragment))
 
-        def changed(found: LedgerMetadata) -> LedgerMetadata:
-            return replace(found, fragments=with_fragment(found.fragments, fragment))
-
-        self._entry = await change_as_writer(self._entry, self._catalog, changed)
+            self._entry = await change_as_writer(self._entry, self._catalog, changed)
+            self._connections.counters.ensemble_changes += 1
+            self._take_place(number, self._connections.current(spare))
+        finally:
+            self._is_frozen = False
+            self._confirm()
         logger.warning(
             "ledger %d: entries from %d on are written to %s",
             self.ledger_id,
             first,
             ", ".join(ensemble),
         )
-        self._take_place(number, self._connections.current(spare))
         return True
 
     async def _reconnect(self) -> bool:
         """Connect again to one bookie that was lost, unless another client has recovered the ledger."""
         ensemble = self._entry.metadata.fragments[-1].ensemble
-        for number in sorted(self._lost):
-            try:
-                connection = await self._connections.get(ensemble[number])
-            except StorageError as error:
-                self._lost[number] = error
-                continue
-            found = await self._cluster.read(self.ledger_id, is_latest=True)
-            is_ours = found.metadata.fragments[-1] == self._entry.metadata.fragments[-1]
-            if found.metadata.state is not LedgerState.OPEN or not is_ours:
-                raise LedgerFencedError(f"another client made it {found.metadata.state.value}")
-            self._entry = found
-            self._take_place(number, connection)
-            return True
+        connecting = {
+            asyncio.ensure_future(self._connections.get(ensemble[number])): number
+            for number in sorted(self._lost)
+        }
+        try:
+            while connecting:
+                done, _ = await asyncio.wait(connecting, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    number = connecting.pop(attempt)
+                    try:
+                        connection = attempt.result()
+                    except StorageError as error:
+                        self._lost[number] = error
+                        continue
+                    await self._check_ownership()
+                    self._take_place(number, connection)
+                    return True
+        finally:
+            for attempt in connecting:
+                attempt.cancel()
         return False
+
+    async def _check_ownership(self) -> None:
+        """Raises `LedgerFencedError` if another client has recovered the ledger."""
+        found = await self._cluster.read(self.ledger_id, is_latest=True)
+        is_ours = found.metadata.fragments[-1] == self._entry.metadata.fragments[-1]
+        if found.metadata.state is not LedgerState.OPEN or not is_ours:
+            raise LedgerFencedError(f"another client made it {found.metadata.state.value}")
+        self._entry = found
 
     def _take_place(self, number: int, connection: BookieConnection | None) -> None:
         """The bookie gets what is in flight, and counts from the first of it on."""

@@ -203,6 +203,10 @@ class OwnedCursorNode:
         node = await self._fenced.change_stored(changed)
         self._fenced.value = replace(self._fenced.value, cursor_properties=node.cursor_properties)
 
+    async def check_owner(self) -> None:
+        """See `FencedNode.check_owner`."""
+        await self._fenced.check_owner()
+
     async def make_certain(self) -> None:
         """Settle what became of a put that failed."""
         await self._fenced.make_certain()

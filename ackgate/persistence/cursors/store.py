@@ -27,6 +27,7 @@ from ackgate.errors import (
     AckGateError,
     CursorClosedError,
     InternalError,
+    LedgerFencedError,
     NodeTooLargeError,
     OwnershipError,
     PersistTimeoutError,
@@ -553,6 +554,10 @@ class CursorStore:
                 case PutState(formed=formed):
                     node_bytes = await self._node.put(cursor_ledger_id=None, state=formed.encoded)
                     self._report(path.wrote(now(), now_ms(), node_bytes=node_bytes))
+        except LedgerFencedError as error:
+            await self._node.check_owner()
+            path.failed(error, now())
+            return error
         except OwnershipError:
             raise
         except AckGateError as error:

@@ -27,7 +27,7 @@ node has been settled (`FencedNode.make_certain`); then exactly the ledger that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
@@ -480,13 +480,11 @@ class WritePath:
         plan, node = formed.plan, self._node
         if plan.nacks is not None:
             self.nacks.wrote(plan.nacks, now)
-        outcome = replace(
-            plan.outcome(
-                where=step.where,
-                bytes_written=ledger_bytes + node_bytes,
-                at_ms=now_ms,
-                duration_ms=(now - step.began) * 1000,
-            ),
+        outcome = plan.outcome(
+            where=step.where,
+            bytes_written=ledger_bytes + node_bytes,
+            at_ms=now_ms,
+            duration_ms=(now - step.began) * 1000,
             is_ledger_begun=step.is_ledger_begun,
             cursor_ledger_id=node.cursor_ledger_id,
             node_bytes=node_bytes,

@@ -56,7 +56,7 @@ _CONFLICTS_MAX: Final = 20
 
 @dataclass(slots=True)
 class LedgerAudit:
-    """One ledger."""
+    """What an audit found in one ledger, and what it repaired."""
 
     ledger_id: int
     metadata: LedgerMetadata | None

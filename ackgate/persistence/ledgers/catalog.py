@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import json
 from dataclasses import replace
@@ -40,6 +41,7 @@ from ackgate.persistence.nodes.changes import (
     until_won,
 )
 from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
+from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
 
@@ -92,6 +94,9 @@ _FIRST_ID: Final = 1
 
 _ATTEMPTS_MAX: Final = 100
 """Lost races for a block of ids before giving up: as many brokers, each faster than us, in a row."""
+
+_ANNOUNCEMENTS_MAX: Final = 100
+"""Races with auditors and recoveries lost in a row: more than there are."""
 
 GIVEN_UP_KEY: Final = "ackgate/given-up"
 """Custom metadata of a ledger that was deleted, as long as some of its files may be there."""
@@ -165,12 +170,32 @@ class LedgerCatalog:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist") from None
         return tuple(sorted(bookies))
 
-    async def create(self, metadata: LedgerMetadata, password: PasswordCheck) -> CatalogEntry:
+    async def announce_deletion(self, ledger_id: int) -> None:
+        """Its owner's node will name the ledger no more. Nothing, if there is no such ledger."""
+
+        def announce(value: bytes | None) -> bytes | None:
+            if value is None:
+                return None
+            metadata, password = decode_metadata(ledger_id, value)
+            if DELETION_KEY in metadata.custom_metadata:
+                return None
+            custom = {**metadata.custom_metadata, DELETION_KEY: b"1"}
+            return encode_metadata(replace(metadata, custom_metadata=custom), password)
+
+        with contextlib.suppress(NoSuchNodeError):
+            await change_node(
+                self._store, ledger_path(ledger_id), announce, attempts_max=_ANNOUNCEMENTS_MAX
+            )
+
+    async def create(
+        self, metadata: LedgerMetadata, password: PasswordCheck, encoded: bytes | None = None
+    ) -> CatalogEntry:
         """Write the metadata of a new ledger, whose id comes from `new_id`.
 
-        Raises `MetadataConflictError` if there is a ledger of this id.
+        `encoded`: the two by `encode_metadata`, if the caller has that. Raises `MetadataConflictError`
+        if there is a ledger of this id.
         """
-        value = encode_metadata(metadata, password)
+        value = encode_metadata(metadata, password) if encoded is None else encoded
         version = await self._write(metadata.ledger_id, value, replaces=None, version=-1)
         return CatalogEntry(metadata, password, version)
 

@@ -173,19 +173,20 @@ class BookieLedgerClient:
             custom_metadata={**options.custom_metadata, **self._marks},
         )
         password = PasswordCheck.of(options.password, self._random_bytes)
-        await self._begin(metadata, password)
+        encoded = encode_metadata(metadata, password)
+        await self._begin(metadata, encoded)
         try:
-            entry = await self._catalog.create(metadata, password)
+            entry = await self._catalog.create(metadata, password, encoded)
         except AckGateError:
             await self._give_back(metadata)
             raise
         reads = self._reads(entry, options.password)
         return BookieLedgerWriter(entry, self._catalog, self._pool, reads, self._settings)
 
-    async def _begin(self, metadata: LedgerMetadata, password: PasswordCheck) -> None:
+    async def _begin(self, metadata: LedgerMetadata, encoded: bytes) -> None:
         """Its bookies keep what the ledger is. Raises `ConfigurationError`: one has it already."""
         ledger_id = metadata.ledger_id
-        origin = LedgerOrigin(ledger_id, encode_metadata(metadata, password))
+        origin = LedgerOrigin(ledger_id, encoded)
         mark = Mark(max(self._catalog.issued_below, ledger_id + 1), self.run)
         bookies = self._bookies_of(metadata)
         answers = [bookie.begin(origin, mark) for bookie in bookies]
@@ -258,6 +259,12 @@ class BookieLedgerClient:
             return False
         found = await asyncio.gather(*(bookie.last_entries(ledger_id) for bookie in self._pool))
         return not any(found)
+
+    async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
+        """As the port has it."""
+        self._check_writable()
+        for ledger_id in ledger_ids:
+            await self._catalog.announce_deletion(ledger_id)
 
     async def ledger_ids(self) -> list[int]:
         self._check_open()

@@ -295,7 +295,6 @@ class AddsInFlight(Generic[BatchT]):
         return Gathered(self.next_entry_id - len(payloads), payloads, tickets)
 
     def put(self, flight: Flight[BatchT]) -> None:
-        """Append a flight."""
         if self._flights is None:
             self._flights = deque()
         self._flights.append(flight)

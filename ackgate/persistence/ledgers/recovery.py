@@ -13,10 +13,11 @@ not confirmed when so many of its write set answer "not here" that the rest make
 answer, recovery fails and changes nothing, rather than cut off an entry that may exist.
 
 Found entries are written to all of their write set again. A spare replaces a bookie that is gone or
-rejects them: the entries of this step then are a fragment of their own. Without a spare the entries stay
-below their write quorum, which is logged, and which the auditor repairs: closing with one copy is better
-than waiting. But an entry that was surely never confirmed, and cannot get an ack quorum now, ends the
-ledger before it, so that it is never reported as stored.
+rejects them: from this step's first entry on they are a fragment of their own. The spare is written to,
+never asked: that it lacks an entry says nothing about what the writer's bookie has. Without a spare the
+entries stay below their write quorum, which is logged, and which the auditor repairs: closing with one
+copy is better than waiting. But an entry that was surely never confirmed, and cannot get an ack quorum
+now, ends the ledger before it, so that it is never reported as stored.
 
 An entry with only damaged copies stays part of the ledger, and reading it fails. Except if it was surely
 never confirmed: fewer bookies than an ack quorum have it, and all of them answer.
@@ -54,43 +55,45 @@ STEP_ENTRIES: Final = 1000
 
 
 class RecoveryStep:
-    """Up to `STEP_ENTRIES` entries, on the bookies of the last fragment."""
+    """Up to `STEP_ENTRIES` entries: read from the writer's ensemble, written to the last fragment's."""
 
-    def __init__(self, metadata: LedgerMetadata, first: int) -> None:
+    def __init__(
+        self, metadata: LedgerMetadata, first: int, writers_ensemble: tuple[str, ...]
+    ) -> None:
         self.first = first
         self._metadata = metadata
         self._ledger_id = metadata.ledger_id
+        self._writers_ensemble = writers_ensemble
         self._ensemble = list(metadata.fragments[-1].ensemble)
+        """The writer's, with spares of this recovery for bookies that failed."""
         self._copies: list[dict[int, list[StoredEntry]]] = []
-        """Per place of the ensemble."""
+        """Per place of the writer's ensemble."""
+        self._silent: dict[int, str] = {}
+        """Places of which it is not known what the writer's bookie has, and why."""
         self._failures: dict[int, str] = {}
-        """Places that do not answer, or do not take anything, and why."""
-        self._silent: frozenset[int] = frozenset()
-        """Places of which it is not known what they have."""
-        self._replaced: set[int] = set()
-        """Places that a spare has taken, with all entries that belong there."""
+        """Places whose bookie does not take what is written again, and why."""
         self._chosen: dict[int, StoredEntry] = {}
-        self._lacking: dict[int, set[int]] = {}
-        """Per place the entries that should be there and are not."""
+        self._absent: dict[int, set[int]] = {}
+        """Per place the entries that the writer's bookie should have and has not."""
 
     async def look(self, pool: BookiePool) -> None:
-        """Ask every bookie for what it has."""
-        for place, bookie_id in enumerate(self._ensemble):
+        """Ask each of the writer's bookies for what it has."""
+        for place, bookie_id in enumerate(self._writers_ensemble):
             copies: dict[int, list[StoredEntry]] = {}
             self._copies.append(copies)
             bookie = pool.get(bookie_id)
             if bookie is None:
-                self._failures[place] = f"bookie {bookie_id} is not here"
+                self._silent[place] = f"bookie {bookie_id} is not here"
                 continue
             last = self.first + STEP_ENTRIES - 1
             try:
                 stored = await bookie.read(self._ledger_id, self.first, last, STEP_ENTRIES)
             except StorageError as error:
-                self._failures[place] = str(error)
+                self._silent[place] = str(error)
                 continue
             for entry in stored:
                 copies.setdefault(entry.entry_id, []).append(entry)
-        self._silent = frozenset(self._failures)
+        self._failures = {p: why for p, why in self._silent.items() if not self._has_spare(p)}
 
     def choose(self, entry_id: int, reads: EntryReads) -> StoredEntry | None:
         """A good copy of the entry, or a damaged one if there is no other; None if there is none.
@@ -109,13 +112,13 @@ class RecoveryStep:
                 else:
                     damaged = damaged or entry
                     places_damaged.add(place)
-                    reads.report(entry_id, self._ensemble[place], DIGEST_DOES_NOT_FIT)
+                    reads.report(entry_id, self._writers_ensemble[place], DIGEST_DOES_NOT_FIT)
         if good is None and damaged is None:
             return None
-        if good is None and self._failures:
+        if good is None and self._silent:
             raise StorageError(
                 f"entry {self._ledger_id}:{entry_id}: only damaged copies, and not every bookie "
-                f"answers: {'; '.join(self._failures.values())}"
+                f"answers: {'; '.join(self._silent.values())}"
             )
         if (
             good is None
@@ -124,9 +127,9 @@ class RecoveryStep:
         ):
             return None
         if good is not None:
-            for place in range(len(self._ensemble)):
+            for place in self._places():
                 if self._belongs(entry_id, place) and place not in places_with:
-                    self._lacking.setdefault(place, set()).add(entry_id)
+                    self._absent.setdefault(place, set()).add(entry_id)
         chosen = good or damaged
         assert chosen is not None
         self._chosen[entry_id] = chosen
@@ -150,7 +153,7 @@ class RecoveryStep:
         """
         metadata = self._metadata
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-        silent = [self._failures[place] for place in places if place in self._failures]
+        silent = [self._silent[place] for place in places if place in self._silent]
         if len(silent) >= metadata.ack_quorum:
             raise StorageError(
                 f"entry {self._ledger_id}:{entry_id} may be on bookies that do not answer: "
@@ -162,10 +165,12 @@ class RecoveryStep:
 
         Returns the metadata, with a fragment from this step's first entry on if spares took places.
         """
-        await asyncio.gather(*(self._write_lacking(pool, place) for place in self._lacking))
+        lacking = {place: ids for place in self._places() if (ids := self._lacking_at(place))}
+        await asyncio.gather(*(self._write_to(pool, place, ids) for place, ids in lacking.items()))
         is_changed = False
-        for place in sorted(self._lacking.keys() & self._failures.keys()):
-            is_changed |= await self._write_to_spare(pool, place)
+        for place, entry_ids in lacking.items():
+            if place in self._failures:
+                is_changed |= await self._write_to_spare(pool, place, entry_ids)
         if not is_changed:
             return self._metadata
         fragment = Fragment(self.first, tuple(self._ensemble))
@@ -178,48 +183,65 @@ class RecoveryStep:
         """
         ack_quorum, write_quorum = self._metadata.ack_quorum, self._metadata.write_quorum
         for entry_id in sorted(self._chosen):
-            lacking = {place for place, missing in self._lacking.items() if entry_id in missing}
-            unwritten = (lacking & self._failures.keys()) - self._replaced
+            places = [place for place in self._places() if self._belongs(entry_id, place)]
+            absent = {place for place in places if entry_id in self._absent.get(place, ())}
+            unwritten = absent & self._failures.keys()
             if write_quorum - len(unwritten) >= ack_quorum:
                 continue
-            doubtful = lacking & (self._silent | unfenced)
-            is_sure = write_quorum - len(lacking) + len(doubtful) < ack_quorum
+            doubtful = absent & (self._silent.keys() | unfenced)
+            is_sure = write_quorum - len(absent) + len(doubtful) < ack_quorum
             if is_sure and not self._is_confirmed_behind(entry_id, reads):
                 return entry_id
         return None
 
-    async def _write_lacking(self, pool: BookiePool, place: int) -> None:
+    def _places(self) -> range:
+        return range(len(self._ensemble))
+
+    def _has_spare(self, place: int) -> bool:
+        """Whether a spare took this place, in this step or in one before."""
+        return self._ensemble[place] != self._writers_ensemble[place]
+
+    def _lacking_at(self, place: int) -> list[int]:
+        """The entries that the bookie to be written has not: of a spare all that belong there."""
+        if not self._has_spare(place):
+            return sorted(self._absent.get(place, ()))
+        return [entry_id for entry_id in sorted(self._chosen) if self._belongs(entry_id, place)]
+
+    async def _write_to(self, pool: BookiePool, place: int, entry_ids: list[int]) -> None:
         bookie = pool.get(self._ensemble[place])
         if bookie is None or place in self._failures:
             return
         try:
-            await self._write(bookie, sorted(self._lacking[place]))
+            await self._write(bookie, entry_ids)
         except AckGateError as error:
             self._failures[place] = str(error)
 
-    async def _write_to_spare(self, pool: BookiePool, place: int) -> bool:
-        """Put all of the step's entries that belong at this place on another bookie."""
-        entry_ids = [e for e in sorted(self._chosen) if self._belongs(e, place)]
+    async def _write_to_spare(self, pool: BookiePool, place: int, lacking: list[int]) -> bool:
+        """Let another bookie take the place. Returns whether the ensemble is another one now."""
         for _ in range(len(pool)):
             spare = await pool.spare(self._ensemble)
             if spare is None:
                 break
+            before, self._ensemble[place] = self._ensemble[place], spare.bookie_id
             try:
-                await self._write(spare, entry_ids)
+                await self._write(spare, self._lacking_at(place))
             except AckGateError as error:
+                self._ensemble[place] = before
                 self._failures[place] = str(error)
                 continue
-            self._ensemble[place] = spare.bookie_id
-            self._replaced.add(place)
+            del self._failures[place]
             return True
         logger.warning(
             "ledger %d: entries %d..%d stay below their write quorum: %s",
             self._ledger_id,
-            min(self._lacking[place]),
-            max(self._lacking[place]),
+            lacking[0],
+            lacking[-1],
             self._failures[place],
         )
-        return False
+        if not self._has_spare(place):
+            return False
+        self._ensemble[place] = self._writers_ensemble[place]
+        return True
 
     async def _write(self, bookie: Bookie, entry_ids: list[int]) -> None:
         entries = [self._chosen[entry_id] for entry_id in entry_ids]
@@ -227,9 +249,6 @@ class RecoveryStep:
 
     def _belongs(self, entry_id: int, place: int) -> bool:
         return holds(place, entry_id, len(self._ensemble), self._metadata.write_quorum)
-
-
-logger = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
@@ -289,9 +308,10 @@ class LedgerRecovery:
 
     async def _mend(self, metadata: LedgerMetadata, unfenced: set[int]) -> LedgerMetadata:
         """Step 3. Returns the metadata as they are to be in step 4."""
+        writers_ensemble = metadata.fragments[-1].ensemble
         last, length_bytes = await self._reads.last_confirmed(metadata)
         while True:
-            step = RecoveryStep(metadata, last + 1)
+            step = RecoveryStep(metadata, last + 1, writers_ensemble)
             lengths = {last: length_bytes}
             await step.look(self._pool)
             for entry_id in range(step.first, step.first + STEP_ENTRIES):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ackgate.config import defaults
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 class SessionOptions:
     """Time limits and credentials. Stores on this machine have no use for them."""
 
-    session_timeout_ms: int = 30_000
+    session_timeout_ms: int = defaults.SESSION_TIMEOUT_MS
     """Asked of the server, which may answer with another one."""
 
-    operation_timeout_seconds: float = 30.0
+    operation_timeout_seconds: float = defaults.METADATA_OPERATION_TIMEOUT_SECONDS
     """How long one call waits, for the connection or for its answer; also the first connection."""
 
     digest: str | None = field(default=None, repr=False)

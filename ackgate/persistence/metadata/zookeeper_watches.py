@@ -8,7 +8,7 @@ for every node at or below a watched path, what identifies its state: the transa
 the last one that changed it, and its children's names. It takes answers, fired watches and new
 connections; it returns `looks`, the requests to make next, and `events`, the differences found::
 
-    heard(CHANGED /t/a) --> looks: stat of /t/a, with a new watch
+    fired(CHANGED /t/a) --> looks: stat of /t/a, with a new watch
     stat_seen(/t/a, ..) --> events: CHANGED /t/a, unless nothing is new
     connected()         --> looks: stat and list of everything, with new watches
 
@@ -165,7 +165,7 @@ class TreeMirror:
         self._nodes.clear()
         self._unsettled.clear()
 
-    def heard(self, kind: WatchKind | None, path: str) -> None:
+    def fired(self, kind: WatchKind | None, path: str) -> None:
         """A watch has fired: for the node itself, or (None) for its children's names."""
         known = path in self._nodes
         match kind:
@@ -340,7 +340,7 @@ class ZooKeeperWatches:
     def fired(self, bridge: KazooBridge, event: WatchedEvent) -> None:
         """One of ZooKeeper's watches has fired."""
         if bridge is self._bridge and event.type in _KINDS:
-            self._mirror.heard(_KINDS[event.type], event.path[len(self._root) :] or "/")
+            self._mirror.fired(_KINDS[event.type], event.path[len(self._root) :] or "/")
             self._look()
 
     def _look(self) -> None:

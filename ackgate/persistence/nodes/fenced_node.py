@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 WRITES_MAX: Final = 5
 """Writes in a row over a stale owner, or over our own that were not answered."""
 
+CLAIM_SECONDS: Final = 0.25
+"""Between an owner's fence on a ledger and its epoch in the node, as a rule. A slower one loses a race of
+compare-and-set, and opens the topic again."""
+
 CROWDED_SHARE: Final = 0.9
 """Of the store's size guard. The rest is for ledgers that must be begun: after a failed write, or at
 an opening."""
@@ -161,9 +165,12 @@ class FencedNode(Generic[NodeT]):
                 await self._read_ours()
                 self.check_ours()
             has_lost = True
-            encoded = self._encode(change(self.value))
+            noted = self.value
+            changed = change(noted)
+            encoded = self._encode(changed)
             await self._put(encoded)
-            self.value, self._bytes = change(self.value), len(encoded)
+            self.value = changed if self.value is noted else change(self.value)
+            self._bytes = len(encoded)
             return len(encoded)
 
         return await self._until_won(attempt, check=self.check_ours)
@@ -178,6 +185,17 @@ class FencedNode(Generic[NodeT]):
             return node
 
         return await self._until_won(attempt, check=self.check_ours)
+
+    async def check_owner(self) -> None:
+        """After a fence on our ledger. Raises `OwnershipError` if a later owner has written the node.
+
+        On a BookKeeper cluster AutoRecovery fences ledgers, too, whoever owns them. An owner puts its epoch
+        here a moment after it has fenced; that moment is waited for.
+        """
+        await asyncio.sleep(CLAIM_SECONDS)
+        self.check_ours()
+        async with self._lock:
+            await self._read_ours()
 
     async def make_certain(self) -> None:
         """Settle what became of a write that failed."""

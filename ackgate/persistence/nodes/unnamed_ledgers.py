@@ -13,17 +13,10 @@ A ledger whose maker has a session is no orphan, although no node may name it ye
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
 from typing import TYPE_CHECKING, Final
 
-from ackgate.errors import (
-    NoSuchLedgerError,
-    NoSuchNodeError,
-)
-from ackgate.persistence.nodes.changes import change_node, count_up
-from ackgate.persistence.nodes.paths import ledger_path
+from ackgate.errors import ConfigurationError, NoSuchLedgerError
+from ackgate.persistence.nodes.changes import count_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +31,12 @@ unique."""
 MAKER_KEY: Final = "ackgate/maker"
 """Custom metadata of every ledger: the run of the broker or tool that made it."""
 
+CLUSTER_KEY: Final = "ackgate/cluster"
+"""Custom metadata of every ledger on a BookKeeper cluster: the name of the metadata store it belongs to."""
+
+BOOKKEEPER_PATH: Final = "/ackgate/bookkeeper"
+"""Names the BookKeeper cluster that keeps the ledgers; there is none where bookies are directories."""
+
 MAKERS: Final = "/ackgate/makers"
 
 DELETION_KEY: Final = "ackgate/to-be-deleted"
@@ -46,8 +45,16 @@ DELETION_KEY: Final = "ackgate/to-be-deleted"
 ADOPTED_KEY: Final = "ackgate/adopted"
 """Custom metadata of a ledger that was put back after the metadata had forgotten it."""
 
-_ANNOUNCEMENTS_MAX: Final = 100
-"""Races with auditors and recoveries lost in a row: more than there are."""
+
+async def refuse_bookkeeper(metadata: MetadataStore) -> None:
+    """Raise `ConfigurationError` where ledgers lie on a BookKeeper cluster, and not in directories."""
+    found = await metadata.get(BOOKKEEPER_PATH)
+    if found is not None:
+        raise ConfigurationError(
+            "the ledgers of this metadata store lie on the BookKeeper cluster "
+            f"{found.value.decode(errors='replace')}, not in directories: bookkeeperMetadataServiceUri has to"
+            " name it"
+        )
 
 
 async def announce_maker(metadata: MetadataStore) -> int:
@@ -61,30 +68,6 @@ async def announced_makers(metadata: MetadataStore) -> set[int]:
     """Runs of tools whose session lives."""
     names = await metadata.children(MAKERS)
     return {int(name) for name in names if name.isascii() and name.isdigit()}
-
-
-async def announce_deletion(metadata: MetadataStore, ledger_ids: Iterable[int]) -> None:
-    """Write into the ledgers' own nodes that they are about to be deleted.
-
-    Their owner removes them from its node only after that: so the ledger itself proves that it was
-    given up. Raises `StorageError`.
-    """
-    for ledger_id in ledger_ids:
-        with contextlib.suppress(NoSuchNodeError):
-            await change_node(
-                metadata,
-                ledger_path(ledger_id),
-                _with_deletion,
-                attempts_max=_ANNOUNCEMENTS_MAX,
-            )
-
-
-def _with_deletion(value: bytes | None) -> bytes | None:
-    fields = json.loads(value) if value is not None else None
-    if fields is None or DELETION_KEY in fields["custom"]:
-        return None
-    fields["custom"][DELETION_KEY] = base64.b64encode(b"1").decode()
-    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 async def find_unnamed(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class DigestType(enum.Enum):
@@ -182,6 +182,13 @@ class LedgerClient(Protocol):
 
     async def is_empty(self, ledger_id: int) -> bool:
         """Whether surely no bookie holds an entry of it. Raises `NoSuchLedgerError`, `StorageError`."""
+
+    async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
+        """Write into the ledgers' own metadata that they are about to be deleted.
+
+        Their owner removes them from its node only after that: so the ledger itself proves that it was
+        given up. Ledgers that do not exist are passed over. Raises `StorageError`.
+        """
 
     async def ledger_ids(self) -> list[int]: ...
 

@@ -15,6 +15,7 @@ from ackgate.cursor import (
     RecoveredStateReport,
     WrittenCounts,
 )
+from ackgate.described import statistic
 
 
 class PersistWhere(enum.Enum):
@@ -121,53 +122,48 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class CursorStoreStats:
-    """What `CursorStore.statistics` returns. Pulsar's name for a field in brackets."""
+    """What `CursorStore.statistics` returns."""
 
-    report: RecoveryReport
-    """What opening the cursor found."""
-
-    outcome: PersistOutcome | None
-    """The last durable write: when, where, bytes, ms, what was dropped; None before the first."""
-
-    persisted_version: int
-
-    dirty_versions: int
-    """Changes that are not durable yet."""
-
-    receipts_waiting: int
-    """Acks whose consumer waits for a receipt."""
-
-    is_on_fallback: bool
-    """Whether writes go to the metadata node because the ledger cannot be written."""
-
-    failing_since_ms: int | None
-    """Since when nothing could be written at all."""
-
-    last_failure: str | None
-
-    cursor_ledger_id: int | None
-    """The ledger that the node names [cursorLedger]."""
-
-    cursor_ledger_last_entry: int
-    """-1 when no ledger is open for writing [cursorLedgerLastEntry]."""
-
-    ledger_writes: int
-    """[persistLedgerSucceed]"""
-
-    ledger_errors: int
-    """[persistLedgerErrors]"""
-
-    metadata_writes: int
-    """[persistZookeeperSucceed]"""
-
-    metadata_errors: int
-    """[persistZookeeperErrors]"""
-
-    bytes_written: int
-    """To both [writeCursorLedgerSize]."""
-
-    nacks_persisted: int = 0
-    """Entries held back after a negative ack that are kept durably."""
-
-    nacks_dropped: int = 0
-    """Those that were left out, to keep within the cap: after a crash they are redelivered at once."""
+    report: RecoveryReport = statistic("What opening the cursor found")
+    outcome: PersistOutcome | None = statistic("The last durable write; null before the first")
+    persisted_version: int = statistic("The newest durable version of the ack state")
+    dirty_versions: int = statistic(
+        "Changes of the ack state that are not durable yet", "", "ackgate_cursor_dirty_versions"
+    )
+    receipts_waiting: int = statistic(
+        "Acks whose receipt waits until they are durable", "", "ackgate_cursor_receipts_waiting"
+    )
+    is_on_fallback: bool = statistic(
+        "1 while the state goes to the metadata store because the ledger fails",
+        "",
+        "ackgate_cursor_on_fallback",
+    )
+    failing_since_ms: int | None = statistic(
+        "Since when neither can be written; null: one can", "ms since 1970"
+    )
+    last_failure: str | None = statistic("Why the last write that failed did")
+    cursor_ledger_id: int | None = statistic("The ledger that the cursor's node names")
+    cursor_ledger_last_entry: int = statistic(
+        "Its last entry; -1 when no ledger is open for writing"
+    )
+    ledger_writes: int = statistic(
+        "Writes to the cursor ledger", "", "pulsar_ml_cursor_persistLedgerSucceed"
+    )
+    ledger_errors: int = statistic(
+        "Failed writes to the cursor ledger", "", "pulsar_ml_cursor_persistLedgerErrors"
+    )
+    metadata_writes: int = statistic(
+        "Writes to the cursor's node in the metadata store",
+        "",
+        "pulsar_ml_cursor_persistZookeeperSucceed",
+    )
+    metadata_errors: int = statistic(
+        "Failed writes to the cursor's node", "", "pulsar_ml_cursor_persistZookeeperErrors"
+    )
+    bytes_written: int = statistic("Written to both", "bytes", "pulsar_ml_cursor_writeLedgerSize")
+    nacks_persisted: int = statistic(
+        "Negatively acked entries in the newest durable image", default=0
+    )
+    nacks_dropped: int = statistic(
+        "Negatively acked entries left out of it: after a crash they come at once", default=0
+    )

@@ -53,8 +53,19 @@ class PersistPlan:
         return self.counts.is_complete
 
     def outcome(
-        self, *, where: PersistWhere, bytes_written: int, at_ms: int, duration_ms: float
+        self,
+        *,
+        where: PersistWhere,
+        bytes_written: int,
+        at_ms: int,
+        duration_ms: float,
+        is_ledger_begun: bool = False,
+        is_last: bool = False,
+        cursor_ledger_id: int | None = None,
+        node_bytes: int = 0,
+        properties_bytes: int = 0,
     ) -> PersistOutcome:
+        """What a write of it was; see `PersistOutcome`."""
         counts, nacks = self.counts, self.nacks
         return PersistOutcome(
             version=counts.version,
@@ -73,6 +84,11 @@ class PersistPlan:
             nacks_in_memory=None if nacks is None else nacks.entries_in_memory,
             nacks_persisted=None if nacks is None else nacks.nacks.entry_count,
             written_ms=self.record.written_ms,
+            is_ledger_begun=is_ledger_begun,
+            is_last=is_last,
+            cursor_ledger_id=cursor_ledger_id,
+            node_bytes=node_bytes,
+            properties_bytes=properties_bytes,
         )
 
 

@@ -75,9 +75,9 @@ class DataDirectory:
         directory.describe({})
         return directory
 
-    def describe(self, facts: dict[str, str]) -> None:
-        """Write into the lock file who holds it: pid, since when, and `facts`."""
-        about = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts}
+    def describe(self, details: dict[str, str]) -> None:
+        """Write into the lock file who holds it: pid, since when, and `details`."""
+        about = {"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **details}
         os.ftruncate(self._lock_file, 0)
         with contextlib.suppress(OSError):  # a full disk: the lock itself needs no room
             os.pwrite(self._lock_file, json.dumps(about).encode() + b"\n", 0)

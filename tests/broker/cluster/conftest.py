@@ -89,7 +89,7 @@ class MemoryCluster:
 
     def session(self, broker: BrokerServer) -> MemoryMetadataStore:
         """A broker's session to the metadata store."""
-        store = broker.parts.metadata
+        store = broker.services.metadata
         assert isinstance(store, MemoryMetadataStore)
         return store
 

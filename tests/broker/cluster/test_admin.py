@@ -184,7 +184,7 @@ def test_a_policy_holds_at_every_broker(cluster: MemoryCluster, connect: Connect
     key = "brokers/configuration/dispatcherMaxReadBatchSize"
     assert cluster.ask(other, "POST", f"{key}/17").status == 200
     eventually(
-        lambda: owner.parts.settings.dispatcher.dispatcher_max_read_batch_size == 17,
+        lambda: owner.services.settings.dispatcher.dispatcher_max_read_batch_size == 17,
     )
     assert cluster.get(owner, "brokers/configuration/values") == {
         "dispatcherMaxReadBatchSize": "17"
@@ -198,7 +198,7 @@ def test_what_changed_while_the_session_was_lost_is_learned(
     key = "brokers/configuration/dispatcherMaxReadBatchSize"
     cluster.call(cluster.session(first).expire)
     assert cluster.ask(second, "POST", f"{key}/18").status == 200
-    eventually(lambda: first.parts.settings.dispatcher.dispatcher_max_read_batch_size == 18)
+    eventually(lambda: first.services.settings.dispatcher.dispatcher_max_read_batch_size == 18)
     eventually(lambda: len(cluster.get(second, "brokers/standalone")) == 2)
 
 

@@ -127,7 +127,7 @@ def test_an_owner_whose_node_was_taken_lets_go(cluster: MemoryCluster) -> None:
 
     async def take() -> None:
         bundle = (await owner.ownership.bundles(name.namespace_name)).of(name)
-        await cluster.other(owner).parts.metadata.delete(bundle.owner_path)
+        await cluster.other(owner).services.metadata.delete(bundle.owner_path)
 
     cluster.run(take())
     eventually(lambda: cluster.owner(TOPIC) is None)
@@ -138,7 +138,7 @@ def test_a_suspended_owner_serves_on_and_acquires_nothing(cluster: MemoryCluster
     owner, positions = cluster.run(published(cluster))
     client = cluster.run(ack_with_receipts(owner, positions[::2]))
     name = TopicName.parse("public/other/topic")
-    cluster.run(owner.parts.policies.create(namespace_policy_path(name.namespace_name), {}))
+    cluster.run(owner.services.policies.create(namespace_policy_path(name.namespace_name), {}))
     cluster.call(cluster.session(owner).suspend)
     cluster.run(client.consumer.ack(*positions[1::2]))
     cluster.run(client.wire.close())

@@ -14,10 +14,10 @@ from tests.broker.target import eventually
 async def made_and_not_named(broker: BrokerServer) -> int:
     """A ledger as it is just before the topic's node names it."""
     options = replace(
-        broker.parts.ledger_options,
+        broker.services.ledger_options,
         custom_metadata={TOPIC_PATH_KEY: b"/managed-ledgers/public/default/persistent/new"},
     )
-    return (await broker.parts.ledger_client.create(options)).ledger_id
+    return (await broker.services.ledger_client.create(options)).ledger_id
 
 
 def test_a_ledger_goes_when_its_maker_has_gone(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_ledger_goes_when_its_maker_has_gone(tmp_path: Path) -> None:
         cluster.run(second.stop())
 
         third = cluster.start()
-        client = third.parts.ledger_client
+        client = third.services.ledger_client
         eventually(lambda: of_second not in cluster.run(client.ledger_ids()))
         assert of_maker in cluster.run(client.ledger_ids())
 

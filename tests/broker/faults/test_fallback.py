@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.broker.stats.json_form import from_json
-from ackgate.broker.stats.values import SubscriptionStats
+from ackgate.broker.stats import AckStateAnswer, SubscriptionStats, from_json
 from ackgate.commands.cli import main
 from ackgate.persistence import PersistWhere, RecoverySource
 from ackgate.testing import BrokerProcess, ZooKeeperProcess
@@ -62,7 +60,7 @@ def stats(broker: BrokerProcess) -> SubscriptionStats:
     """From the subscription itself: nothing of it needs the metadata store."""
     path = TOPIC.replace("://", "/") + "/subscription/s/ackState?cells=1"
     with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/{path}", timeout=10) as answer:
-        return from_json(SubscriptionStats, json.load(answer)["stats"])
+        return from_json(AckStateAnswer, answer.read()).stats
 
 
 def told_to_people(broker: BrokerProcess) -> str:

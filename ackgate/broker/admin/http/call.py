@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster import DynamicConfiguration, Ownership
     from ackgate.broker.schemas import SchemaRegistry
     from ackgate.broker.stats import StatsSampler
-    from ackgate.broker.topic import BrokerParts, SubscriptionDriver, Topic, TopicRegistry
+    from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.config.settings import Settings
+    from ackgate.persistence.bookkeeper import BookKeeperClient
 
 JSON_TYPE: Final = "application/json"
 
@@ -70,15 +71,30 @@ class PeersPort(Protocol):
         """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
 
 
+class ClusterStoragePort(Protocol):
+    """A BookKeeper cluster and the broker's client of it."""
+
+    @property
+    def client(self) -> BookKeeperClient: ...
+
+    @property
+    def bookies_writable(self) -> int:
+        """When last looked."""
+
+    @property
+    def bookies_known(self) -> int:
+        """When last looked: all that were not decommissioned."""
+
+
 class AdminBroker(Protocol):
     """The broker that is administered; `BrokerServer` in a broker's process."""
 
     @property
     def settings(self) -> Settings:
-        """The settings at the start; `parts.settings` are those of now."""
+        """The settings at the start; `services.settings` are those of now."""
 
     @property
-    def parts(self) -> BrokerParts:
+    def services(self) -> SharedServices:
         """What its topics share; its settings as they are now."""
 
     @property
@@ -117,6 +133,10 @@ class AdminBroker(Protocol):
     @property
     def metadata_url(self) -> str:
         """Where the metadata are, as ``metadataStoreUrl`` would say it."""
+
+    @property
+    def cluster_storage(self) -> ClusterStoragePort | None:
+        """The BookKeeper cluster; None: bookies are directories."""
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -169,7 +189,7 @@ class Call:
 
     async def require_namespace(self) -> None:
         """Reject a namespace that was not created and has no topic."""
-        if not await self.broker.parts.namespaces.exists(self.namespace_name):
+        if not await self.broker.services.namespaces.exists(self.namespace_name):
             raise RefusedError(404, "Namespace does not exist")
 
     async def topic(self) -> Topic:

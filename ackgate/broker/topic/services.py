@@ -34,8 +34,8 @@ class OwnedTopic(Protocol):
 
 
 @dataclass(slots=True)
-class BrokerParts:
-    """The broker's parts as its topics see them.
+class SharedServices:
+    """The broker's services as its topics see them.
 
     `settings` is replaced when a dynamic key changes.
     """

@@ -1,0 +1,331 @@
+"""The ledgers a broker runs on: bookies that are directories, or a BookKeeper cluster.
+
+Edge. `bookkeeperMetadataServiceUri` decides it, here and nowhere else. What a broker does for its own
+bookies, those of a cluster do for themselves, by BookKeeper's means:
+
+    what                      directories                          a BookKeeper cluster
+    missing, damaged copies   our auditor                          AutoRecovery
+    files of deleted ledgers  deleted with the ledger              the bookies' garbage collection
+    a full disk               messages are rejected (`DiskSpace`)  the bookie becomes read-only
+    whose ledgers             a mark in each directory             marks in each ledger's metadata
+    metadata older than they  ids and runs that bookies have seen  runs that the newest ledgers name
+    ledgers without a name    `orphans`                            `orphans`, of our marks only
+
+A metadata store names ledgers of one of the two, and remembers which (`BOOKKEEPER_PATH`): ledger ids of one
+mean something else, or nothing, in the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ackgate.errors import AckGateError, ConfigurationError, NotEnoughBookiesError
+from ackgate.extras import named_extras
+from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
+from ackgate.persistence.ledgers.client import BookieLedgerClient
+from ackgate.persistence.ledgers.cluster_mark import (
+    claim,
+    cluster_of,
+    known_cluster,
+    refuse_known_ledgers,
+)
+from ackgate.persistence.ledgers.metadata_age import (
+    WAY_BACK,
+    refuse_older_metadata,
+    remember_run,
+    runs_counted,
+)
+from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
+from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.nodes.changes import count_up, read_or_create
+from ackgate.persistence.nodes.unnamed_ledgers import (
+    BOOKKEEPER_PATH,
+    CLUSTER_KEY,
+    MAKER_KEY,
+    RUN_COUNTER_PATH,
+    refuse_bookkeeper,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookkeeper import BookKeeperClient
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+log = logging.getLogger(__name__)
+
+STARTS_AT_ONCE_MAX: Final = 1_000
+"""Brokers that may start at the same time on one metadata store."""
+
+BOOKIES_SECONDS_MAX: Final = 20.0
+"""How long a start waits for as many bookies as a ledger needs."""
+
+BOOKIES_LOOK_SECONDS: Final = 0.5
+
+_APPLICATION: Final = {"application": b"ackgate"}
+
+_NEWEST_LOOKED_AT: Final = 1_000
+"""Ledgers of a cluster, the latest ones, whose makers are compared with the metadata at a start."""
+
+
+class LedgerStorage(Protocol):
+    """What a broker wants of either."""
+
+    @property
+    def client(self) -> LedgerClient:
+        """Makes, opens and deletes ledgers. The storage's to close."""
+
+    @property
+    def run(self) -> int:
+        """The number of this start among all on the metadata store, which marks what it makes."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What all brokers of one metadata store have to reach, by name."""
+
+    async def ledgers_so_far(self) -> Callable[[], Awaitable[list[int]]]:
+        """Asked later, it lists our ledgers that were there by now."""
+
+    def make_up(self) -> Iterator[Awaitable[object]]:
+        """Carry on what was put off while there was no room."""
+
+    async def mend(self) -> None:
+        """Done once after a start."""
+
+    async def count_bookies(self) -> None:
+        """Done now and then, for the metrics."""
+
+
+async def open_ledger_storage(
+    settings: PersistenceSettings, data_directory: Path, metadata: MetadataStore
+) -> LedgerStorage:
+    """Raises `ConfigurationError`, `StorageError`: one line, and nothing is left open."""
+    if settings.is_on_bookkeeper:
+        return await ClusterStorage.open(settings, metadata)
+    return await DirectoryStorage.open(settings, data_directory, metadata)
+
+
+class DirectoryStorage:
+    """Bookies that are directories of this broker. Implements `LedgerStorage`."""
+
+    def __init__(self, client: BookieLedgerClient, run: int) -> None:
+        self.client = client
+        self.run = run
+        self.names = tuple(bookie.bookie_id for bookie in client.bookies)
+
+    @classmethod
+    async def open(
+        cls, settings: PersistenceSettings, data_directory: Path, metadata: MetadataStore
+    ) -> DirectoryStorage:
+        await refuse_bookkeeper(metadata)
+        opener = BookieOpener(settings=bookie_settings(settings))
+        cluster = await known_cluster(metadata)
+        if cluster is not None:
+            opener.admit = partial(claim, cluster=cluster)
+        bookies, absent = await open_usable_bookies(
+            settings.bookie_paths(data_directory),
+            opener,
+            least=settings.managed_ledger_default_write_quorum,
+        )
+        try:
+            await _refuse_lost_metadata(metadata, bookies)
+            if cluster is None:
+                cluster = await cluster_of(metadata)
+                await asyncio.gather(*(claim(bookie, cluster) for bookie in bookies))
+            await refuse_older_metadata(metadata, bookies, counter_path=RUN_COUNTER_PATH)
+
+            async def admit(bookie: Bookie) -> None:
+                await claim(bookie, cluster)
+                await refuse_older_metadata(metadata, [bookie], counter_path=RUN_COUNTER_PATH)
+
+            opener.admit = admit
+            run = await _count_run(metadata)
+            await remember_run(metadata, bookies, run)
+        except BaseException:
+            await BookieLedgerClient(bookies, metadata, absent=absent).close()
+            raise
+        client = BookieLedgerClient(
+            bookies,
+            metadata,
+            settings=ledger_client_settings(settings),
+            absent=absent,
+            marks={MAKER_KEY: str(run).encode()},
+            run=run,
+        )
+        return cls(client, run)
+
+    async def ledgers_so_far(self) -> Callable[[], Awaitable[list[int]]]:
+        ledger_ids = await self.client.ledger_ids()
+
+        async def those() -> list[int]:
+            return ledger_ids
+
+        return those
+
+    def make_up(self) -> Iterator[Awaitable[object]]:
+        for bookie in self.client.bookies:
+            yield bookie.make_up()
+
+    async def mend(self) -> None:
+        await self.client.keep_origins()
+
+    async def count_bookies(self) -> None:
+        """Bookies of this process tell their figures at once."""
+
+
+class ClusterStorage:
+    """A BookKeeper cluster. Implements `LedgerStorage`."""
+
+    def __init__(self, client: BookKeeperClient, run: int) -> None:
+        self.client = client
+        self.run = run
+        self.names = (f"of BookKeeper cluster {client.instance_id}",)
+        self.bookies_writable = 0
+        self.bookies_known = 0
+
+    @classmethod
+    async def open(cls, settings: PersistenceSettings, metadata: MetadataStore) -> ClusterStorage:
+        with named_extras("bookkeeper"):
+            from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
+                BookKeeperClient,
+                client_settings,
+            )
+        await _refuse_directories(metadata)
+        is_new = await known_cluster(metadata) is None
+        cluster = await cluster_of(metadata)
+        uri = settings.bookkeeper_metadata_service_uri
+        client = await BookKeeperClient.connect(
+            uri,
+            settings=client_settings(settings),
+            # Bookies read the nodes of ledgers, too.
+            session=replace(SessionOptions.of(settings), acl="open"),
+            marks={**_APPLICATION, CLUSTER_KEY: cluster.encode()},
+        )
+        try:
+            instance = await read_or_create(metadata, BOOKKEEPER_PATH, client.instance_id.encode)
+            _check_instance(instance.decode(errors="replace"), client.instance_id, uri)
+            await _check_bookies(client, uri, settings.managed_ledger_default_ensemble_size)
+            await _refuse_older_than_ledgers(client, metadata, is_new=is_new)
+            run = await _count_run(metadata)
+        except BaseException:
+            await client.close()
+            raise
+        client.stamp({MAKER_KEY: str(run).encode()})
+        storage = cls(client, run)
+        await storage.count_bookies()
+        log.info(
+            "ledgers lie on the BookKeeper cluster %s at %s, %d of its %d bookies are writable; bookies look"
+            " after themselves: its AutoRecovery after copies, its garbage collection after deleted ledgers,"
+            " its disk thresholds after full disks",
+            client.instance_id,
+            uri,
+            storage.bookies_writable,
+            storage.bookies_known,
+        )
+        return storage
+
+    async def ledgers_so_far(self) -> Callable[[], Awaitable[list[int]]]:
+        bound = await self.client.new_ledger_id()  # later ledgers have a higher one
+
+        async def those() -> list[int]:
+            return [i for i in await self.client.ledger_ids() if i < bound]
+
+        return those
+
+    def make_up(self) -> Iterator[Awaitable[object]]:
+        yield from ()
+
+    async def mend(self) -> None:
+        """What a ledger is for, its own metadata say: bookies keep no copy of that."""
+
+    async def count_bookies(self) -> None:
+        states = [bookie.state.value for bookie in await self.client.bookies()]
+        self.bookies_writable, self.bookies_known = states.count("writable"), len(states)
+
+
+async def _count_run(metadata: MetadataStore) -> int:
+    return await count_up(metadata, RUN_COUNTER_PATH, first=0, attempts_max=STARTS_AT_ONCE_MAX)
+
+
+async def _refuse_lost_metadata(metadata: MetadataStore, bookies: list[Bookie]) -> None:
+    if await metadata.get(RUN_COUNTER_PATH) is not None:
+        return
+    try:
+        await refuse_known_ledgers(bookies)
+    except AckGateError:
+        if await metadata.get(RUN_COUNTER_PATH) is None:
+            raise  # else another broker has begun at the same time as this one
+
+
+async def _refuse_directories(metadata: MetadataStore) -> None:
+    """The node is written before the counter: a store that counts and has no node is of directories."""
+    has_counted = await metadata.get(RUN_COUNTER_PATH) is not None
+    if has_counted and await metadata.get(BOOKKEEPER_PATH) is None:
+        raise ConfigurationError(
+            "bookkeeperMetadataServiceUri: the ledgers of this metadata store lie in directories"
+            " (bookieDirectories); a BookKeeper cluster needs a metadata store, or a root in ZooKeeper, of"
+            " its own"
+        )
+
+
+def _check_instance(remembered: str, found: str, uri: str) -> None:
+    if remembered != found:
+        raise ConfigurationError(
+            f"bookkeeperMetadataServiceUri={uri}: this is the cluster {found}, and the ledgers of this"
+            f" metadata store lie on {remembered}"
+        )
+
+
+async def _check_bookies(client: BookKeeperClient, uri: str, ensemble_size: int) -> None:
+    """Wait for bookies that are just starting, too: after a power cut everything comes back at once."""
+    wanted = f"managedLedgerDefaultEnsembleSize is {ensemble_size}"
+    deadline = asyncio.get_running_loop().time() + BOOKIES_SECONDS_MAX
+    is_told = False
+    while True:
+        bookies = await client.bookies()
+        if len(bookies) < ensemble_size:
+            raise ConfigurationError(f"{uri}: a cluster of {len(bookies)} bookies, and {wanted}")
+        missing = [each for each in bookies if each.state.value != "writable"]
+        writable = len(bookies) - len(missing)
+        if writable >= ensemble_size:
+            return
+        named = ", ".join(f"{each.bookie_id} is {each.state.value}" for each in missing)
+        problem = f"{uri}: {writable} bookies are writable, and {wanted}: {named}"
+        if asyncio.get_running_loop().time() >= deadline:
+            raise NotEnoughBookiesError(problem)
+        if not is_told:
+            log.warning("waiting for bookies, for %g s at most: %s", BOOKIES_SECONDS_MAX, problem)
+            is_told = True
+        await asyncio.sleep(BOOKIES_LOOK_SECONDS)
+
+
+async def _refuse_older_than_ledgers(
+    client: BookKeeperClient, metadata: MetadataStore, *, is_new: bool
+) -> None:
+    """Ledgers name the run that made them: one that was never counted shows restored metadata."""
+    newest = await client.newest_marks(_NEWEST_LOOKED_AT)
+    strangers = {
+        custom[CLUSTER_KEY]
+        for _, custom, is_ours in newest
+        if not is_ours and CLUSTER_KEY in custom
+    }
+    if is_new and strangers:
+        log.warning(
+            "this metadata store is new, and the BookKeeper cluster holds ledgers of %d other clusters of"
+            " ackgate: if it is theirs and was lost, stop, and restore it from a backup",
+            len(strangers),
+        )
+    runs = {int(custom[MAKER_KEY]): i for i, custom, is_ours in newest if is_ours}
+    counted = await runs_counted(metadata, RUN_COUNTER_PATH)
+    if runs and max(runs) > counted:
+        raise ConfigurationError(
+            f"the metadata store is older than its ledgers: it has counted runs up to {counted}, ledger"
+            f" {runs[max(runs)]} on the BookKeeper cluster was made by run {max(runs)}: {WAY_BACK}"
+        )

@@ -1,0 +1,76 @@
+"""What the tools look at: a broker's directories, or a real BookKeeper cluster. Opened read-only.
+
+Edge. ``--metadata zk+hierarchical://HOST:PORT/ledgers`` names a cluster; nothing is written to its
+ZooKeeper, and nothing is fenced. The session, the ledgers' password and how bookies let a client in come
+from the broker's settings (``--config FILE``, or the environment).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from ackgate.config.load import load_settings
+from ackgate.errors import ConfigurationError, MetadataStoreError
+from ackgate.extras import named_extras
+from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.offline_storage import opened_storage, places_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from ackgate.bookkeeper import BookKeeperClient
+    from ackgate.persistence.offline_storage import OfflineStorage
+    from ackgate.persistence.ports import LedgerClient
+
+
+class OpenedLedgers(NamedTuple):
+    """Ledgers to look at. Of `storage` and `cluster` one is None."""
+
+    client: LedgerClient
+    password: bytes
+    storage: OfflineStorage | None
+    cluster: BookKeeperClient | None
+
+    @property
+    def left_out(self) -> Mapping[Path, str]:
+        """Directories of bookies that could not be opened, and why."""
+        return self.storage.left_out if self.storage is not None else {}
+
+
+@contextlib.asynccontextmanager
+async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedLedgers]:
+    """Open what the command line names, and close it again.
+
+    Raises `ConfigurationError` (also for a cluster that does not answer), `MetadataStoreError`.
+    """
+    if arguments.metadata is None:
+        async with opened_storage(places_of(arguments)) as storage:
+            yield OpenedLedgers(storage.client, storage.places.password, storage, None)
+        return
+    for option in ("data_dir", "metadata_url", "bookies"):
+        if getattr(arguments, option) is not None:
+            name = option.replace("_", "-")
+            raise ConfigurationError(f"--metadata is a BookKeeper cluster; --{name} is not of one")
+    with named_extras("bookkeeper"):
+        from ackgate.persistence.bookkeeper import (  # noqa: PLC0415 - only where it is wanted
+            BookKeeperClient,
+            client_settings,
+        )
+    settings = load_settings(arguments.config, is_serving=False).settings.persistence
+    try:
+        cluster = await BookKeeperClient.connect(
+            arguments.metadata,
+            settings=client_settings(settings),
+            session=SessionOptions.of(settings),
+            is_read_only=True,
+        )
+    except MetadataStoreError as error:
+        raise ConfigurationError(f"--metadata {arguments.metadata}: {error}") from error
+    password = settings.managed_ledger_password.get_secret_value().encode()
+    try:
+        yield OpenedLedgers(cluster, password, None, cluster)
+    finally:
+        await cluster.close()

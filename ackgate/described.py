@@ -1,0 +1,60 @@
+"""A statistic described once: what a field means, its unit, its word in a terminal and its metric.
+
+Pure. The description is part of the field of the frozen dataclass that holds the value, in whichever room
+that is. ``/metrics`` takes its HELP lines from there, `ackgate stats` its words and units, and the reference
+page ``docs/metrics.md`` its tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, field, fields
+from typing import Any, Final, NamedTuple
+
+_KEY: Final = "statistic"
+
+PER_SECOND: Final = "per second"
+
+
+class Description(NamedTuple):
+    """The meaning of a field, its unit, its metric and its word."""
+
+    meaning: str
+    """A sentence without its full stop."""
+    unit: str = ""
+    """``bytes``, ``per second``, ``ms since 1970``; empty: a number, a name or a switch."""
+    metric: str = ""
+    """The metric that exposes it; empty: none does."""
+    title: str = ""
+    """Its word in a terminal; empty: no line shows it as a figure."""
+
+    @property
+    def text(self) -> str:
+        """The meaning with its unit."""
+        return f"{self.meaning}, {self.unit}" if self.unit else self.meaning
+
+    @property
+    def suffix(self) -> str:
+        """After a figure, or after its title above a column."""
+        return "/s" if self.unit == PER_SECOND else ""
+
+    def figure(self, value: float) -> str:
+        """The value as a terminal shows it, without the suffix."""
+        return f"{value:,.1f}" if self.unit == PER_SECOND else f"{value:,}"
+
+
+def statistic(
+    meaning: str,
+    unit: str = "",
+    metric: str = "",
+    *,
+    title: str = "",
+    default: Any = MISSING,  # noqa: ANN401 - a field's
+) -> Any:  # noqa: ANN401 - a field
+    """A field of a statistics dataclass, with its description."""
+    about = Description(meaning, unit, metric, title)
+    return field(default=default, metadata={_KEY: about})
+
+
+def descriptions(kind: type) -> dict[str, Description]:
+    """The described fields of a dataclass, by name, in their order."""
+    return {each.name: each.metadata[_KEY] for each in fields(kind) if _KEY in each.metadata}
