@@ -28,6 +28,7 @@ BENCHES: Final = (
     "bench_metadata",
     "bench_failover",
     "bench_bookkeeper",
+    "bench_on_bookkeeper",
     "bench_stop",
     "bench_buckets",
     "bench_nacks",

@@ -35,18 +35,21 @@ def run(*, smoke: bool) -> dict[str, Any]:
                 "maxUnackedMessagesPerSubscription": "0",
             }
             with running(Ackgate(Path(work) / durability, settings)) as broker:
-                seconds = asyncio.run(_acks(broker.protocol_port, count))
+                _, seconds = asyncio.run(publish_and_ack(broker.protocol_port, count))
             figures[f"{durability}_acks_per_s"] = round(count / seconds)
     return figures
 
 
-async def _acks(port: int, count: int) -> float:
+async def publish_and_ack(port: int, count: int) -> tuple[float, float]:
+    """Seconds to the last receipt of `count` messages of 100 B, and to that of as many acks, shuffled."""
     async with await WireClient.connect("127.0.0.1", port) as client:
         consumer = await client.subscribe("acks", "s", initial_position=EARLIEST)
         producer = await client.producer("acks")
         frames = b"".join(producer.frame(b"x" * 100) for _ in range(count))
+        began = time.perf_counter()
         await client.send_bulk(frames)
         await producer.until_receipts(count)
+        published = time.perf_counter() - began
         consumer.flow(count)
         positions = [message.position for message in await consumer.receive_many(count)]
         random.Random(SEED).shuffle(positions)
@@ -61,4 +64,4 @@ async def _acks(port: int, count: int) -> float:
             answered += min(OUTSTANDING, count - answered)
             expected = answered
             await client.until(lambda expected=expected: client.acks_answered >= expected)
-        return time.perf_counter() - began
+        return published, time.perf_counter() - began

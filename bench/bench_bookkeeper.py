@@ -1,26 +1,31 @@
 """Our client of BookKeeper beside its own Java client, on the same real bookies, in turns.
 
-Adds with 1,000 unanswered for some seconds: entries a second, and milliseconds from the add to its
-confirmation. Reads of what was added, from the first entry to the last. Recovery of ledgers whose writer
-left 1,000 adds behind the last add confirmed. Three bookies, a ZooKeeper server and both clients share the
-machine. The Java client speaks wire protocol v2, as Pulsar's does; its first turn is left out, for its
-compiler's sake.
+Adds with 1,000 unanswered for some seconds: entries a second, milliseconds from the add to its confirmation,
+processor time of the client for each. Reads of one ledger by both clients, from the first entry to the last;
+in batches where each bookie has every entry. Recovery of ledgers whose writer left 1,000 adds behind the last
+add confirmed. Three bookies, a ZooKeeper server and both clients share the machine. The Java client speaks
+wire protocol v2, as Pulsar's does; its first turns are left out, for its compiler's sake.
+
+``python -m bench.bench_bookkeeper --quorums 3/3/2 --bytes 100 --seconds 2 --turns 5`` measures one row.
 
 Without the bookies (scripts/ensure-bookkeeper.sh) it says so and measures nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import uvloop
 
 from ackgate.bookkeeper import BookKeeperClient, BookKeeperSettings, LedgerOptions
+from bench.__main__ import show
 from tests.support.bookkeeper import JavaClient, RealBookKeeper, missing
 
 UNANSWERED: Final = 1_000
@@ -29,51 +34,91 @@ PAYLOAD_BYTES: Final = (100, 1_024)
 READ_STEP: Final = 100
 """Entries that one read asks for where there are no batches."""
 
-TURNS: Final = 3
 JVM: Final = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
+BOOKIE_JVM: Final = ("-XX:TieredStopAtLevel=4",)
+"""All of Java's compilers: tests do without the better one, because it takes longer than they do."""
+
+
+class Work(NamedTuple):
+    """What is measured."""
+
+    quorums: tuple[tuple[int, int, int], ...] = QUORUMS
+    payload_bytes: tuple[int, ...] = PAYLOAD_BYTES
+    turns: int = 3
+    seconds: float = 4.0
+    warm_turns: int = 2
+    """Of the Java client alone, before the first that counts."""
+    has_recovery: bool = True
+
+
+SMOKE: Final = Work(QUORUMS[-1:], PAYLOAD_BYTES[:1], turns=1, seconds=0.2, warm_turns=0)
 
 
 def run(*, smoke: bool) -> dict[str, Any]:
     """By quorums and payload: figures of each client, medians of the turns, and ours by Java's."""
+    return _measured(SMOKE if smoke else Work())
+
+
+def _measured(work: Work) -> dict[str, Any]:
     if why := missing():
         return {"skipped": why}
     with (
         tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
-        RealBookKeeper(Path(directory, "cluster")) as cluster,
+        RealBookKeeper(Path(directory, "cluster"), options=BOOKIE_JVM) as cluster,
     ):
         java = JavaClient(cluster, Path(directory, "java"), *JVM)
         try:
-            return _figures(cluster, java, smoke=smoke)
+            return _figures(cluster, java, work)
         finally:
             java.close()
 
 
-def _figures(cluster: RealBookKeeper, java: JavaClient, *, smoke: bool) -> dict[str, Any]:
-    turns, seconds = (1, 0.2) if smoke else (TURNS, 4.0)
+def _figures(cluster: RealBookKeeper, java: JavaClient, work: Work) -> dict[str, Any]:
+    seconds = work.seconds
     figures: dict[str, Any] = {}
-    if not smoke:
-        _java_adds(java, QUORUMS[0], PAYLOAD_BYTES[0], seconds)
-    for quorums in QUORUMS[-1:] if smoke else QUORUMS:
-        for size in PAYLOAD_BYTES[:1] if smoke else PAYLOAD_BYTES:
+    for _ in range(work.warm_turns):
+        _java_adds(java, work.quorums[0], work.payload_bytes[0], seconds)
+    for quorums in work.quorums:
+        for size in work.payload_bytes:
             ours: list[dict[str, float]] = []
             theirs: list[dict[str, float]] = []
-            for _ in range(turns):
-                theirs.append(_java_adds(java, quorums, size, seconds))
-                ours.append(_with_client(cluster, _our_adds, quorums, size, seconds))
+            for _ in range(work.turns):
+                before = _cpu_seconds(java.pid)
+                java_adds = _java_adds(java, quorums, size, seconds)
+                used = _cpu_seconds(java.pid) - before
+                java_adds["cpu_us_per_add"] = used / java_adds["entries"] * 1e6
+                before = _cpu_seconds(os.getpid())
+                ledger_id, our_adds = _with_client(cluster, _our_adds, quorums, size, seconds)
+                used = _cpu_seconds(os.getpid()) - before
+                our_adds["cpu_us_per_add"] = used / our_adds["entries"] * 1e6
+                theirs.append(java_adds | _java_scan(java, ledger_id, quorums, our_adds["entries"]))
+                ours.append(our_adds | _with_client(cluster, _our_scan, ledger_id, quorums))
             name = "/".join(map(str, quorums)) + f"_{size}_bytes"
             figures[name] = _beside(ours, theirs)
-    figures["recovery"] = _beside(
-        [_with_client(cluster, _our_recovery, java) for _ in range(turns)],
-        [_with_client(cluster, _java_recovery, java) for _ in range(turns)],
-    )
+    if work.has_recovery:
+        ours, theirs = [], []
+        for _ in range(work.turns):
+            ours.append(_with_client(cluster, _our_recovery, java))
+            theirs.append(_with_client(cluster, _java_recovery, java))
+        figures["recovery"] = _beside(ours, theirs)
     return figures
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a process; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _beside(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for key in ours[0]:
         our, their = median(turn[key] for turn in ours), median(turn[key] for turn in theirs)
-        rows[key] = f"{our:,.1f}   java {their:,.1f}   ratio {our / their:.2f}"
+        ratio = f"   ratio {our / their:.2f}" if their else ""
+        rows[key] = f"{our:,.1f}   java {their:,.1f}{ratio}"
     return rows
 
 
@@ -92,7 +137,7 @@ def _with_client(cluster: RealBookKeeper, work: Any, *arguments: Any) -> Any:
 
 async def _our_adds(
     client: BookKeeperClient, quorums: tuple[int, int, int], size: int, seconds: float
-) -> dict[str, float]:
+) -> tuple[int, dict[str, float]]:
     writer = await client.create(LedgerOptions(*quorums))
     loop = asyncio.get_running_loop()
     payload, taken = (bytes(size),), list[float]()
@@ -123,17 +168,24 @@ async def _our_adds(
     took = time.perf_counter() - begun
     taken.sort()
     await writer.close()
-    reader = await client.open(writer.ledger_id)
-    step = 10_000 if quorums[0] == quorums[1] else READ_STEP
-    begun = time.perf_counter()
-    for first in range(0, len(taken), step):
-        await reader.read(first, min(first + step, len(taken)) - 1)
-    return {
+    return writer.ledger_id, {
+        "entries": len(taken),
         "adds_per_s": len(taken) / took,
         "add_p50_ms": taken[len(taken) // 2] * 1000,
         "add_p99_ms": taken[int(len(taken) * 0.99)] * 1000,
-        "reads_per_s": len(taken) / (time.perf_counter() - begun),
     }
+
+
+async def _our_scan(
+    client: BookKeeperClient, ledger_id: int, quorums: tuple[int, int, int]
+) -> dict[str, float]:
+    reader = await client.open(ledger_id)
+    count = reader.last_add_confirmed + 1
+    step = 10_000 if quorums[0] == quorums[1] else READ_STEP
+    begun = time.perf_counter()
+    for first in range(0, count, step):
+        await reader.read(first, min(first + step, count) - 1)
+    return {"reads_per_s": count / (time.perf_counter() - begun)}
 
 
 def _java_adds(
@@ -141,15 +193,21 @@ def _java_adds(
 ) -> dict[str, float]:
     numbers = (*quorums, size, seconds, UNANSWERED)
     [answer] = java.ask("adds", "CRC32C", "", *map(str, numbers))
-    ledger_id, count, took, middle, high = answer.split()
-    step = 0 if quorums[0] == quorums[1] else READ_STEP
-    [scanned] = java.ask("scan", "CRC32C", "", ledger_id, str(step))
+    _, count, took, middle, high = answer.split()
     return {
+        "entries": int(count),
         "adds_per_s": int(count) / float(took),
         "add_p50_ms": float(middle),
         "add_p99_ms": float(high),
-        "reads_per_s": int(count) / float(scanned),
     }
+
+
+def _java_scan(
+    java: JavaClient, ledger_id: int, quorums: tuple[int, int, int], count: float
+) -> dict[str, float]:
+    step = 0 if quorums[0] == quorums[1] else READ_STEP
+    [took] = java.ask("scan", "CRC32C", "", str(ledger_id), str(step))
+    return {"reads_per_s": count / float(took)}
 
 
 async def _left_ledger(client: BookKeeperClient) -> int:
@@ -172,3 +230,26 @@ async def _java_recovery(client: BookKeeperClient, java: JavaClient) -> dict[str
     ledger_id = await _left_ledger(client)
     [took] = await asyncio.to_thread(java.ask, "open", "CRC32C", "", str(ledger_id))
     return {"recovery_ms": float(took) * 1000}
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.bench_bookkeeper")
+    parser.add_argument("--quorums", default="3/3/2", help="ensemble, write and ack quorum")
+    parser.add_argument("--bytes", type=int, default=PAYLOAD_BYTES[0], help="of each payload")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of adds in each turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--recovery", action="store_true", help="of 1,000 entries, too")
+    arguments = parser.parse_args()
+    ensemble, write, ack = map(int, arguments.quorums.split("/"))
+    work = Work(
+        ((ensemble, write, ack),),
+        (arguments.bytes,),
+        turns=arguments.turns,
+        seconds=arguments.seconds,
+        has_recovery=arguments.recovery,
+    )
+    show(_measured(work), "")
+
+
+if __name__ == "__main__":
+    _main()

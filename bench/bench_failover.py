@@ -52,7 +52,7 @@ def _run(*, smoke: bool) -> dict[str, Any]:
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "handover": _handovers(cluster, 2 if smoke else 20),
         }
-        figures["takeover"] = asyncio.run(_takeovers(cluster, 1 if smoke else 3))
+        figures["takeover"] = asyncio.run(takeovers(cluster, 1 if smoke else 3))
         figures["many_topics"] = asyncio.run(_many_topics(cluster, 20 if smoke else 2_000))
     return figures
 
@@ -78,7 +78,8 @@ def _handovers(cluster: BrokerCluster, rounds: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- takeover
 
 
-async def _takeovers(cluster: BrokerCluster, rounds: int) -> dict[str, Any]:
+async def takeovers(cluster: BrokerCluster, rounds: int) -> dict[str, Any]:
+    """`kill -9` of the broker that serves a topic, to the first message from the other one."""
     seconds = []
     for number in range(rounds):
         topic = f"takeover-{number}"

@@ -84,7 +84,7 @@ async def _make_dirty(topics: list[Topic]) -> float:
     durable = []
     for topic in topics:
         subscription = topic.subscriptions["s"]
-        ledger_id = topic.ledger.facts.ledger_ids[-1]
+        ledger_id = topic.ledger.ledgers.ledger_ids[-1]
         subscription.ack_elsewhere([Position(ledger_id, ENTRIES_PER_TOPIC - 2)])
         done: asyncio.Future[None] = loop.create_future()
         store = subscription.store

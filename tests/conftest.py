@@ -51,12 +51,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 SLOWEST_FIRST = (
-    *("tests/pipeline/", "tests/chaos/", "tests/bookkeeper/", "tests/broker/", "tests/simulation/"),
+    *(
+        "tests/pipeline/",
+        "tests/chaos/",
+        "tests/bookkeeper/",
+        "tests/pulsar/",
+        "tests/broker/",
+        "tests/simulation/",
+    ),
 )
 """Where files take longest: they begin first, so that no worker is left alone with one at the end."""
 
 ON_SPARK = "tests/pipeline/"
 """One worker takes all of these: they share a Spark session, which keeps two cores busy by itself."""
+
+ON_REAL_PULSAR = "tests/pulsar/"
+"""One worker takes these: they share a Pulsar, which needs a gigabyte."""
 
 ON_REAL_BOOKIES = ("tests/bookkeeper/", "tests/conformance/ledgers/")
 """One worker takes these: they share a BookKeeper cluster, which needs a gigabyte."""
@@ -68,6 +78,8 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(ON_REAL_BOOKIES):
             return ON_REAL_BOOKIES[0]
+        if nodeid.startswith(ON_REAL_PULSAR):
+            return ON_REAL_PULSAR
         return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid.split("::", 1)[0]
 
 

@@ -1,11 +1,14 @@
 """Clients of real bookies."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from ackgate.bookkeeper import BookKeeperClient, BookKeeperSettings
+from ackgate.commands.cli import main
 from tests.support.bookkeeper import JavaClient, RealBookKeeper, missing
 
 Connect = Callable[..., Awaitable[BookKeeperClient]]
@@ -51,3 +54,28 @@ def own_bookkeeper(tmp_path):
     yield make
     for cluster in clusters:
         cluster.stop()
+
+
+class Answer(NamedTuple):
+    """What a command printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def ackgate(capsys):
+    """Runs the command in a thread, beside the loop of the test."""
+
+    async def run(*arguments):
+        capsys.readouterr()
+        code = await asyncio.to_thread(main, [str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return run

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from ackgate.bookkeeper import BookKeeperClient
-from ackgate.errors import LedgerFencedError
+from ackgate.errors import LedgerFencedError, MetadataConflictError
 from ackgate.persistence import DigestType, LedgerOptions, LedgerState
 from tests.support.bookkeeper.oracle import Entry
 
@@ -101,3 +101,20 @@ def test_it_runs_on_uvloop_too(real_bookkeeper):
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(main()) == [b"%d" % i for i in range(500)]
+
+
+async def test_an_id_of_which_bookies_have_entries_is_not_used_again(real_bookkeeper, connect):
+    """As when ZooKeeper was put back to before the ledger, and its counter with it."""
+    client = await connect(real_bookkeeper)
+    options = LedgerOptions(3, 3, 2)
+    writer = await client.create(options)
+    await writer.add_entry(b"old")
+    await writer.close()
+    await client.delete(writer.ledger_id)
+    with pytest.raises(MetadataConflictError, match="has entries of it"):
+        await client.create(options, ledger_id=writer.ledger_id)
+    empty = await client.create(options)
+    await empty.close()
+    await client.delete(empty.ledger_id)
+    again = await client.create(options, ledger_id=empty.ledger_id)
+    assert await again.add_entry(b"new") == 0

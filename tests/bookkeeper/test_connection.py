@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ackgate.errors import StorageError
+from ackgate.errors import BookieRefusedError, StorageError
 from ackgate.persistence.bookkeeper.connection import AddBlock, BookieConnection
 from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
 
 ADD, READ = 1, 2
+NO_LEDGER, UNAUTHORIZED = 1, 102
 
 
 def reply(opcode, code, ledger_id, entry_id, body=b""):
@@ -37,28 +38,41 @@ class Answers:
 
 
 class Silent(asyncio.Protocol):
-    """A server that takes everything and says nothing."""
+    """A server that answers a connection's first question, then takes everything and says nothing."""
 
     def __init__(self):
         self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        if self.transport is not None:
+            ledger_id, entry_id = struct.unpack_from(">qq", data, 8)
+            self.transport.write(reply(READ, NO_LEDGER, ledger_id, entry_id))
+            self.transport = None
 
     def connection_lost(self, exc):
         self.ended.set_result(None)
 
 
 @contextlib.asynccontextmanager
-async def connected(timeout_seconds=30.0):
-    """A connection to a silent bookie."""
-    silent = Silent()
+async def connected(timeout_seconds=30.0, kind=Silent):
+    """A connection to a bookie of the test."""
+    bookie = kind()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: silent, "127.0.0.1", 0)
+    server = await loop.create_server(lambda: bookie, "127.0.0.1", 0)
     address = BookieAddress(*server.sockets[0].getsockname())
-    connection = await BookieConnection.open("bookie-1", address, timeout_seconds=timeout_seconds)
     try:
-        yield connection
+        connection = await BookieConnection.open(
+            "bookie-1", address, timeout_seconds=timeout_seconds
+        )
+        try:
+            yield connection
+        finally:
+            connection.close()
     finally:
-        connection.close()
-        await silent.ended
+        await bookie.ended
         server.close()
 
 
@@ -81,6 +95,27 @@ async def test_after_its_end_a_connection_takes_nothing():
         connection.add(AddBlock(b"frame", 1))
         with pytest.raises(StorageError):
             connection.read(7, 0)
+
+
+async def test_a_bookie_that_wants_authentication_is_refused_at_once():
+    class Strict(Silent):
+        def data_received(self, data):
+            ledger_id, entry_id = struct.unpack_from(">qq", data, 8)
+            self.transport.write(reply(READ, UNAUTHORIZED, ledger_id, entry_id))
+
+    with pytest.raises(BookieRefusedError, match="wants clients to authenticate"):
+        async with connected(kind=Strict):
+            pass
+
+
+async def test_a_server_that_is_no_bookie_is_refused_at_once():
+    class Web(Silent):
+        def data_received(self, data):
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with pytest.raises(BookieRefusedError, match="not BookKeeper's protocol"):
+        async with connected(kind=Web):
+            pass
 
 
 @settings(max_examples=30)

@@ -14,11 +14,17 @@ from ackgate.persistence.bookkeeper.metadata_format import (
     encode_metadata,
 )
 from ackgate.persistence.bookkeeper.protocol import (
+    PARTS_PER_ADD,
     EntryCodec,
-    batch_entries,
     decode_reply,
     master_key,
 )
+
+
+def frames_of(codec, first, last_add_confirmed, length_bytes, payloads):
+    parts = codec.add_parts(first, last_add_confirmed, length_bytes, payloads)
+    return [b"".join(parts[at : at + PARTS_PER_ADD]) for at in range(0, len(parts), PARTS_PER_ADD)]
+
 
 HEAD = "0000000000000007000000000000000300000000000000020000000000000019"
 DIGESTS = {
@@ -58,7 +64,7 @@ OF_METADATA = StoredMetadata(
 
 @pytest.mark.parametrize("digest_type", DigestType)
 def test_an_add_has_the_bytes_of_bookkeepers_own(digest_type):
-    [frame] = EntryCodec(7, digest_type, b"secret").add_frames(3, 2, 20, [b"hello"])
+    [frame] = frames_of(EntryCodec(7, digest_type, b"secret"), 3, 2, 20, [b"hello"])
     entry = HEAD + DIGESTS[digest_type] + b"hello".hex()
     rest = "02010000" + "e793cbc379107648537183605cd361d3bb789a39" + entry
     assert frame.hex() == f"{len(rest) // 2:08x}" + rest
@@ -76,16 +82,40 @@ def test_the_empty_password_has_its_key():
 def test_entries_come_back_as_they_were_added(digest_type, payloads, first):
     codec = EntryCodec(2**33, digest_type, b"pass")
     length = 0
-    for i, frame in enumerate(codec.add_frames(first, first - 1, 0, payloads)):
+    for i, frame in enumerate(frames_of(codec, first, first - 1, 0, payloads)):
         length += len(payloads[i])
         entry = codec.decode(frame[4 + 4 + 20 :], first + i)
         assert entry == (first + i, first - 1, length, payloads[i])
 
 
+def batch_of(stored):
+    """Entries as the reply to a batch read has them."""
+    return b"".join(len(entry).to_bytes(4, "big") + entry for entry in stored)
+
+
+@given(
+    st.sampled_from([t for t in DigestType if t is not DigestType.DUMMY]),
+    st.lists(st.binary(max_size=60), min_size=1, max_size=8),
+    st.data(),
+)
+def test_a_batch_ends_at_the_first_damaged_entry(digest_type, payloads, data):
+    codec = EntryCodec(2**33, digest_type, b"pass")
+    stored = [frame[4 + 4 + 20 :] for frame in frames_of(codec, 5, 4, 0, payloads)]
+    entries = [(5 + i, payload) for i, payload in enumerate(payloads)]
+    assert codec.decode_batch(batch_of(stored), 5) == entries
+    assert codec.decode_batch(batch_of(stored), 6) == [], "not those that were asked for"
+    number = data.draw(st.integers(0, len(stored) - 1))
+    damaged = bytearray(stored[number])
+    bit = data.draw(st.integers(0, 8 * len(damaged) - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    stored[number] = bytes(damaged)
+    assert codec.decode_batch(batch_of(stored), 5) == entries[:number]
+
+
 @given(st.sampled_from([t for t in DigestType if t is not DigestType.DUMMY]), st.data())
 def test_a_flipped_bit_is_noticed(digest_type, data):
     codec = EntryCodec(7, digest_type, b"secret")
-    [frame] = codec.add_frames(3, 2, 20, [b"hello"])
+    [frame] = frames_of(codec, 3, 2, 20, [b"hello"])
     stored = bytearray(frame[4 + 4 + 20 :])
     bit = data.draw(st.integers(0, 8 * len(stored) - 1))
     stored[bit // 8] ^= 1 << bit % 8
@@ -95,7 +125,8 @@ def test_a_flipped_bit_is_noticed(digest_type, data):
 
 @given(st.binary(max_size=80))
 def test_replies_of_any_bytes_are_taken_apart_or_refused(noise):
-    for decode in (decode_reply, batch_entries):
+    codec = EntryCodec(7, DigestType.CRC32C, b"")
+    for decode in (decode_reply, lambda body: codec.decode_batch(body, 0)):
         try:
             decode(noise)
         except ValueError:

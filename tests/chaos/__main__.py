@@ -1,7 +1,8 @@
 """``python -m tests.chaos --cycles N --seed S``: bring trouble upon brokers, check their promises.
 
-Two forms, one after the other unless one is chosen: `single` kills one broker over and over;
-`cluster` has two brokers, three ZooKeeper servers and three bookies, and faults of all kinds.
+Three forms, one after the other unless one is chosen: `single` kills one broker over and over;
+`cluster` has two brokers, three ZooKeeper servers and three bookies, and faults of all kinds;
+`bookkeeper` is the same on four real bookies, which are met, too.
 
 At the end what the brokers wrote down is audited, and held against what the clients know.
 
@@ -29,8 +30,9 @@ from tests.chaos.journals import KeptRun, witness
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.small_file_system import SMALL_BYTES, NotMountableError, SmallFileSystem
 from tests.chaos.wire_load import Style
+from tests.support.bookkeeper import missing
 
-FORMS = ("single", "cluster")
+FORMS = ("single", "cluster", "bookkeeper")
 
 
 def main() -> int:
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--cycles", type=int, default=20)
-    parser.add_argument("--form", choices=FORMS, help="default: both")
+    parser.add_argument("--form", choices=FORMS, help="default: all")
     parser.add_argument("--seed", type=int, default=None, help="default: by the clock")
     parser.add_argument(
         "--subscription-types",
@@ -87,9 +89,18 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
     }
     run: ClusterRun | ChaosRun
     files: SmallFileSystem | None = None
-    if form == "cluster":
-        only = [Trouble[name] for name in arguments.only.split(",") if name]
-        run = ClusterRun(directory, seed, tells_all=arguments.steps, only=only, **common)
+    if form == "bookkeeper" and (why := missing()):
+        print(f"left out: {why}")
+        return 0
+    if form in {"cluster", "bookkeeper"}:
+        run = ClusterRun(
+            directory,
+            seed,
+            tells_all=arguments.steps,
+            only=[Trouble[name] for name in arguments.only.split(",") if name],
+            is_on_real_bookies=form == "bookkeeper",
+            **common,
+        )
     else:
         files = _small_file_system(directory)
         run = ChaosRun(directory, seed, files=files, is_damaging=arguments.damage, **common)
@@ -104,7 +115,7 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
             shutil.rmtree(directory)
             return 0
         return 1
-    if not (arguments.break_receipts or arguments.no_audit):
+    if not (arguments.break_receipts or arguments.no_audit or form == "bookkeeper"):
         wrong = _audit(run.kept(), directory)
         if wrong:
             print(

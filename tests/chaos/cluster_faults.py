@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,13 @@ from ackgate.testing import BrokerFailedError, BrokerProcess, ZooKeeperEnsemble
 from ackgate.testing.proxy import ProxyMode
 from tests.chaos.cluster_schedule import Fault, Role, Trouble
 from tests.chaos.facts import ViolationError
+from tests.corruption.damages import flip
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.testing import BrokerCluster
+    from tests.chaos.real_bookies import ChaosBookies
 
 SLOW_WIRE_MS_MAX: Final = 200.0
 STARTING_SECONDS_MAX: Final = 1.0
@@ -33,10 +36,11 @@ FULL_AT_BYTES_MAX: Final = 64 * 1024
 UNLOADS: Final = 4
 ADMIN_SECONDS: Final = 10.0
 REPAIR_SECONDS: Final = 60.0
+DAMAGED_FILES: Final = 3
 
 _ZOOKEEPER_ROLES: Final = frozenset({Role.LEADER, Role.FOLLOWER, Role.ALL})
 
-_PARTITIONS: Final = {
+PARTITIONS: Final = {
     Trouble.PARTITION_DROP: (ProxyMode.DROP, False),
     Trouble.PARTITION_ANSWERS: (ProxyMode.DROP, True),
     Trouble.PARTITION_HOLD: (ProxyMode.HOLD, False),
@@ -47,9 +51,18 @@ _PARTITIONS: Final = {
 class Faults:
     """Brings faults upon one cluster."""
 
-    def __init__(self, cluster: BrokerCluster, ensemble: ZooKeeperEnsemble) -> None:
+    def __init__(
+        self,
+        cluster: BrokerCluster,
+        ensemble: ZooKeeperEnsemble,
+        bookies: ChaosBookies | None = None,
+    ) -> None:
+        """`bookies`: real ones, in the place of directories."""
+        self._real_bookies = bookies
         self._cluster = cluster
         self._ensemble = ensemble
+        self._older = cluster.directory / "older-metadata"
+        """ZooKeeper's data as they were before the brokers started the last time but one."""
 
     async def bring(self, fault: Fault, met: int) -> None:
         """Bring it, wait, take it away.
@@ -58,13 +71,19 @@ class Faults:
         """
         if fault.role is Role.TOPICS:
             await self._unload(fault)
+        elif fault.role is Role.BOOKIE and self._real_bookies is not None:
+            await self._real_bookies.bring(fault)
         elif fault.role is Role.BOOKIE:
             await self._take_directory(fault)
+        elif fault.trouble is Trouble.OLDER_METADATA:
+            await asyncio.to_thread(self._put_back_older_metadata)
         elif fault.role in _ZOOKEEPER_ROLES:
             await self._stop_zookeeper(fault)
         else:
             brokers = {Role.OWNER: [met], Role.OTHER: [1 - met], Role.BOTH: [0, 1]}[fault.role]
             await asyncio.gather(*(self._meet_broker(fault, number) for number in brokers))
+        if self._real_bookies is not None:
+            await self._real_bookies.settle()
 
     # ---------------------------------------------------------------- brokers
 
@@ -99,7 +118,7 @@ class Faults:
                 await asyncio.sleep(fault.seconds)
                 self._cluster.heal(number)
             case _:
-                mode, drops_answers_only = _PARTITIONS[fault.trouble]
+                mode, drops_answers_only = PARTITIONS[fault.trouble]
                 self._cluster.partition(number, mode, drops_answers_only=drops_answers_only)
                 await asyncio.sleep(fault.seconds)
                 self._cluster.heal(number)
@@ -147,13 +166,57 @@ class Faults:
         for server in servers:
             await asyncio.to_thread(server.start)
 
+    def _put_back_older_metadata(self) -> None:
+        """What the last fault of this kind has kept: a broker has to refuse it, and the newest are put back.
+
+        The first one only keeps a copy.
+        """
+        for broker in self._cluster.brokers:
+            broker.kill()
+        self._ensemble.kill()
+        newest = self._cluster.directory / "newest-metadata"
+        self._copy_metadata(to=newest)
+        if self._older.exists():
+            self._copy_metadata(back_from=self._older)
+            self._ensemble.start()
+            self._be_refused(self._cluster.brokers[0])
+            self._ensemble.kill()
+            self._copy_metadata(back_from=newest)
+        shutil.rmtree(self._older, ignore_errors=True)
+        newest.rename(self._older)
+        self._ensemble.start()
+        for broker in self._cluster.brokers:
+            broker.launch()
+        for broker in self._cluster.brokers:
+            broker.wait_until_ready()
+
+    def _copy_metadata(self, *, to: Path | None = None, back_from: Path | None = None) -> None:
+        for server in self._ensemble.servers:
+            data = server.directory / "data"
+            if to is not None:
+                shutil.copytree(data, to / str(server.number))
+            if back_from is not None:
+                shutil.rmtree(data)
+                shutil.copytree(back_from / str(server.number), data)
+
+    @staticmethod
+    def _be_refused(broker: BrokerProcess) -> None:
+        try:
+            broker.start()
+        except BrokerFailedError:
+            line = broker.log.splitlines()[-1]
+            if "is older than bookie" not in line or "ackgate ledgers adopt" not in line:
+                raise ViolationError(f"older metadata are refused without a word: {line}") from None
+        else:
+            raise ViolationError("older metadata were believed")
+
     # ---------------------------------------------------------------- storage and topics
 
     async def _take_directory(self, fault: Fault) -> None:
         directories = self._cluster.bookie_directories
         directory = directories[int(fault.amount * len(directories))]
-        if fault.trouble is Trouble.DISK_LOST:
-            await self._lose_disk(fault, directory)
+        if fault.trouble in {Trouble.DISK_LOST, Trouble.BITS_FLIPPED}:
+            await self._damage_disk(fault, directory)
             return
         away = directory.with_suffix(".away")
         directory.rename(away)
@@ -162,15 +225,21 @@ class Faults:
         directory.unlink()
         away.rename(directory)
 
-    async def _lose_disk(self, fault: Fault, directory: Path) -> None:
-        """A power cut, and a disk less; what was on it comes back from the other copies.
+    async def _damage_disk(self, fault: Fault, directory: Path) -> None:
+        """A power cut, and a disk less or a bad one; the other copies have what it has lost.
 
         What an earlier fault has left with one copy only gets a second one before.
         """
         await asyncio.to_thread(self._bookies, "repair", "--replace-lost")
         for broker in self._cluster.brokers:
             await asyncio.to_thread(broker.kill)
-        await asyncio.to_thread(shutil.rmtree, directory)
+        if fault.trouble is Trouble.DISK_LOST:
+            await asyncio.to_thread(shutil.rmtree, directory)
+        else:
+            rng = random.Random(fault.amount)
+            files = sorted(directory.rglob("*.avro"))
+            for path in rng.sample(files, min(DAMAGED_FILES, len(files))):
+                flip(path, rng)
         await asyncio.sleep(fault.seconds)
         for broker in self._cluster.brokers:
             broker.launch()

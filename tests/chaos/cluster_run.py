@@ -32,9 +32,11 @@ from tests.chaos.cluster_schedule import SESSION_SECONDS, Role, Trouble, plan_cl
 from tests.chaos.cluster_side import ClusterSide, agree
 from tests.chaos.facts import ViolationError
 from tests.chaos.journals import FILE, KeptRun, keep_journals
+from tests.chaos.real_bookies import ChaosBookies
 from tests.chaos.run import ChaosFailedError
 from tests.chaos.side import both_sides, story
 from tests.chaos.wire_load import Style
+from tests.support.bookkeeper import BookKeeperFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -50,7 +52,16 @@ CLIENT_MESSAGES_AT_ONCE: Final = 4
 CLIENT_PAUSE_SECONDS: Final = 0.1
 NOTES_MAX: Final = 400
 
-_FAILURES: Final = (ViolationError, BrokerFailedError, ZooKeeperFailedError, TimeoutError)
+BOOKIE_SECONDS: Final = 60.0
+"""What a real bookie may take to be there again, in Java, on a busy machine."""
+
+_FAILURES: Final = (
+    ViolationError,
+    BookKeeperFailedError,
+    BrokerFailedError,
+    ZooKeeperFailedError,
+    TimeoutError,
+)
 
 
 class ClusterRun:
@@ -66,8 +77,12 @@ class ClusterRun:
         report: Callable[[str], None] = lambda _: None,
         tells_all: bool = False,
         only: Collection[Trouble] = (),
+        is_on_real_bookies: bool = False,
     ) -> None:
-        """`tells_all`: report every step, and not only every cycle. `only`: these troubles."""
+        """`tells_all`: report every step, and not only every cycle. `only`: these troubles.
+
+        `is_on_real_bookies`: four, instead of three directories.
+        """
         self.seed = seed
         self._tells_all = tells_all
         self._only = only
@@ -77,8 +92,16 @@ class ClusterRun:
         self._extra = dict(settings or {})
         self._report = report
         self._ensemble = ZooKeeperEnsemble(directory / "zookeeper", force_sync=False)
-        self._cluster = BrokerCluster(directory, zookeeper=self._ensemble, root="/chaos")
-        self._faults = Faults(self._cluster, self._ensemble)
+        self._bookies = (
+            ChaosBookies(directory / "bookkeeper", self._ensemble) if is_on_real_bookies else None
+        )
+        self._cluster = BrokerCluster(
+            directory,
+            zookeeper=self._ensemble,
+            root="/chaos",
+            ledgers_root="/ledgers" if is_on_real_bookies else "",
+        )
+        self._faults = Faults(self._cluster, self._ensemble, self._bookies)
         self._notes: list[str] = []
         self._began = time.monotonic()
         self._sides = [
@@ -92,12 +115,16 @@ class ClusterRun:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(self._ensemble.start)
-            first = plan_cluster_cycle(self.seed, 0, self._extra)
+            if self._bookies is not None:
+                await asyncio.to_thread(self._bookies.start)
+            first = self._plan(0)
             self._cluster.configure(first.settings)
             await asyncio.to_thread(self._cluster.start)
             for number in range(cycles):
-                await self._cycle(plan_cluster_cycle(self.seed, number, self._extra, self._only))
+                await self._cycle(self._plan(number))
             await self._finish(cycles)
+            if self._bookies is not None:
+                return
             servers = ",".join(f"127.0.0.1:{server.port}" for server in self._ensemble.servers)
             await asyncio.to_thread(
                 keep_journals,
@@ -112,10 +139,24 @@ class ClusterRun:
                 if each.side.client is not None:
                     await asyncio.to_thread(each.side.client.close)
             await asyncio.to_thread(self._cluster.kill)
+            if self._bookies is not None:
+                await asyncio.to_thread(self._bookies.kill)
             await asyncio.to_thread(self._ensemble.kill)
+            self._check_nothing_runs()
+
+    def _check_nothing_runs(self) -> None:
         left = left_running(self._directory)
         if left:
             raise ChaosFailedError(f"seed {self.seed}: still running: {left}")
+
+    def _plan(self, number: int) -> ClusterCycle:
+        return plan_cluster_cycle(
+            self.seed,
+            number,
+            self._extra,
+            self._only,
+            is_on_real_bookies=self._bookies is not None,
+        )
 
     def kept(self) -> KeptRun:
         """Its journals and facts, after `run`."""
@@ -135,7 +176,8 @@ class ClusterRun:
         serving = [asyncio.create_task(each.serve(cycle.number, stop)) for each in self._sides]
         try:
             await self._while_serving(serving, self._all_served())
-            await self._while_serving(serving, self._trouble(cycle), RESUME_SECONDS + 30)
+            seconds = RESUME_SECONDS + 30 + (BOOKIE_SECONDS if self._bookies is not None else 0)
+            await self._while_serving(serving, self._trouble(cycle), seconds)
             stop.set()
             _, unfinished = await asyncio.wait(serving, timeout=RESUME_SECONDS)
             if unfinished:

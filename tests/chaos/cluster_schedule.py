@@ -65,6 +65,9 @@ class Trouble(enum.Enum):
     DISK_FULL = "disk full"
     DIRECTORY_GONE = "directory gone"
     DISK_LOST = "replaced by an empty one, all brokers down"
+    BOOKIES_DISK_FULL = "disk full, and read-only for it"
+    BITS_FLIPPED = "bits flipped in some files, all brokers down"
+    OLDER_METADATA = "an older copy put back, all brokers down"
     UNLOAD = "unload"
 
 
@@ -140,10 +143,24 @@ KINDS: Sequence[Kind] = (
     Kind(1, Trouble.PARTITION_CUT, Role.BOTH, 0.3, _LONG + 0.5),
     Kind(2, Trouble.DISK_FULL, Role.BOTH, 0.3, 1.5),
     Kind(4, Trouble.UNLOAD, Role.TOPICS, 0.2, 1.0),
+    Kind(1, Trouble.OLDER_METADATA, Role.ALL, 0.0, 0.1),
 )
 _BOOKIE_KINDS: Final = (
     Kind(3, Trouble.DIRECTORY_GONE, Role.BOOKIE, 0.3, 1.5),
     Kind(1, Trouble.DISK_LOST, Role.BOOKIE, 0.0, 0.5),
+    Kind(1, Trouble.BITS_FLIPPED, Role.BOOKIE, 0.0, 0.5),
+)
+
+_NOT_ON_REAL_BOOKIES: Final = frozenset({Trouble.DISK_FULL, Trouble.OLDER_METADATA})
+"""A broker there writes no files; and bookies do not know how old ZooKeeper's data may be."""
+
+_REAL_BOOKIE_KINDS: Final = (
+    Kind(6, Trouble.KILL, Role.BOOKIE, 0.0, 2.0),
+    Kind(2, Trouble.TERM, Role.BOOKIE, 0.0, 1.0),
+    Kind(6, Trouble.PAUSE, Role.BOOKIE, 0.3, _LONG + 3.0),
+    Kind(3, Trouble.PARTITION_CUT, Role.BOOKIE, 0.3, _LONG + 1.0),
+    Kind(2, Trouble.PARTITION_DROP, Role.BOOKIE, 0.3, _LONG + 1.0),
+    Kind(4, Trouble.BOOKIES_DISK_FULL, Role.BOOKIE, 1.0, 4.0),
 )
 
 
@@ -168,20 +185,36 @@ _STORAGES: Final = (
 )
 
 
-def plan_storage(seed: int) -> Mapping[str, int]:
+_REAL_STORAGES: Final = tuple(
+    {**storage, "bookkeeperClientTimeoutInSeconds": 3} for storage in _STORAGES[:3]
+)
+"""Of four bookies one is away at a time: with one copy, or one that is enough, what it has waits for it."""
+
+
+def plan_storage(seed: int, *, is_on_real_bookies: bool = False) -> Mapping[str, int]:
     """What holds for the whole run."""
-    return random.Random(f"{seed}/cluster/storage").choice(_STORAGES)
+    storages = _REAL_STORAGES if is_on_real_bookies else _STORAGES
+    return random.Random(f"{seed}/cluster/storage").choice(storages)
 
 
 def plan_cluster_cycle(
-    seed: int, number: int, extra: Mapping[str, Any], only: Collection[Trouble] = ()
+    seed: int,
+    number: int,
+    extra: Mapping[str, Any],
+    only: Collection[Trouble] = (),
+    *,
+    is_on_real_bookies: bool = False,
 ) -> ClusterCycle:
     """The cycle of this number. `extra` settings win. `only`: no other troubles than these."""
-    storage = plan_storage(seed)
+    storage = plan_storage(seed, is_on_real_bookies=is_on_real_bookies)
     rng = random.Random(f"{seed}/cluster/{number}")
     settings = {key: rng.choice(values) for key, values in CHOICES.items()}
     kinds = list(KINDS)
-    if storage["managedLedgerDefaultAckQuorum"] >= 2:
+    if is_on_real_bookies:
+        kinds = [kind for kind in kinds if kind.trouble not in _NOT_ON_REAL_BOOKIES]
+        kinds += _REAL_BOOKIE_KINDS
+        settings = {k: v for k, v in settings.items() if not k.startswith("bookie")}
+    elif storage["managedLedgerDefaultAckQuorum"] >= 2:
         kinds += _BOOKIE_KINDS
     if only:
         kinds = [kind for kind in kinds if kind.trouble in only]
@@ -198,6 +231,8 @@ def plan_cluster_cycle(
         )
         if all(_go_together(fault, other) for other in faults):
             faults.append(fault)
+        if fault.trouble is Trouble.OLDER_METADATA and fault in faults:
+            break  # it stops everything: there is nothing that a second one could meet
     return ClusterCycle(
         number,
         {**_ALWAYS, **storage, **settings, **extra},
@@ -213,5 +248,8 @@ def _go_together(one: Fault, other: Fault) -> bool:
     roles = {one.role, other.role}
     if Role.BOTH in roles and roles & {Role.OWNER, Role.OTHER}:
         return False
+    troubles = {one.trouble, other.trouble}
+    if Trouble.OLDER_METADATA in troubles:
+        return False
     meets_broker = bool(roles & {Role.OWNER, Role.OTHER, Role.BOTH})
-    return not (Trouble.DISK_LOST in {one.trouble, other.trouble} and meets_broker)
+    return not (meets_broker and troubles & {Trouble.DISK_LOST, Trouble.BITS_FLIPPED})

@@ -8,6 +8,7 @@ from tests.chaos.cluster_run import ClusterRun
 from tests.chaos.cluster_schedule import Role, Trouble, plan_cluster_cycle, plan_storage
 from tests.chaos.journals import FINISHED
 from tests.chaos.run import BROKEN, ChaosFailedError
+from tests.support.bookkeeper import missing
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
@@ -19,6 +20,13 @@ async def test_promises_hold_whatever_happens_to_the_cluster(tmp_path, pytestcon
     run = ClusterRun(tmp_path, SEED, report=print)
     await run.run(CYCLES)
     pytestconfig.stash.setdefault(FINISHED, []).append(run.kept())
+
+
+async def test_promises_hold_on_real_bookies_that_are_met_too(tmp_path):
+    if why := missing():
+        pytest.skip(why)
+    run = ClusterRun(tmp_path, SEED, report=print, is_on_real_bookies=True)
+    await run.run(CYCLES)
 
 
 async def test_receipts_that_promise_nothing_are_noticed(tmp_path):
@@ -56,4 +64,7 @@ def test_every_trouble_has_its_turn_and_no_bookie_goes_that_holds_the_only_copy(
             faults = plan_cluster_cycle(seed, number, {}).faults
             seen |= {fault.trouble for fault in faults}
             assert is_safe or all(fault.role is not Role.BOOKIE for fault in faults)
+            real = plan_cluster_cycle(seed, number, {}, is_on_real_bookies=True)
+            seen |= {fault.trouble for fault in real.faults}
+            assert real.settings["managedLedgerDefaultAckQuorum"] == 2
     assert seen == set(Trouble)

@@ -11,7 +11,7 @@ from ackgate.errors import StorageError
 from ackgate.persistence import BookieLedgerClient, DigestType, LedgerOptions
 from ackgate.persistence.bookies.avro_container import block_head, container_header
 from ackgate.persistence.bookies.entry_codec import CrcDigest, EntryEncoder
-from ackgate.persistence.bookies.fragment_file import DecodedBlocks, FragmentFile
+from ackgate.persistence.bookies.fragment_storage import DecodedBlocks, FragmentFile
 from tests.crash_consistency.machine import Machine
 from tests.support.simulation.disk import Operation, SimulatedFiles
 from tests.support.simulation.inodes import KEPT, LOST, Fate, Unlink, Write

@@ -15,7 +15,7 @@ import pytest
 
 from ackgate.persistence.bookies.directory import BookieDirectory
 from ackgate.persistence.bookies.fences import Fences
-from ackgate.persistence.bookies.fragment_file import FragmentCut, FragmentFile
+from ackgate.persistence.bookies.fragment_storage import FragmentCut, FragmentFile
 from ackgate.persistence.bookies.journal import Journal
 from ackgate.persistence.bookies.takeover import Takeover
 from tests.crash_consistency.cursor_run import CursorRun

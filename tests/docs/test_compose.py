@@ -43,12 +43,16 @@ class HealthCheck(Strict):
 
 class Dependency(Strict):
     condition: Literal["service_started", "service_healthy", "service_completed_successfully"]
+    required: bool = True
 
 
 class Service(Strict):
     image: str
     pid: Annotated[str, StringConstraints(pattern=r"^service:[a-z0-9-]+$")] | None = None
     build: str | None = None
+    profiles: list[Name] = []
+    hostname: Name | None = None
+    entrypoint: list[str] | None = None
     command: list[str] | None = None
     restart: Literal["no", "always", "on-failure", "unless-stopped"]
     environment: dict[str, str] = {}
@@ -65,14 +69,39 @@ class Compose(Strict):
     volumes: dict[Name, None]
 
 
-@pytest.fixture(scope="module")
-def compose() -> Compose:
-    stated = yaml.safe_load(COMPOSE_FILE.read_text())
+ENVIRONMENT_FILE = ROOT / "examples/compose_bookkeeper.env"
+
+
+def read_compose(variables: dict[str, str]) -> Compose:
+    """The file with these variables in place of `${NAME:-default}` and `${NAME-default}`."""
+
+    def value(found: re.Match[str]) -> str:
+        name, colon, default = found.groups()
+        given = variables.get(name)
+        return default if given is None or (colon and not given) else given
+
+    text = re.sub(r"\$\{(\w+)(:?)-([^}]*)\}", value, COMPOSE_FILE.read_text())
+    stated = yaml.safe_load(text)
     extensions = [key for key in stated if key.startswith("x-")]  # only anchors to merge
+    environments = [service.get("environment", {}) for service in stated["services"].values()]
+    for environment in environments:
+        environment.update({k: v or "" for k, v in environment.items()})
     return Compose.model_validate({k: v for k, v in stated.items() if k not in extensions})
 
 
+@pytest.fixture(scope="module")
+def compose() -> Compose:
+    return read_compose({})
+
+
+@pytest.fixture(scope="module")
+def on_bookkeeper() -> Compose:
+    lines = ENVIRONMENT_FILE.read_text().splitlines()
+    return read_compose(dict(line.split("=", 1) for line in lines if not line.startswith("#")))
+
+
 BROKERS = ("broker-1", "broker-2")
+BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 
 
 def dockerfile(instruction: str) -> list[str]:
@@ -83,7 +112,10 @@ def dockerfile(instruction: str) -> list[str]:
 
 
 def test_the_services_are_there(compose: Compose) -> None:
-    assert set(compose.services) == {"zookeeper", *BROKERS, "demo"}
+    always = {name for name, service in compose.services.items() if not service.profiles}
+    assert always == {"zookeeper", *BROKERS, "demo"}
+    assert set(compose.services) - always == {"bookkeeper-init", *BOOKIES}
+    assert all(compose.services[name].profiles in ([], ["bookkeeper"]) for name in compose.services)
 
 
 def test_every_image_is_pinned(compose: Compose) -> None:
@@ -95,10 +127,13 @@ def test_every_image_is_pinned(compose: Compose) -> None:
 
 def test_servers_are_watched_and_clients_wait_for_them(compose: Compose) -> None:
     for name, service in compose.services.items():
-        assert (service.healthcheck is None) == (name == "demo")
+        assert (service.healthcheck is None) == (name in {"demo", "bookkeeper-init"})
         for needed, dependency in service.depends_on.items():
-            assert compose.services[needed].healthcheck is not None
-            assert dependency.condition == "service_healthy"
+            is_server = compose.services[needed].healthcheck is not None
+            assert (dependency.condition == "service_healthy") == is_server
+            # What belongs to a profile may be left out.
+            is_left_out = set(compose.services[needed].profiles) - set(service.profiles)
+            assert dependency.required == (not is_left_out)
 
 
 def test_state_lies_in_named_volumes(compose: Compose) -> None:
@@ -138,9 +173,30 @@ def test_the_brokers_share_metadata_and_bookies_and_nothing_else(compose: Compos
     settings = load_settings(None, (), first.environment).settings.persistence
     assert settings.metadata_store_url.startswith("zk:zookeeper:2181")
     assert set(first.volumes) & set(second.volumes) == {"bookies:/bookies"}
+    assert not settings.is_on_bookkeeper
     places = settings.bookie_paths(Path("/data"))
     assert len(places) == settings.managed_ledger_default_ensemble_size
     assert all(place.is_relative_to("/bookies") for place in places)
+
+
+def test_with_the_profile_the_brokers_are_on_real_bookies(
+    compose: Compose, on_bookkeeper: Compose
+) -> None:
+    broker = on_bookkeeper.services["broker-1"]
+    loaded = load_settings(None, (), broker.environment)
+    assert loaded.unused == loaded.of_directories == ()
+    settings = loaded.settings.persistence
+    conf = (ROOT / "examples/bookkeeper.conf").read_text()
+    assert f"\nmetadataServiceUri={settings.bookkeeper_metadata_service_uri}\n" in conf
+    assert settings.managed_ledger_default_ensemble_size == len(BOOKIES)
+    directories = load_settings(None, (), compose.services["broker-1"].environment)
+    # A metadata store has ledgers of one kind.
+    assert settings.metadata_store_url != directories.settings.persistence.metadata_store_url
+    for name in BOOKIES:
+        bookie = on_bookkeeper.services[name]
+        assert bookie.hostname == name  # which is its id
+        assert f"{name}-data:/data" in bookie.volumes
+    assert "COMPOSE_PROFILES=bookkeeper\n" in ENVIRONMENT_FILE.read_text()
 
 
 def test_the_demo_can_kill_a_broker(compose: Compose) -> None:

@@ -27,6 +27,7 @@ FACES = {
     "ackgate.errors",
     "ackgate.persistence",
     "ackgate.pipeline",
+    "ackgate.pulsar",
     "ackgate.subscription",
     "ackgate.testing",
 }

@@ -41,13 +41,25 @@ def test_errors_that_are_explained_are_raised() -> None:
     assert [name for name in sorted(named) if not hasattr(errors, name)] == []
 
 
+KEYS_OF_BOOKIES = {
+    "autoRecoveryDaemonEnabled",
+    "diskUsageThreshold",
+    "gcWaitTime",
+    "journalFlushWhenQueueEmpty",
+    "journalSyncData",
+    "journalWriteData",
+    "nettyMaxFrameSizeBytes",
+}
+"""In BookKeeper's bk_server.conf, not in a broker's."""
+
+
 def test_settings_that_are_named_exist() -> None:
     text = re.sub(r"```.*?```", "", "".join(map(page, PAGES)), flags=re.DOTALL)
     named = set(re.findall(r"`([a-z]+[A-Z]\w+)(?:=[\w.:]+)?`", text))
     named |= set(re.findall(r"--set ([A-Za-z]+)=", "".join(map(page, PAGES))))
     known = set(load_settings(None, (), {}).settings.texts())
     known |= {"managedLedgerPassword", "metadataStoreDigest"}  # secrets are never told
-    known |= SECURITY_KEYS
+    known |= SECURITY_KEYS | KEYS_OF_BOOKIES
     assert len(named) > 10
     assert sorted(named - known) == []
 

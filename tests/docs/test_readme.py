@@ -102,13 +102,6 @@ def test_client_block_runs(ackgate_broker: BrokerProcess) -> None:
     run_python("-c", code)
 
 
-def test_test_suite_block_runs(tmp_path: Path) -> None:
-    application = "def run_my_application(url): assert url.startswith('pulsar://')\n\n"
-    suite = tmp_path / "test_it.py"
-    suite.write_text(application + block_with("pytest_plugins"))
-    run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite), cwd=tmp_path)
-
-
 def test_figures_are_filled_in() -> None:
     assert "PLACEHOLDER" not in TEXT
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.recorded import recorded_run  # noqa: F401 - a fixture
+from tests.pipeline.small_plans import QUICK_JAVA
 
 
 def pytest_collection_modifyitems(items):
@@ -21,7 +22,11 @@ def spark(tmp_path_factory):
 
     scratch = tmp_path_factory.mktemp("spark")
     session = local_session(
-        "local[2]", app_name="ackgate-tests", scratch=scratch, driver_memory="1g"
+        "local[2]",
+        app_name="ackgate-tests",
+        scratch=scratch,
+        driver_memory="1g",
+        settings={"spark.driver.extraJavaOptions": QUICK_JAVA},
     )
     yield session
     session.stop()

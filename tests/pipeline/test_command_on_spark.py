@@ -16,6 +16,7 @@ from ackgate.__main__ import main
 from ackgate.pipeline import command
 from ackgate.pipeline.running import arguments
 from ackgate.pipeline.jobs.job import JobSummary
+from tests.pipeline.small_plans import QUICK_JAVA
 
 
 class Job:
@@ -54,7 +55,8 @@ sys.modules[module.__name__] = module
 arguments.offered_jobs = lambda: ("audit",)
 command.check_data = lambda _: None
 directory = sys.argv[1]
-base = ["pipeline", "audit", "--data-dir", directory, "--master", "local[2]"]
+quick = f"spark.driver.extraJavaOptions={QUICK_JAVA}"
+base = ["pipeline", "audit", "--data-dir", directory, "--master", "local[2]", "--conf", quick]
 print(main([*base, "--output", directory + "/good", "--json"]))
 print(main([*base, "--output", directory + "/bad", "--damaged"]))
 '''

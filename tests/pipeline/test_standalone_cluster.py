@@ -22,7 +22,7 @@ from pyarrow import parquet
 import ackgate
 from ackgate.pipeline import register
 from tests.pipeline.recorded import SETTINGS
-from tests.pipeline.small_plans import SMALL_PLANS, small_plans
+from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS, small_plans
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
@@ -40,10 +40,32 @@ RESULTS = {
 SETTINGS_OF_SPARK = (
     *("spark.executor.memory=512m", "spark.task.maxFailures=1"),
     *(f"{key}={value}" for key, value in SMALL_PLANS.items()),
-    *(f"spark.{who}.extraJavaOptions=-XX:TieredStopAtLevel=1" for who in ("driver", "executor")),
+    *(f"spark.{who}.extraJavaOptions={QUICK_JAVA}" for who in ("driver", "executor")),
 )
 """Compiling plans, and machine code of them, takes most of the time on next to no data."""
 DELAYED = "persistent://public/default/delayed"
+ONE_APPLICATION = """
+import contextlib, io, json, sys
+from pathlib import Path
+
+from ackgate.pipeline.command import run_pipeline
+from ackgate.pipeline.running.session import local_session
+
+order = json.load(sys.stdin)
+session = local_session(
+    order["master"], app_name="ackgate jobs", scratch=Path(order["scratch"]), driver_memory="1g",
+    settings=order["settings"], executor_python=order["python"], py_files=[Path(order["wheel"])],
+)
+done = {}
+for job, words in order["jobs"].items():
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = run_pipeline(words, spark=session)
+    done[job] = [code, printed.getvalue()]
+session.stop()
+print(json.dumps(done))
+"""
+"""A driver whose jobs share a session, as a notebook's do: most of a job's time is Spark's own start."""
+
 NOW_MS = 1_000_000_000_000
 """Long before anything was sent: whatever is delayed is still to come."""
 
@@ -102,20 +124,54 @@ def rows(directory: Path) -> list[str]:
     return sorted(map(str, parquet.read_table(directory).to_pylist()))
 
 
+@pytest.fixture(scope="module")
+def done_there(machines, wheel, recorded_run, tmp_path_factory):
+    """Exit code, what was printed, and the output's directory, by job."""
+    cluster, environment = machines
+    output = tmp_path_factory.mktemp("there")
+    order = {
+        "master": cluster.master_url,
+        "scratch": str(tmp_path_factory.mktemp("scratch")),
+        "settings": dict(setting.split("=", 1) for setting in SETTINGS_OF_SPARK),
+        "python": PYTHON,
+        "wheel": str(wheel),
+        "jobs": {job[0]: words(job, recorded_run, output / job[0]) for job in RESULTS},
+    }
+    told = subprocess.run(
+        [sys.executable, "-c", ONE_APPLICATION],
+        env=environment, input=json.dumps(order), capture_output=True, text=True, check=False,
+        timeout=280,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    return {
+        job: (code, printed, output / job)
+        for job, (code, printed) in json.loads(told.stdout.splitlines()[-1]).items()
+    }
+
+
+def words(job, recorded_run, output) -> list[str]:
+    return [
+        *job,
+        "--data-dir",
+        str(recorded_run.killed_data_dir),
+        "--json",
+        "--output",
+        str(output),
+    ]
+
+
 @pytest.mark.parametrize("job", RESULTS, ids=lambda job: job[0])
 def test_a_cluster_gives_the_same_results(
-    machines, wheel, recorded_run, pipeline, spark, tmp_path, capsys, job
+    machines, done_there, recorded_run, pipeline, spark, tmp_path, capsys, job
 ):
-    words = (*job, "--data-dir", recorded_run.killed_data_dir, "--json", "--output")
+    code, printed, there = done_there[job[0]]
 
-    told = submitted(machines, *words, tmp_path / "there", "--py-files", wheel)
-
-    assert told.returncode == 0, told.stderr
+    assert code == 0
     with small_plans(spark):
-        assert pipeline(*words, tmp_path / "here") == 0
-    assert json.loads(told.stdout) == json.loads(capsys.readouterr().out)
+        assert pipeline(*words(job, recorded_run, tmp_path / "here")) == 0
+    assert json.loads(printed) == json.loads(capsys.readouterr().out)
     for name in RESULTS[job]:
-        assert rows(tmp_path / "there" / name) == rows(tmp_path / "here" / name), name
+        assert rows(there / name) == rows(tmp_path / "here" / name), name
     applications = machines[0].state()["completedapps"]
     assert applications
     assert all(each["cores"] == 2 for each in applications), "both workers had a part in it"

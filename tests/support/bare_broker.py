@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ackgate.broker.cluster.policies import PolicyStore
-from ackgate.broker.topic.parts import BrokerParts
 from ackgate.broker.topic.registry import TopicRegistry
+from ackgate.broker.topic.services import SharedServices
 from ackgate.config.settings import Settings
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.ports import LedgerOptions
@@ -23,7 +23,7 @@ def loop_clock_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
-def bare_parts(
+def bare_services(
     ledger_client: LedgerClient,
     metadata: MetadataStore,
     *,
@@ -32,9 +32,9 @@ def bare_parts(
     ledger_options: LedgerOptions | None = None,
     cache_bytes: int = 0,
     name: str = "test",
-) -> BrokerParts:
+) -> SharedServices:
     """What its topics share. Give it a registry's `forget` as `forget_topic`."""
-    return BrokerParts(
+    return SharedServices(
         settings=settings or Settings(),
         clock_ms=clock_ms,
         ledger_client=ledger_client,
@@ -55,7 +55,7 @@ def bare_broker(
     clock_ms: Callable[[], int] = loop_clock_ms,
 ) -> TopicRegistry:
     """Its topics. Close the registry at the end."""
-    parts = bare_parts(ledger_client, metadata, settings=settings, clock_ms=clock_ms)
-    registry = TopicRegistry(parts)
-    parts.forget_topic = registry.forget
+    services = bare_services(ledger_client, metadata, settings=settings, clock_ms=clock_ms)
+    registry = TopicRegistry(services)
+    services.forget_topic = registry.forget
     return registry

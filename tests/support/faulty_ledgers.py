@@ -35,7 +35,7 @@ from ackgate.persistence.system.futures import fail_quietly, resolve
 from tests.support.faults import Fault, FaultPlan, Injected
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from ackgate.persistence.ports import (
         LedgerClient,
@@ -329,6 +329,15 @@ class FaultyLedgerClient:
         return await self._faults.call(
             "is_empty", ledger_id, lambda: self._client.is_empty(ledger_id)
         )
+
+    async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
+        """Say that they are about to go."""
+        announced = list(ledger_ids)
+
+        async def announce() -> None:
+            await self._client.announce_deletion(announced)
+
+        await self._faults.call("announce_deletion", announced, announce, again=announce)
 
     async def ledger_ids(self) -> list[int]:
         """All ledgers."""

@@ -16,6 +16,7 @@ from ackgate.errors import (
     NoSuchLedgerError,
 )
 from ackgate.persistence import DigestType, LedgerClient, LedgerState
+from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from tests.conformance.ledgers.conftest import Backend
 
 
@@ -179,6 +180,24 @@ async def test_a_deleted_ledger_is_gone(client: LedgerClient, backend: Backend) 
         with pytest.raises(NoSuchEntryError):
             await reader.read(0, 9)
     assert len(await (await client.open(kept.ledger_id)).read(0, 9)) == 10
+
+
+async def test_a_deletion_is_announced_in_the_ledgers_own_metadata(
+    client: LedgerClient, backend: Backend
+) -> None:
+    custom = {"owner": b"somebody"}
+    writer = await client.create(replace(backend.options, custom_metadata=custom))
+    gone = await client.create(backend.options)
+    await client.delete(gone.ledger_id)
+    for _ in range(2):
+        await client.announce_deletion([writer.ledger_id, gone.ledger_id])
+    found = (await client.metadata(writer.ledger_id)).custom_metadata
+    assert found.keys() >= {"owner", DELETION_KEY}
+    await writer.add_entry(b"not fenced by that")
+    await writer.close()
+    metadata = await client.metadata(writer.ledger_id)
+    assert metadata.last_entry_id == 0
+    assert DELETION_KEY in metadata.custom_metadata
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])

@@ -15,7 +15,7 @@ from typing import Any, cast
 from pyroaring import BitMap
 
 from ackgate.broker.delayed.trackers import TrackerHome
-from ackgate.broker.topic.parts import BrokerParts
+from ackgate.broker.topic.services import SharedServices
 from ackgate.broker.topic.waits import Waits
 from ackgate.config.delayed import BUCKET_FACTORY, DelayedSettings
 from ackgate.cursor import Position
@@ -117,7 +117,7 @@ class Life:
         self.ahead: set[Position] = set()
         self.in_flight: set[Position] = set()
         self.given: set[Position] = set()
-        parts = SimpleNamespace(
+        services = SimpleNamespace(
             settings=SimpleNamespace(delayed=SETTINGS, persistence=world.world.settings),
             clock_ms=now_ms,
             ledger_client=FaultyLedgerClient(
@@ -127,7 +127,7 @@ class Life:
             waits=Waits(),
         )
         self.home = TrackerHome(
-            cast("BrokerParts", cast("Any", parts)),
+            cast("SharedServices", cast("Any", services)),
             PATH,
             self.cursor,
             store,

@@ -48,7 +48,7 @@ class CancelStory(Story):
     def judge(self, name: str, outcome: CancelOutcome, began_ms: int) -> None:
         """Whether it is the right answer."""
         at_ms, now_ms = self.deliver_at[name], loop_clock_ms()
-        exists = self.world.topic.ledger.facts.exists(self.world.positions[name])
+        exists = self.world.topic.ledger.ledgers.exists(self.world.positions[name])
         assert (outcome is CancelOutcome.UNKNOWN_POSITION) == (not exists)
         assert (outcome is CancelOutcome.ALREADY_CANCELLED) <= (name in self.cancelled)
         if outcome is CancelOutcome.CANCELLED:
@@ -81,7 +81,7 @@ class CancelStory(Story):
 
     async def end(self) -> None:
         await super().end()
-        facts = self.world.topic.ledger.facts
+        facts = self.world.topic.ledger.ledgers
         late = await self.world.consumer(100_000, type=self.type, subscription="late")
         await settle()
         expected = {

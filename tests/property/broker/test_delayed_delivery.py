@@ -148,7 +148,7 @@ class Story:
             return
         self.clients.clear()
         self.with_client.clear()
-        kept = self.world.topic.ledger.facts
+        kept = self.world.topic.ledger.ledgers
         target = kept.next_valid(kept.first_position)
         await subscription.seek(target)
         first = subscription.cursor.read_position
@@ -206,7 +206,7 @@ class Story:
     async def run(self) -> None:
         await self.world.start()
         if self.has_backoff:
-            await self.world.topic.parts.policies.change(
+            await self.world.topic.services.policies.change(
                 "/admin/topic-policies/public/default/t", {"redeliveryBackoff": BACKOFF}
             )
         steps = [

@@ -69,7 +69,7 @@ class Work:
         return name, self.clients[name]
 
     def _some(self, count: int) -> list[Position]:
-        there = [p for p in self.world.published if self.world.topic.ledger.facts.exists(p)]
+        there = [p for p in self.world.published if self.world.topic.ledger.ledgers.exists(p)]
         return self.random.choices(there, k=count) if there else []
 
     async def publish(self) -> None:

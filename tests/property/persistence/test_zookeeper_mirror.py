@@ -49,7 +49,7 @@ class Server:
     def fire(self, watches: set[str], kind: WatchKind | None, path: str) -> None:
         if path in watches:
             watches.discard(path)
-            self.wire.append(lambda mirror: mirror.heard(kind, path))
+            self.wire.append(lambda mirror: mirror.fired(kind, path))
 
     def change(self, rng: random.Random) -> None:
         self.zxid += 1

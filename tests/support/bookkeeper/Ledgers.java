@@ -30,6 +30,7 @@ public class Ledgers {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(args[0]);
         configuration.setUseV2WireProtocol(true);
+        configuration.setThrottleValue(0); // as Pulsar has it; by default 5,000 requests a second
         BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = questions.readLine(); line != null; line = questions.readLine()) {
             // A client for each question: a writer that leaves is gone with it, without a word.

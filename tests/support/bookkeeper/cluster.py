@@ -25,13 +25,16 @@ from ackgate.testing.child_guard import CHILDREN
 from ackgate.testing.zookeeper import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from ackgate.testing import ZooKeeperEnsemble
 
 LIB = Path(__file__).parents[3] / "build/bookkeeper/lib"
 READY_SECONDS = 120.0
 
 _JAVA = (
-    *("-Xms160m", "-Xmx160m", "-XX:MaxDirectMemorySize=128m", "-XX:+UseSerialGC"),
+    *("-Xms160m", "-Xmx160m", "-XX:MaxDirectMemorySize=128m"),
+    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
     *("-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true"),
     *("-Dio.netty.leakDetectionLevel=disabled", "-Dio.netty.tryReflectionSetAccessible=true"),
     *(
@@ -94,7 +97,13 @@ class Bookie:
     """One bookie, started any number of times on the same data and port."""
 
     def __init__(
-        self, directory: Path, number: int, port: int, uri: str, conf: dict[str, str]
+        self,
+        directory: Path,
+        number: int,
+        port: int,
+        uri: str,
+        conf: dict[str, str],
+        options: tuple[str, ...],
     ) -> None:
         self.number = number
         self.port = port
@@ -112,12 +121,13 @@ class Bookie:
         lines = {**_CONF, **own, **conf}.items()
         self._conf.write_text("".join(f"{key}={value}\n" for key, value in lines))
         self._directory = directory
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns at once; `RealBookKeeper.wait_until_ready` waits."""
         (self.data / "tmp").mkdir(exist_ok=True)
-        options = (*_JAVA, f"-Djava.io.tmpdir={self.data / 'tmp'}")
+        options = (*_JAVA, f"-Djava.io.tmpdir={self.data / 'tmp'}", *self._options)
         main = ("org.apache.bookkeeper.server.Main", "--conf", str(self._conf))
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -128,11 +138,19 @@ class Bookie:
             )
         CHILDREN.add(self._process.pid)
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """All that it has written."""
+        return self._log.read_text(errors="replace")
+
     def check(self) -> None:
         """Raises `BookKeeperFailedError` if it has ended."""
         if self._process is not None and self._process.poll() is not None:
-            end = self._log.read_text(errors="replace")[-3000:]
-            raise BookKeeperFailedError(f"bookie {self.number} ended:\n{end}")
+            raise BookKeeperFailedError(f"bookie {self.number} ended:\n{self.log[-3000:]}")
 
     def is_listening(self) -> bool:
         with socket.socket() as probe:
@@ -153,6 +171,15 @@ class Bookie:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def empty(self) -> None:
+        """Delete what it has stored, as after its disks were replaced. It must not run.
+
+        It does not start while ZooKeeper has its cookie.
+        """
+        assert self._process is None
+        for name in ("journal", "ledgers"):
+            shutil.rmtree(self.data / name)
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
@@ -169,8 +196,22 @@ class Bookie:
 class RealBookKeeper:
     """A ZooKeeper server and its bookies."""
 
-    def __init__(self, directory: Path, *, bookies: int = 3, **conf: str) -> None:
-        """`conf`: keys of every bookie's bk.conf."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        bookies: int = 3,
+        scheme: str = "hierarchical",
+        options: tuple[str, ...] = (),
+        zookeeper: ZooKeeperEnsemble | None = None,
+        via: Sequence[str] = (),
+        **conf: str,
+    ) -> None:
+        """`scheme`: of the ledgers' paths. `options`: of the bookies' JVMs. `conf`: of each bk.conf.
+
+        `zookeeper`: runs already, and goes on afterwards. `via`: ``host:port,...`` by which each bookie
+        reaches it.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "log4j2.xml").write_text(
             '<Configuration><Appenders><Console name="out"><PatternLayout pattern="%d %-5p %c{1} %m%n"/>'
@@ -178,15 +219,27 @@ class RealBookKeeper:
             "</Loggers></Configuration>"
         )
         self._directory = directory
-        self.zookeeper = ZooKeeperProcess(directory / "zookeeper", force_sync=False)
-        self.uri = f"zk+hierarchical://{self.zookeeper.connection_string}/ledgers"
+        self._own = None
+        if zookeeper is None:
+            self._own = ZooKeeperProcess(directory / "zookeeper", force_sync=False)
+        self._servers = (self._own,) if zookeeper is None else zookeeper.servers
+        servers = ",".join(f"127.0.0.1:{server.port}" for server in self._servers if server)
+        uris = [f"zk+{scheme}://{each.replace(',', ';')}/ledgers" for each in (servers, *via)]
+        self.uri = uris[0]
         self.bookies = [
-            Bookie(directory, number, port, self.uri, conf)
+            Bookie(directory, number, port, (uris[1:] or uris * bookies)[number], conf, options)
             for number, port in enumerate(free_ports(bookies))
         ]
 
+    @property
+    def zookeeper(self) -> ZooKeeperProcess:
+        """The server of its own."""
+        assert self._own is not None
+        return self._own
+
     def start(self) -> None:
-        self.zookeeper.start()
+        if self._own is not None:
+            self._own.start()
         conf = str(self.bookies[0].data / "bk.conf")
         shell = ("org.apache.bookkeeper.bookie.BookieShell", "-conf", conf, "initnewcluster")
         subprocess.run(
@@ -198,7 +251,7 @@ class RealBookKeeper:
 
     def registered(self) -> set[str]:
         """Ids of the bookies that ZooKeeper knows to take entries."""
-        known = self.zookeeper.ask("dump")
+        known = "\n".join(server.ask("dump") for server in self._servers if server)
         lines = (line.strip().rpartition("/") for line in known.splitlines())
         return {
             name for path, _, name in lines if path.endswith("/available") and name != "readonly"
@@ -212,17 +265,20 @@ class RealBookKeeper:
         """
         wanted = bookies or tuple(self.bookies)
         ids = {bookie.bookie_id for bookie in wanted}
-        self._wait(lambda: all(b.is_listening() for b in wanted) and ids <= self.registered())
+        self._wait(
+            lambda: all(b.is_listening() for b in wanted) and ids <= self.registered(), *wanted
+        )
 
     def wait_until_gone(self, *bookies: Bookie) -> None:
         """Until ZooKeeper has given up these, or all, that were killed."""
         ids = {bookie.bookie_id for bookie in bookies or self.bookies}
         self._wait(lambda: ids.isdisjoint(self.registered()))
 
-    def _wait(self, is_so: Callable[[], bool]) -> None:
+    def _wait(self, is_so: Callable[[], bool], *wanted: Bookie) -> None:
+        """Ends early when one of those that are wanted has ended."""
         deadline = time.monotonic() + READY_SECONDS
         while not is_so():
-            for bookie in self.bookies:
+            for bookie in wanted:
                 bookie.check()
             if time.monotonic() > deadline:
                 raise BookKeeperFailedError(f"known to ZooKeeper: {sorted(self.registered())}")
@@ -231,7 +287,8 @@ class RealBookKeeper:
     def stop(self) -> None:
         for bookie in self.bookies:
             bookie.kill()
-        self.zookeeper.kill()
+        if self._own is not None:
+            self._own.kill()
 
     def __enter__(self) -> Self:
         try:

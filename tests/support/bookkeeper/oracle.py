@@ -44,7 +44,8 @@ class JavaClient:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        CHILDREN.add(self._process.pid)
+        self.pid = self._process.pid
+        CHILDREN.add(self.pid)
 
     def write(
         self, digest: str, password: str, quorums: tuple[int, int, int], count: int, *, closes: bool

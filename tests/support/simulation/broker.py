@@ -21,7 +21,7 @@ from ackgate.persistence.bookies.settings import BookieSettings, ledger_client_s
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 from ackgate.persistence.ports import DigestType, LedgerOptions, SessionState
-from tests.support.bare_broker import bare_parts
+from tests.support.bare_broker import bare_services
 from tests.support.simulation.lane import SimulatedLane
 from tests.support.simulation.metadata import SimulatedMetadataStore
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Coroutine
 
-    from ackgate.broker.topic.parts import BrokerParts
+    from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.names import TopicName
     from ackgate.config.settings import Settings
@@ -75,7 +75,7 @@ class SimulatedBroker:
         self.metadata: SimulatedMetadataStore | None = None
         self._registry: TopicRegistry | None = None
         self._ownership: Ownership | None = None
-        self._parts: BrokerParts | None = None
+        self._services: SharedServices | None = None
         self._client: BookieLedgerClient | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._requests: set[asyncio.Task[None]] = set()
@@ -112,7 +112,7 @@ class SimulatedBroker:
             clock_ms=self._clock_ms,
             random_bytes=rng.randbytes,
         )
-        self._parts = parts = bare_parts(
+        self._services = services = bare_services(
             client,
             metadata,
             settings=self._settings,
@@ -127,20 +127,22 @@ class SimulatedBroker:
             name=self.name,
         )
         old_ledgers = await client.ledger_ids()
-        self._registry = registry = _Registry(parts, lambda topic: self._on_load(self, topic))
-        parts.forget_topic = registry.forget
+        self._registry = registry = _Registry(services, lambda topic: self._on_load(self, topic))
+        services.forget_topic = registry.forget
         if plan.is_owned:
-            self._ownership = registry.owners = Ownership(parts, registry)
-            self._ownership.on_joined(parts.policies.follow)
+            self._ownership = registry.owners = Ownership(services, registry)
+            self._ownership.on_joined(services.policies.follow)
             url = f"http://broker-{self.number}"
             await self._ownership.join(
                 BrokerRecord(f"broker-{self.number}", f"pulsar://broker-{self.number}", url, "")
             )
         else:
             metadata.on_session_change(self._session_changed)
-        self._upkeep = [self.process.spawn(run_chore(chore)) for chore in chores(parts, registry)]
+        self._upkeep = [
+            self.process.spawn(run_chore(chore)) for chore in chores(services, registry)
+        ]
         if plan.is_alone:
-            self.spawn(self._delete_orphans(parts, old_ledgers))
+            self.spawn(self._delete_orphans(services, old_ledgers))
         self.is_ready = True
 
     def _session_changed(self, state: SessionState) -> None:
@@ -161,9 +163,9 @@ class SimulatedBroker:
     def _lane(self, name: str) -> SimulatedLane:
         return SimulatedLane(name, self.process, lambda: self._disk_delay(name))
 
-    async def _delete_orphans(self, parts: BrokerParts, candidates: list[int]) -> None:
+    async def _delete_orphans(self, services: SharedServices, candidates: list[int]) -> None:
         try:
-            await delete_orphan_ledgers(parts, candidates)
+            await delete_orphan_ledgers(services, candidates)
         except AckGateError:
             return
 
@@ -178,8 +180,8 @@ class SimulatedBroker:
             await self._ownership.leave()
         if self._registry is not None:
             await self._registry.close()
-        if self._parts is not None:
-            self._parts.policies.stop()
+        if self._services is not None:
+            self._services.policies.stop()
         if self._client is not None:
             await self._client.close()
         if self.metadata is not None:
@@ -240,8 +242,8 @@ class SimulatedBroker:
 class _Registry(TopicRegistry):
     """Tells of every topic that was loaded, before anybody can use it."""
 
-    def __init__(self, parts: BrokerParts, on_load: Callable[[Topic], None]) -> None:
-        super().__init__(parts)
+    def __init__(self, services: SharedServices, on_load: Callable[[Topic], None]) -> None:
+        super().__init__(services)
         self._on_load = on_load
 
     async def _load(self, name: TopicName, *, create: bool) -> Topic:

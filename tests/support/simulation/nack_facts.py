@@ -48,7 +48,7 @@ class NackFacts:
         if nacks is None or not self._least_ms:
             return
         promises = self._of(subscription)
-        now_ms = subscription.topic.parts.clock_ms()
+        now_ms = subscription.topic.services.clock_ms()
         until_ms = now_ms + self._least_ms - self._least_ms // EARLY_SHARE
         for position in positions:
             if position in nacks and position not in promises:
@@ -71,7 +71,7 @@ class NackFacts:
         promise = self._of(subscription).pop(position, None)
         if promise is None:
             return
-        now_ms = subscription.topic.parts.clock_ms()
+        now_ms = subscription.topic.services.clock_ms()
         epoch = subscription.topic.ledger.owner_epoch
         is_bound = promise.holder is subscription or (promise.is_durable and epoch > promise.epoch)
         violated(

@@ -130,7 +130,7 @@ class Observer:
         """What has a time of delivery does not come before it, or a tick before it."""
         if subscription.core.kind is None or not subscription.core.kind.holds:
             return
-        now_ms = subscription.topic.parts.clock_ms()
+        now_ms = subscription.topic.services.clock_ms()
         early_ms = 0 if self._plan.delay_strict else self._plan.delay_tick_ms
         violated(
             now_ms < due_ms - early_ms,
@@ -228,7 +228,7 @@ class Observer:
         """An owner has opened a topic with its cursors."""
         facts = self.facts_of(topic)
         epoch = topic.ledger.owner_epoch
-        exists = topic.ledger.facts.exists
+        exists = topic.ledger.ledgers.exists
         for subscription in topic.subscriptions.values():
             assert subscription.store is not None
             self._reports.add(id(subscription.store.report))
@@ -264,7 +264,7 @@ class Observer:
             acks.created(store.report.mark_delete, epoch, _stays(_topic_of(subscription)))
         else:
             acks.epoch = epoch - 1
-            exists = subscription.topic.ledger.facts.exists
+            exists = subscription.topic.ledger.ledgers.exists
             acks.recovered(epoch, _is_acked(subscription.cursor), lambda key: exists(key.position))
 
     def moved(
@@ -283,7 +283,7 @@ class Observer:
 
     def check(self, topic: Topic, now: float) -> None:
         """Every invariant of a loaded topic."""
-        topic.ledger.facts.check()
+        topic.ledger.ledgers.check()
         for subscription in topic.subscriptions.values():
             self.check_subscription(subscription)
             self._check_dirty(subscription, now)
@@ -404,9 +404,9 @@ def _is_acked(cursor: ManagedCursor) -> Callable[[Key], bool]:
 
 def _stays(topic: Topic) -> Callable[[Key], bool]:
     """Whether a message is there, and is not just being trimmed: that was decided before."""
-    facts, is_trimming = topic.ledger.facts, topic.is_trimming
-    last = facts.ledger_ids[-1] if facts.ledger_ids else -1
-    return lambda key: facts.exists(key.position) and (not is_trimming or key.ledger_id == last)
+    ledgers, is_trimming = topic.ledger.ledgers, topic.is_trimming
+    last = ledgers.ledger_ids[-1] if ledgers.ledger_ids else -1
+    return lambda key: ledgers.exists(key.position) and (not is_trimming or key.ledger_id == last)
 
 
 def _has_stopped(store: CursorStore) -> bool:

@@ -31,14 +31,14 @@ class Brokers:
         metadata = MemoryMetadataStore(self.tree)
         client = BookieLedgerClient(await open_bookies(self.directories), metadata)
         self.clients.append(client)
-        parts = SimpleNamespace(
+        services = SimpleNamespace(
             settings=self.settings,
             ledger_client=client,
             metadata=metadata,
             ledger_options=OPTIONS,
             clock_ms=lambda: 7_000,
         )
-        return BrokerAudit(cast("Any", parts))
+        return BrokerAudit(cast("Any", services))
 
     async def close(self) -> None:
         for client in self.clients:
@@ -105,7 +105,7 @@ async def test_a_lost_bookie_is_waited_for_and_then_replaced(brokers: Brokers) -
     assert audit.last.ledgers == 0
     assert audit.bookies_interval_seconds == 600
     persistence = brokers.settings.persistence.model_copy(update={"lost_bookie_recovery_delay": 0})
-    audit._parts.settings = brokers.settings.model_copy(update={"persistence": persistence})
+    audit._services.settings = brokers.settings.model_copy(update={"persistence": persistence})
     await audit.check_bookies()
     assert audit.last.moved_places > 0
     assert audit.last.unmended_ledgers == 0
@@ -116,7 +116,7 @@ async def test_a_lost_bookie_is_waited_for_and_then_replaced(brokers: Brokers) -
 
 async def test_a_client_without_bookies_is_not_audited(brokers: Brokers) -> None:
     audit = await brokers.start()
-    audit._parts.ledger_client = cast("Any", SimpleNamespace())
+    audit._services.ledger_client = cast("Any", SimpleNamespace())
     await audit.check_everything()
     await audit.check_bookies()
     assert audit.runs == 0
@@ -127,7 +127,7 @@ async def test_an_interval_is_one_of_all_brokers_together(brokers: Brokers) -> N
     one, other = await brokers.start(), await brokers.start()
     now_ms = 1_000_000
     for audit in (one, other):
-        audit._parts.clock_ms = lambda: now_ms
+        audit._services.clock_ms = lambda: now_ms
     await one.check_everything_if_due()
     await other.check_everything_if_due()
     assert (one.runs, other.runs) == (1, 0)

@@ -17,7 +17,7 @@ from ackgate.persistence.metadata.memory import MemoryMetadataStore
 from ackgate.persistence.ports import LedgerClient
 from ackgate.persistence.system.disk_reserve import Room
 from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
-from tests.support.bare_broker import bare_parts
+from tests.support.bare_broker import bare_services
 from tests.unit.broker.test_failed_adds import NAME, Peer, attach, publish, until
 
 T = TypeVar("T")
@@ -76,9 +76,9 @@ async def test_a_topic_refuses_messages_and_not_acks_until_there_is_room() -> No
     disks = Disks(data=0)
     space = space_of(disks)
     client = cast("LedgerClient", MemoryLedgerClient(MemoryLedgers()))
-    parts = bare_parts(client, MemoryMetadataStore())
-    registry = TopicRegistry(parts)
-    parts.disk_space, parts.forget_topic = space, registry.forget
+    services = bare_services(client, MemoryMetadataStore())
+    registry = TopicRegistry(services)
+    services.disk_space, services.forget_topic = space, registry.forget
     await space.make_room(is_starting=True)
     topic, peer = await registry.topic(NAME, create=True), Peer()
     producer = await attach(topic, peer, 1)

@@ -153,6 +153,6 @@ async def test_what_failed_is_stored_once_and_in_order_when_it_is_sent_again() -
 
 async def stored(topic: Topic) -> list[int]:
     """Sequence ids of everything that the topic holds."""
-    facts = topic.ledger.facts
-    spans = [Span(each, 0, facts.entry_count(each) or 0) for each in facts.ledger_ids]
+    ledgers = topic.ledger.ledgers
+    spans = [Span(each, 0, ledgers.entry_count(each) or 0) for each in ledgers.ledger_ids]
     return [found.metadata.sequence_id for found in await topic.ledger.reads.read(spans)]

@@ -93,13 +93,13 @@ class FaultyWriter:
         self._faults.next_fault = None
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         first = self._writer.last_add_confirmed + 1
-        if fault == "after":
+        if fault in {"after", "fenced after"}:
             first = self._writer.append(payloads).first_entry_id
         elif fault == "half" and len(payloads) > 1:
             first = self._writer.append(payloads[: len(payloads) // 2]).first_entry_id
         error: AckGateError = LedgerWriteError("disk on fire")
-        if fault == "fenced":
-            error = LedgerFencedError("somebody else opened it")
+        if "fenced" in fault:
+            error = LedgerFencedError("another client opened it")
         asyncio.get_running_loop().call_later(0, durable.set_exception, error)
         return AppendTicket(first, durable)
 
@@ -167,8 +167,8 @@ async def stored(ledger: ManagedLedger) -> list[int]:
     """Everything that the ledgers hold, in order."""
     spans = [
         Span(ledger_id, 0, count)
-        for ledger_id in ledger.facts.ledger_ids
-        if (count := ledger.facts.entry_count(ledger_id))
+        for ledger_id in ledger.ledgers.ledger_ids
+        if (count := ledger.ledgers.entry_count(ledger_id))
     ]
     return [number(found.payload) for found in await ledger.reads.read(spans)]
 
@@ -190,7 +190,7 @@ async def test_entries_roll_over_and_survive_a_crash_in_order() -> None:
         ledger.add(entry(index), 1, index)
         if index % 5 == 4:
             await settled(ledger, sink, index + 1)
-    assert len(ledger.facts.ledger_ids) > 3
+    assert len(ledger.ledgers.ledger_ids) > 3
     again, _ = world.broker(cache_bytes=0)
     await again.open(create=False)
     assert await stored(again) == list(range(45))
@@ -211,7 +211,7 @@ async def test_a_failed_write_loses_nothing_and_stores_nothing_twice(fault: str)
     await settled(ledger, sink, 30)
     assert [context for _, context in sink.confirmed] == list(range(30))
     assert await stored(ledger) == list(range(30))
-    assert len(ledger.facts.ledger_ids) == 2
+    assert len(ledger.ledgers.ledger_ids) == 2
 
 
 async def test_a_write_that_fails_while_a_full_ledger_is_being_closed_holds_up_nothing() -> None:
@@ -245,11 +245,33 @@ async def test_without_any_bookie_adds_fail_and_later_ones_go_on() -> None:
     assert await stored(ledger) == [1]
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_fence_of_nobodys_costs_a_ledger_and_nothing_else(is_stored: bool) -> None:
+    """BookKeeper's AutoRecovery recovers an open ledger, whoever owns the topic."""
+    world = World()
+    ledger, sink = world.broker()
+    await ledger.open(create=True)
+    ledger.add(entry(0), 1, 0)
+    await settled(ledger, sink, 1)
+    first = ledger.ledger_records[-1].ledger_id
+    world.faults.next_fault = "fenced after" if is_stored else "fenced"
+    ledger.add(entry(1), 1, 1)
+    await settled(ledger, sink, 2)
+    ledger.add(entry(2), 1, 2)
+    await settled(ledger, sink, 3)
+    assert not sink.fenced
+    assert [context for _, context in sink.confirmed] == [0, 1, 2]
+    assert await stored(ledger) == [0, 1, 2]
+    assert ledger.ledger_records[0].entry_count == 1 + is_stored
+    assert ledger.ledger_records[-1].ledger_id > first
+
+
 async def test_a_fenced_topic_lets_go() -> None:
     world = World()
     ledger, sink = world.broker()
     await ledger.open(create=True)
-    world.faults.next_fault = "fenced"
+    successor, _ = world.broker()
+    await successor.open(create=False)
     ledger.add(entry(0), 1, 0)
     await settled(ledger, sink, 1)
     assert sink.failed == [0]
@@ -286,7 +308,7 @@ async def test_random_faults_rolls_and_restarts_keep_every_confirmed_entry(seed:
     confirmed += [context for _, context in sink.confirmed]
     assert confirmed == list(range(len(confirmed)))
     assert await stored(ledger) == confirmed
-    ledger.facts.check()
+    ledger.ledgers.check()
 
 
 async def test_trimming_goes_oldest_first_and_honours_retention() -> None:
@@ -297,13 +319,13 @@ async def test_trimming_goes_oldest_first_and_honours_retention() -> None:
     for index in range(20):
         ledger.add(entry(index), 1, index)
         await settled(ledger, sink, index + 1)
-    first, second, *_ = ledger.facts.ledger_ids
+    first, second, *_ = ledger.ledgers.ledger_ids
     consumed = Position(second, 4)
     world.now_ms += 60_000
     assert await ledger.trim(consumed, Retention(time_ms=120_000, size_bytes=-1)) == []
     assert await ledger.trim(Position(first, 3), Retention()) == []
     trimming = asyncio.create_task(ledger.trim(consumed, Retention()))
-    while ledger.facts.ledger_ids[0] == first:
+    while ledger.ledgers.ledger_ids[0] == first:
         await asyncio.sleep(0)
     assert sink.trimmed == [first, second], "before their files are deleted"
     assert await trimming == [first, second]
@@ -311,7 +333,7 @@ async def test_trimming_goes_oldest_first_and_honours_retention() -> None:
     node = await world.metadata.get(PATH)
     assert node is not None
     kept = [record.ledger_id for record in decode_topic_node(node.value, path=PATH).ledgers]
-    assert kept == list(ledger.facts.ledger_ids)
+    assert kept == list(ledger.ledgers.ledger_ids)
     assert await stored(ledger) == list(range(10, 20))
 
 
@@ -323,7 +345,7 @@ async def test_retention_by_size_keeps_what_fits() -> None:
     for index in range(20):
         ledger.add(entry(index), 1, index)
         await settled(ledger, sink, index + 1)
-    everything = ledger.facts.last_confirmed
+    everything = ledger.ledgers.last_confirmed
     gone = await ledger.trim(everything, Retention(time_ms=-1, size_bytes=ledger.size_bytes // 2))
     assert 0 < len(gone) < 4
 
@@ -352,7 +374,7 @@ async def test_what_was_sent_before_a_termination_is_stored_and_what_comes_after
     assert ledger.pending_adds == 1
     terminating = asyncio.ensure_future(ledger.terminate())
     ledger.add(entry(1), 1, 1)
-    assert await terminating == Position(ledger.facts.ledger_ids[-1], 0)
+    assert await terminating == Position(ledger.ledgers.ledger_ids[-1], 0)
     await settled(ledger, sink, 2)
     assert [context for _, context in sink.confirmed] == [0]
     assert sink.failed == [1]
@@ -371,18 +393,18 @@ async def test_a_node_with_little_room_keeps_its_ledger_and_rolls_again_when_the
         ledger.add(entry(index), 1, index)
         await settled(ledger, sink, index + 1)
     assert sink.failed == []
-    ledgers = len(ledger.facts.ledger_ids)
+    ledgers = len(ledger.ledgers.ledger_ids)
     assert 10 < ledgers < 30
     await ledger.close()
     again, told = world.broker()
     await again.open(create=False)
     assert await stored(again) == list(range(60))
-    gone = await again.trim(again.facts.last_confirmed, Retention())
+    gone = await again.trim(again.ledgers.last_confirmed, Retention())
     assert len(gone) == ledgers
     for index in range(5):
         again.add(entry(index), 1, index)
         await settled(again, told, index + 1)
-    assert len(again.facts.ledger_ids) == 5
+    assert len(again.ledgers.ledger_ids) == 5
 
 
 async def test_a_topic_without_room_for_one_more_ledger_can_be_opened_and_consumed() -> None:
@@ -403,7 +425,7 @@ async def test_a_topic_without_room_for_one_more_ledger_can_be_opened_and_consum
     again.add(entry(20), 1, 20)
     await settled(again, told, 1)
     assert told.failed == [20]
-    await again.trim(again.facts.last_confirmed, Retention())
+    await again.trim(again.ledgers.last_confirmed, Retention())
     again.add(entry(21), 1, 21)
     await settled(again, told, 2)
     assert await stored(again) == [21]
@@ -455,7 +477,7 @@ async def test_the_first_entry_at_a_time_is_found_by_halving() -> None:
     assert await ledger.reads.first_published_at(0) == sink_confirmed[0]
     assert await ledger.reads.first_published_at(1031) == sink_confirmed[4]
     assert await ledger.reads.first_published_at(1090) == sink_confirmed[9]
-    end = ledger.facts.next_valid(ledger.facts.last_confirmed)
+    end = ledger.ledgers.next_valid(ledger.ledgers.last_confirmed)
     assert await ledger.reads.first_published_at(1091) == end
 
 

@@ -179,7 +179,7 @@ class Life:
                 raise AssertionError("an add failed again and again")
             assert not self.sink.fenced, self.sink.fenced
         assert self.topic.pending_adds == 0
-        self.topic.facts.check()
+        self.topic.ledgers.check()
 
     async def look(self) -> None:
         """What another broker finds: everything confirmed, in its place and in order."""

@@ -66,8 +66,8 @@ class Broker:
         self.topics = Topics()
         settings = SimpleNamespace(broker=BrokerSettings())
         namespaces = Namespaces(store)
-        parts: Any = SimpleNamespace(metadata=store, settings=settings, namespaces=namespaces)
-        self.ownership = Ownership(parts, self.topics)
+        services: Any = SimpleNamespace(metadata=store, settings=settings, namespaces=namespaces)
+        self.ownership = Ownership(services, self.topics)
         self.record = BrokerRecord(f"h:{number}", f"pulsar://h:{number}", f"http://h:{number}", "")
 
     async def join(self) -> None:

@@ -244,16 +244,16 @@ def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
             topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
         while topic.ledger.pending_adds:
             await asyncio.sleep(0.01)
-        first = topic.ledger.facts.last_confirmed.ledger_id
+        first = topic.ledger.ledgers.last_confirmed.ledger_id
         await topic.ledger.roll()
         subscription.cursor.ack_cumulative(Position(first, 3))
         await subscription.flush()
         topic.trim_soon()
         assert topic.is_trimming
         await asyncio.sleep(SLOWLY / 2)
-        assert first in topic.ledger.facts.ledger_ids, "that is still under way"
+        assert first in topic.ledger.ledgers.ledger_ids, "that is still under way"
         await subscription.seek(Position(first, 1))
-        assert first not in topic.ledger.facts.ledger_ids
+        assert first not in topic.ledger.ledgers.ledger_ids
         assert subscription.cursor.read_position.ledger_id > first
         assert subscription.cursor.backlog_entries == 0
         subscription.cursor.check()
@@ -271,7 +271,7 @@ def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
             topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
         while topic.ledger.pending_adds:
             await asyncio.sleep(0.01)
-        last = topic.ledger.facts.last_confirmed
+        last = topic.ledger.ledgers.last_confirmed
         subscription.cursor.ack_cumulative(last)
         await subscription.flush()
         assert topic.consumed_through() == last

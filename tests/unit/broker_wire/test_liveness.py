@@ -14,7 +14,7 @@ def test_silence_is_pinged_and_then_closed() -> None:
 def test_any_word_answers_a_ping() -> None:
     liveness = Liveness()
     assert liveness.check(is_deaf=False) is LivenessVerdict.PING
-    liveness.heard = True
+    liveness.has_received = True
     assert liveness.check(is_deaf=False) is LivenessVerdict.NOTHING
     assert liveness.check(is_deaf=False) is LivenessVerdict.PING
 

@@ -92,7 +92,7 @@ def test_a_broker_conf_gets_as_many_bookies_as_it_wants_copies() -> None:
         ("managedLedgerDefaultMarkDeleteRateLimit", "nan", "a number from 0 to 1000000 (writes/s)"),
         ("managedLedgerDefaultMarkDeleteRateLimit", "inf", "a number from 0 to 1000000 (writes/s)"),
         ("allowAutoTopicCreation", "maybe", "true or false"),
-        ("managedLedgerDigestType", "DUMMY", "CRC32C or MAC"),
+        ("managedLedgerDigestType", "MD5", "CRC32C, MAC, CRC32 or DUMMY"),
         ("brokerServicePort", "65536", "a whole number from 0 to 65535"),
         (
             "subscriptionTypesEnabled",

@@ -96,7 +96,11 @@ def test_a_group_is_made_by_attribute_name_and_checks_itself() -> None:
 def test_texts_are_what_a_file_would_say() -> None:
     given = ["subscriptionTypesEnabled=Shared,Failover", "ackReceiptDurability=applied"]
     settings = load_settings(None, given, {}).settings
-    secrets = {"managedLedgerPassword", "metadataStoreDigest"}
+    secrets = {
+        "bookkeeperClientAuthenticationParameters",
+        "managedLedgerPassword",
+        "metadataStoreDigest",
+    }
     sets = [f"{key}={text}" for key, text in settings.texts().items() if key not in secrets]
     assert load_settings(None, sets, {}).settings == settings
 

@@ -30,7 +30,6 @@ ON = {
     "bindAddresses": "external:pulsar+ssl://0.0.0.0:6651",
     "advertisedListeners": "in:pulsar://b:6650,out:pulsar+ssl://b:6651",
     "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-    "bookkeeperClientAuthenticationPlugin": "org.apache.bookkeeper.sasl.SASLClientProviderFactory",
 }
 OFF = {
     "bindAddresses": "internal:pulsar://0.0.0.0:6650",
@@ -222,6 +221,9 @@ def test_a_file_that_has_everything(
     assert told["inEffect"] == ["brokerServicePort", "clusterName", "metadataStoreUrl"]
 
 
+ON_BOOKKEEPER = "bookkeeperMetadataServiceUri=zk+hierarchical://zk1:2181;zk2:2181/ledgers\n"
+
+
 def test_the_exit_code_says_how_bad_it_is(
     conf: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,9 @@ def test_the_exit_code_says_how_bad_it_is(
         ("clusterName=c\nloadBalancerEnabled=true\n", 0),
         ("loadBalancerEnabled=false\n", 1),
         ("zzz=1\n", 1),
+        (f"{ON_BOOKKEEPER}auditorPeriodicCheckInterval=60\n", 1),
+        (f"{ON_BOOKKEEPER}managedLedgerDefaultEnsembleSize=3\n", 0),
+        (f"{ON_BOOKKEEPER}bookieDirectories=a,b\n", 2),
         ("brokerServicePort=x\n", 2),
         ("authenticationEnabled=true\nloadBalancerEnabled=false\n", 2),
         (r"a=\uXYZ", 2),

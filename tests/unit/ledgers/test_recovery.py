@@ -15,6 +15,7 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence import DigestType, LedgerOptions, LedgerState
+from ackgate.persistence.ledgers.recovery import STEP_ENTRIES
 from tests.unit.ledgers.conftest import World, avro_records
 
 MakeWorld = Callable[..., World]
@@ -230,6 +231,35 @@ def break_writes(world: World, bookie: int) -> None:
             raise OSError(28, "No space left on device", str(path))
 
     world.disk.before = before
+
+
+async def test_a_spare_has_nothing_to_say_about_what_the_writer_stored(
+    make_world: MakeWorld,
+) -> None:
+    """A spare takes a place while the first entries are recovered. The later ones were never on it."""
+    count = 2 * STEP_ENTRIES
+    world = make_world(3)
+    client = await world.start()
+    writer = await client.create(MIRRORED)
+    await writer.append(payloads(count)).durable
+    await client.close()
+    rejecting, answering, gone = 0, 1, 2
+    damage(world.files(rejecting)[0], payloads(count)[5])
+    damage(world.files(answering)[0], payloads(count)[STEP_ENTRIES + 5])
+    world.directories[gone].rename(world.directory / "gone")
+    world.bookie_count = 4
+    client = await world.start()
+    break_writes(world, rejecting)
+    reader = await client.open(writer.ledger_id)
+    assert [e.payload for e in await reader.read(0, count - 1)] == payloads(count)
+    await client.close()
+
+    # The spares have all of what they stand for: the two of the writer that are left are not needed.
+    for bookie in (rejecting, answering):
+        for file in world.files(bookie):
+            file.unlink()
+    reader = await (await world.start()).open(writer.ledger_id)
+    assert [e.payload for e in await reader.read(0, count - 1)] == payloads(count)
 
 
 async def test_what_was_never_confirmed_and_has_no_ack_quorum_is_left_out(

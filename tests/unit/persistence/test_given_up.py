@@ -29,7 +29,7 @@ from ackgate.persistence.nodes.topic_node import (
     TopicNode,
     encode_topic_node,
 )
-from ackgate.persistence.nodes.unnamed_ledgers import ADOPTED_KEY, announce_deletion
+from ackgate.persistence.nodes.unnamed_ledgers import ADOPTED_KEY
 from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.records.envelope import Compression, Packing
 
@@ -98,7 +98,7 @@ async def test_messages_are_kept_whatever_the_topics_node_says(
     named = await world.ledger(OF_TOPIC)
     await world.topic(named)
     assert await world.sweep() == []
-    await announce_deletion(world.metadata, [forgotten, named])
+    await world.client.announce_deletion([forgotten, named])
     assert await world.sweep() == [forgotten]
     await world.topic()
     assert await world.sweep() == [named]
@@ -140,7 +140,7 @@ async def test_what_was_adopted_goes_only_when_its_own_node_says_so(world: World
     custom = {**options.custom_metadata, ADOPTED_KEY: b"1"}
     adopted = await world.ledger(replace(options, custom_metadata=custom))
     assert await world.sweep() == []
-    await announce_deletion(world.metadata, [adopted])
+    await world.client.announce_deletion([adopted])
     assert await world.sweep() == [adopted]
 
 

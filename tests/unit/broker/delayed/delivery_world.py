@@ -112,7 +112,7 @@ class DelayedWorld:
             settings=settings,
         )
         self.topic = await self.registry.topic(NAME, create=True)
-        self.topic.parts.cache.bytes_max = self.cache_bytes
+        self.topic.services.cache.bytes_max = self.cache_bytes
         self._producer = None
 
     async def publish(self, *names: str, delay_ms: int = 0, key: str = "") -> None:

@@ -266,7 +266,7 @@ async def test_snapshots_of_a_crash_go_at_the_next_start_and_named_ones_stay() -
     await crash(world)
     world.plan.rules = []
     await world.start()
-    orphans = await delete_orphan_ledgers(world.topic.parts, snapshots(world))
+    orphans = await delete_orphan_ledgers(world.topic.services, snapshots(world))
     assert len(orphans) == 1
     assert snapshots(world) == registered(world)
     assert len(registered(world)) == 1

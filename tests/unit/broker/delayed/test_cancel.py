@@ -196,7 +196,7 @@ def test_an_invalid_cancel_leaves_no_trace() -> None:
         await cancelled(world, "now")
         with pytest.raises(CallerError, match="at most 2000"):
             await world.topic.cancelled.cancel([world.positions["now"]] * (POSITIONS_MAX + 1))
-        assert await world.topic.parts.metadata.children(world.topic.path) == []
+        assert await world.topic.services.metadata.children(world.topic.path) == []
 
     run(main())
 
@@ -245,7 +245,7 @@ def test_trimmed_ledgers_are_forgotten() -> None:
         await world.subscription().flush()
         world.topic.trim_soon()
         await asyncio.sleep(1)
-        assert not world.topic.ledger.facts.exists(world.positions["a"])
+        assert not world.topic.ledger.ledgers.exists(world.positions["a"])
         assert world.topic.cancelled.count == 1
         told = await world.topic.cancelled.cancel([world.positions[name] for name in "abc"])
         assert outcomes(told) == ["unknownPosition", "unknownPosition", "alreadyCancelled"]
@@ -266,7 +266,7 @@ def test_the_name_is_reserved_and_goes_with_the_topic() -> None:
             await world.topic.subscription("pulsar.delayed-cancelled", InitialPosition.EARLIEST)
         await world.registry.delete(NAME, force=True)
         await asyncio.sleep(60)
-        assert not await world.topic.parts.metadata.children(world.topic.path)
+        assert not await world.topic.services.metadata.children(world.topic.path)
         assert not world.ledgers.ledgers
 
     run(main())

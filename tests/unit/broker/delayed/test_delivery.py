@@ -361,7 +361,7 @@ async def test_the_tick_may_change_at_run_time() -> None:
     client = await world.consumer()
     await world.publish("a", delay_ms=1000)
     assert client.got == []
-    await world.topic.parts.policies.change(
+    await world.topic.services.policies.change(
         "/admin/topic-policies/public/default/t",
         {"delayedDelivery": {"active": True, "tickTime": 60_000}},
     )
@@ -374,7 +374,7 @@ async def test_a_policy_that_ends_it_lets_new_entries_through_and_keeps_the_held
     world = await started()
     client = await world.consumer()
     await world.publish("a", delay_ms=500)
-    await world.topic.parts.policies.change(
+    await world.topic.services.policies.change(
         "/admin/topic-policies/public/default/t", {"delayedDelivery": {"active": False}}
     )
     await world.publish("b", delay_ms=500)

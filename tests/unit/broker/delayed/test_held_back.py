@@ -40,7 +40,7 @@ class World(DelayedWorld):
     """With a policy."""
 
     async def set_policy(self, policy: dict[str, Any] | None, path: str = TOPIC) -> None:
-        await self.topic.parts.policies.change(path, {"redeliveryBackoff": policy})
+        await self.topic.services.policies.change(path, {"redeliveryBackoff": policy})
         self.topic.configure()
 
     def nack(self, client: Client, *names: str) -> None:

@@ -196,10 +196,10 @@ def test_the_gate_says_why_it_shuts_and_what_has_ended_when_it_opens() -> None:
 
 def test_settings_are_told_as_they_hold_and_what_changes_of_them() -> None:
     async def test(world: JournalWorld) -> None:
-        parts = world.topic.parts
-        changed = parts.settings.with_dynamic({"dispatcherMaxReadBatchSize": "7"})
+        services = world.topic.services
+        changed = services.settings.with_dynamic({"dispatcherMaxReadBatchSize": "7"})
         world.registry.configure()  # of others' topics: nothing has changed here
-        parts.settings = changed
+        services.settings = changed
         world.registry.configure()
         events = await world.events()
         opened = decode_detail(Opened, events[0].detail)

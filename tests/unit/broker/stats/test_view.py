@@ -310,7 +310,7 @@ def test_a_tracker_that_is_less_than_was_asked_for_says_why() -> None:
 
 
 def test_held_entries_in_json_and_back() -> None:
-    assert from_json(DelayedState, json.loads(json.dumps(to_json(WAITING)))) == WAITING
+    assert from_json(DelayedState, json.dumps(to_json(WAITING))) == WAITING
 
 
 @pytest.mark.parametrize(
