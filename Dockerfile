@@ -5,7 +5,7 @@ WORKDIR /source
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY ackgate ackgate
 RUN python -m venv /opt/ackgate \
- && PIP_CONSTRAINT=constraints.txt /opt/ackgate/bin/pip install --no-cache-dir '.[broker,zookeeper,client]'
+ && PIP_CONSTRAINT=constraints.txt /opt/ackgate/bin/pip install --no-cache-dir '.[broker,zookeeper,bookkeeper,client]'
 
 FROM python:3.11.13-slim-bookworm
 COPY --from=build /opt/ackgate /opt/ackgate

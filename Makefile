@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark bookkeeper
+.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark bookkeeper pulsar
 
 python := .venv/bin/python
 
@@ -33,7 +33,7 @@ smoke: spark java ## every benchmark at toy size: they run, their figures mean n
 	@$(python) -m bench --smoke $(ARGS)
 
 chaos: CYCLES ?= 20
-chaos: spark java ## kill, freeze, cut off and starve working brokers; FORM=single or cluster, CYCLES=200, SEED=7 to repeat a run
+chaos: spark java ## kill, freeze, cut off and starve working brokers; FORM=single, cluster or bookkeeper, CYCLES=200, SEED=7 to repeat a run
 	@$(python) -m tests.chaos --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) $(if $(FORM),--form $(FORM)) $(ARGS)
 
 corruption: CASES ?= 600
@@ -61,6 +61,9 @@ java:
 
 bookkeeper: java
 	@bash scripts/ensure-bookkeeper.sh
+
+pulsar: java ## fetch the real Pulsar (235 MB): the tests of `ackgate pulsar` are skipped without it
+	@bash scripts/ensure-pulsar.sh
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+mkdir -p build
 pom=tests/support/bookkeeper/pom.xml
 lib=build/bookkeeper/lib
 ! cmp -s "$pom" build/bookkeeper/pom.xml || exit 0

@@ -23,7 +23,7 @@ if [ "$(cat "$place/installed" 2>/dev/null || true)" != "$wanted" ]; then
     grep -vE '^(pyspark|py4j)==' constraints.txt >"$place/constraints.txt"
     pip=("$place/bin/python" -m pip --disable-pip-version-check --no-input --quiet install -c "$place/constraints.txt")
     "${pip[@]}" hatchling editables setuptools
-    "${pip[@]}" --no-build-isolation -e '.[client,dev,spark]' "pyspark==$version"
+    "${pip[@]}" --no-build-isolation -e '.[testing,client,dev,spark]' "pyspark==$version"
     printf '%s' "$wanted" >"$place/installed"
 fi
 [ $# -gt 0 ] || set -- tests/pipeline tests/unit/pipeline
