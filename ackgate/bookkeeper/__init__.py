@@ -7,6 +7,8 @@ Java client does, and the reverse.
 from __future__ import annotations
 
 from ackgate.extras import named_extras
+from ackgate.persistence.ledgers.auditor import LedgerAudit
+from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
 from ackgate.persistence.ports import (
     AppendTicket,
     DigestType,
@@ -50,10 +52,14 @@ __all__ = [
     "BookieState",
     "BookieTls",
     "BookieTraffic",
+    "CopyFinding",
     "DigestType",
+    "EntryRanges",
     "Fragment",
+    "FragmentFinding",
     "KnownBookie",
     "LatencyCounts",
+    "LedgerAudit",
     "LedgerEntry",
     "LedgerMetadata",
     "LedgerOptions",

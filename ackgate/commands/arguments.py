@@ -27,7 +27,6 @@ def add_bookies_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
         parser.add_argument(
             "--ledger", type=int, action="append", help="only this one; may be repeated"
         )
-    _add_cluster_argument(listing)
     repair.add_argument(
         "--replace-lost",
         action="store_true",
@@ -72,8 +71,6 @@ def add_ledgers_parser(commands: Any) -> None:  # noqa: ANN401 - as above
     )
     for parser in (listing, show, read, verify, adopt):
         add_place_arguments(parser)
-    for parser in (listing, show, read):
-        _add_cluster_argument(parser)
     for parser in (listing, show, verify, adopt):
         parser.add_argument("--json", action="store_true", help="for programs")
     form.add_argument("--json", action="store_true", help="an object a line")
@@ -89,13 +86,10 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bookies", metavar="DIR[,DIR]", help="storage directories (default: the broker's)"
     )
-
-
-def _add_cluster_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metadata",
         metavar="URI",
-        help="look at a BookKeeper cluster: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
+        help="ledgers of a BookKeeper cluster (default: --config's): zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
     )
 
 

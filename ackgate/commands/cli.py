@@ -122,6 +122,11 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
         "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
     )
     stats.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
+    stats.add_argument(
+        "--bookkeeper",
+        metavar="URI",
+        help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
+    )
     stats.add_argument("--json", action="store_true", help="for programs")
     stats.add_argument(
         "--watch",

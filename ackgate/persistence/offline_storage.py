@@ -4,6 +4,9 @@ Edge. For looking, everything is opened read-only: no lock is taken, nothing is 
 that runs does not notice. For mending, the data directory is taken as a broker would take it, so that
 none can run on it meanwhile; on a metadata store that several brokers share (ZooKeeper) they may run,
 since what an auditor does there is safe beside them.
+
+Ledgers lie in directories or on a BookKeeper cluster (`bookkeeperMetadataServiceUri`). `opened_ledgers`
+opens either, for looking; `opened_storage` directories, and `opened_cluster` a cluster.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ackgate.config.load import load_settings
+from ackgate.config.persistence import METADATA_SERVICE_URI
 from ackgate.errors import ConfigurationError
 from ackgate.extras import named_extras
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
@@ -28,7 +32,7 @@ from ackgate.persistence.metadata.url import (
     open_metadata_store,
     parse_metadata_url,
 )
-from ackgate.persistence.nodes.unnamed_ledgers import refuse_bookkeeper
+from ackgate.persistence.nodes.unnamed_ledgers import BOOKKEEPER_PATH, refuse_bookkeeper
 from ackgate.persistence.system.data_directory import DataDirectory, metadata_path
 
 if TYPE_CHECKING:
@@ -37,15 +41,16 @@ if TYPE_CHECKING:
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.bookkeeper import BookKeeperClient
-    from ackgate.persistence.ports import MetadataStore
+    from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 
 class StoragePlaces(NamedTuple):
-    """Where the metadata and the bookies' directories are."""
+    """Where the metadata and the ledgers are."""
 
     data_directory: Path
     metadata_url: str
     bookies: tuple[Path, ...]
+    """Directories; none on a BookKeeper cluster, which `settings` name."""
     settings: PersistenceSettings
 
     @property
@@ -97,20 +102,36 @@ class OfflineCluster(NamedTuple):
         return self.settings.managed_ledger_password.get_secret_value().encode()
 
 
+class OpenedLedgers(Protocol):
+    """Metadata and ledgers, wherever they lie."""
+
+    @property
+    def metadata(self) -> MetadataStore: ...
+
+    @property
+    def client(self) -> LedgerClient: ...
+
+    @property
+    def password(self) -> bytes:
+        """Key of the ledgers' digests."""
+
+
 def storage_places(
     *,
     data_directory: Path | None = None,
     config: Path | None = None,
     metadata_url: str | None = None,
     bookies: str | None = None,
+    bookkeeper: str | None = None,
     may_be_new: bool = False,
 ) -> StoragePlaces:
     """The places that the command line names; the broker's settings are the default.
 
-    `may_be_new`: lost metadata may be created again. Raises `ConfigurationError`.
+    `bookkeeper`: the URI of a BookKeeper cluster. `may_be_new`: lost metadata may be created again.
+    Raises `ConfigurationError`.
     """
     settings = load_settings(config, is_serving=False).settings
-    persistence = settings.persistence
+    persistence = on_cluster(settings.persistence, bookkeeper)
     root = data_directory or Path(settings.broker.data_directory or "data")
     url = metadata_url or persistence.metadata_store_url or f"sqlite:{metadata_path(root)}"
     scheme, address = parse_metadata_url(url)
@@ -120,10 +141,12 @@ def storage_places(
     if is_missing and not may_be_new:
         raise ConfigurationError(f"no broker has kept anything here: there is no {address}")
     if persistence.is_on_bookkeeper:
-        raise ConfigurationError(
-            f"bookkeeperMetadataServiceUri={persistence.bookkeeper_metadata_service_uri}: this command reads"
-            " bookies that are directories, and the ledgers lie on a BookKeeper cluster"
-        )
+        if bookies is not None:
+            raise ConfigurationError(
+                f"--bookies {bookies}: the ledgers lie on the BookKeeper cluster"
+                f" {persistence.bookkeeper_metadata_service_uri}, not in directories"
+            )
+        return StoragePlaces(root, url, (), persistence)
     if bookies is not None:
         paths = tuple(Path(part.strip()) for part in bookies.split(",") if part.strip())
     elif persistence.bookie_directories:
@@ -135,6 +158,20 @@ def storage_places(
     return StoragePlaces(root, url, paths, persistence)
 
 
+def on_cluster(settings: PersistenceSettings, uri: str | None) -> PersistenceSettings:
+    """The settings of a broker whose ledgers lie on this cluster; None: as they are.
+
+    Raises `ConfigurationError` for a URI that is none.
+    """
+    if uri is None:
+        return settings
+    if METADATA_SERVICE_URI.fullmatch(uri) is None:
+        raise ConfigurationError(
+            f"{uri!r} is no BookKeeper cluster: it must read zk+hierarchical://HOST:PORT[;HOST:PORT...]/ledgers"
+        )
+    return settings.model_copy(update={"bookkeeper_metadata_service_uri": uri})
+
+
 def places_of(arguments: argparse.Namespace, *, may_be_new: bool = False) -> StoragePlaces:
     """As `storage_places`, of a parsed command line."""
     return storage_places(
@@ -142,6 +179,7 @@ def places_of(arguments: argparse.Namespace, *, may_be_new: bool = False) -> Sto
         config=arguments.config,
         metadata_url=arguments.metadata_url,
         bookies=arguments.bookies,
+        bookkeeper=arguments.metadata,
         may_be_new=may_be_new,
     )
 
@@ -150,11 +188,12 @@ def places_of(arguments: argparse.Namespace, *, may_be_new: bool = False) -> Sto
 async def opened_storage(
     places: StoragePlaces, *, is_writing: bool = False
 ) -> AsyncIterator[OfflineStorage]:
-    """Open it, and close it again.
+    """Open directories, and close them again.
 
     Raises `DataDirectoryBusyError` (writing, and a broker runs), `ConfigurationError`,
     `MetadataStoreError`.
     """
+    refuse_cluster(places.settings, "this works on bookies that are directories")
     async with contextlib.AsyncExitStack() as stack:
         if is_writing and not places.is_shared and places.data_directory.is_dir():
             stack.callback(DataDirectory.acquire(places.data_directory).release)
@@ -188,34 +227,43 @@ async def opened_storage(
         yield OfflineStorage(places, metadata, client, {**left_out, **absent.reasons})
 
 
+def refuse_cluster(settings: PersistenceSettings, why: str) -> None:
+    """Raise `ConfigurationError` if the ledgers lie on a BookKeeper cluster."""
+    if settings.is_on_bookkeeper:
+        uri = settings.bookkeeper_metadata_service_uri
+        raise ConfigurationError(f"the ledgers lie on the BookKeeper cluster {uri}: {why}")
+
+
 @contextlib.asynccontextmanager
 async def opened_cluster(
-    settings: PersistenceSettings, metadata_url: str | None, *, is_writing: bool = False
+    places: StoragePlaces, *, is_writing: bool = False, may_be_lost: bool = False
 ) -> AsyncIterator[OfflineCluster]:
     """Open what a broker with these settings would use on a BookKeeper cluster, and close it again.
 
-    Raises `ConfigurationError`, `MetadataStoreError`.
+    `may_be_lost`: metadata that are not there are read as empty. Raises `ConfigurationError`,
+    `MetadataStoreError`, `DataDirectoryBusyError` (writing, and a broker runs).
     """
     with named_extras("bookkeeper"):
         from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
             BookKeeperClient,
             client_settings,
         )
+    settings = places.settings
     session = SessionOptions.of(settings)
-    url = metadata_url or settings.metadata_store_url
-    parse_metadata_url(url)
     async with contextlib.AsyncExitStack() as stack:
+        if is_writing and not places.is_shared and places.data_directory.is_dir():
+            stack.callback(DataDirectory.acquire(places.data_directory).release)
         try:
             metadata = await open_metadata_store(
-                url,
+                "memory:" if places.is_new and not is_writing else places.metadata_url,
                 read_only=not is_writing,
                 node_bytes_max=settings.metadata_store_max_node_bytes,
                 session=session,
             )
         except ConfigurationError:
-            if is_writing:
+            if is_writing or not may_be_lost:
                 raise
-            metadata = await open_metadata_store("memory:")  # lost: nothing is there to be read
+            metadata = await open_metadata_store("memory:")
         stack.push_async_callback(metadata.close)
         client = await BookKeeperClient.connect(
             settings.bookkeeper_metadata_service_uri,
@@ -224,7 +272,24 @@ async def opened_cluster(
             is_read_only=not is_writing,
         )
         stack.push_async_callback(client.close)
+        found = await metadata.get(BOOKKEEPER_PATH)
+        if found is not None and found.value != client.instance_id.encode():
+            raise ConfigurationError(
+                f"the ledgers of {places.metadata_url} lie on another BookKeeper cluster, not on"
+                f" {settings.bookkeeper_metadata_service_uri}"
+            )
         yield OfflineCluster(metadata, client, settings)
+
+
+@contextlib.asynccontextmanager
+async def opened_ledgers(places: StoragePlaces) -> AsyncIterator[OpenedLedgers]:
+    """Open directories or a cluster for looking, and close them again. Raises as either."""
+    if places.settings.is_on_bookkeeper:
+        async with opened_cluster(places) as cluster:
+            yield cluster
+    else:
+        async with opened_storage(places) as storage:
+            yield storage
 
 
 @contextlib.contextmanager

@@ -4,10 +4,14 @@ import asyncio
 import base64
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
-from ackgate.persistence import LedgerOptions, LedgerState
+from ackgate.persistence import DigestType, Fragment, LedgerOptions, LedgerState
+from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
+from ackgate.persistence.bookkeeper.lasting_store import LastingStore
+from ackgate.persistence.bookkeeper.protocol import ADD_REPLY, Code, EntryCodec, Flag
 from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
 from ackgate.testing.zookeeper import free_ports
 
@@ -63,6 +67,84 @@ async def test_ledgers_of_a_cluster_are_listed_shown_and_read(real_bookkeeper, c
 
     assert await writer.add_entry(b"it was not fenced") == 5
     assert (await client.metadata(writer.ledger_id)).state is LedgerState.OPEN
+
+
+async def damage(bookie_id, ledger_id, entry_id):
+    """The bookie gets a copy that its digest does not fit, and keeps this first one. It does not look."""
+    host, port = bookie_id.split(":")
+    codec = EntryCodec(ledger_id, DigestType.CRC32C, b"not needed")
+    parts = codec.add_parts(entry_id, entry_id - 1, 0, [b"damaged"], Flag.RECOVERY_ADD)
+    frame = b"".join(parts)[:-1] + b"?"
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(frame)
+    reply = await reader.readexactly(ADD_REPLY.size)
+    writer.close()
+    await writer.wait_closed()
+    assert ADD_REPLY.unpack(reply)[2] == Code.OK
+
+
+async def test_missing_and_damaged_copies_are_named(real_bookkeeper, connect, ackgate, tmp_path):
+    client = await connect(real_bookkeeper)
+    good = await written(client, 200)  # still written
+    bad = await client.create(LedgerOptions(3, 3, 2, password=b"not needed"))
+    first, second, third = (await client.metadata(bad.ledger_id)).fragments[0].ensemble
+    await damage(second, bad.ledger_id, 7)
+    await bad.append([b"entry %d" % i for i in range(50)]).durable
+    await bad.close()
+    narrow = await client.create(LedgerOptions(2, 2, 2))
+    await narrow.append([b"n%d" % i for i in range(10)]).durable
+    await narrow.close()
+    striped = await client.create(LedgerOptions(3, 2, 2))
+    await striped.append([b"s%d" % i for i in range(30)]).durable
+    await striped.close()
+    config = tmp_path / "broker.conf"
+    config.write_text(f"bookkeeperMetadataServiceUri={real_bookkeeper.uri}\n")
+
+    whole = await ackgate(
+        *("ledgers", "verify", good.ledger_id, narrow.ledger_id, striped.ledger_id),
+        *("--config", config),
+    )
+    assert (whole.code, whole.out) == (0, "3 ledgers checked, all copies are good\n")
+
+    told = await ackgate(
+        "ledgers", "verify", bad.ledger_id, "--metadata", real_bookkeeper.uri, "--json"
+    )
+    assert told.code == 1
+    [ledger] = told.json["ledgers"]
+    copies = {copy["bookie"]: copy for copy in ledger["fragments"][0]["copies"]}
+    assert (copies[second]["good"], copies[second]["damaged"]) == (49, [[7, 7]])
+    assert copies[first]["good"] == copies[third]["good"] == 50
+    assert ledger["fragments"][0]["withoutGoodCopy"] == []
+
+    # A bookie that has nothing of it takes the place of one.
+    store = LastingStore(
+        await ZooKeeperMetadataStore.open(real_bookkeeper.zookeeper.connection_string)
+    )
+    nodes = await BookKeeperCluster.open(store, "/ledgers")
+    stored = await nodes.read(narrow.ledger_id)
+    [other] = {b.bookie_id for b in real_bookkeeper.bookies} - set(
+        stored.metadata.fragments[0].ensemble
+    )
+    kept = stored.metadata.fragments[0].ensemble[0]
+    await nodes.replace(stored, replace(stored.metadata, fragments=(Fragment(0, (kept, other)),)))
+    await nodes.close()
+    checked = await ackgate(
+        *("bookies", "check", "--ledger", narrow.ledger_id, "--metadata", real_bookkeeper.uri)
+    )
+    assert checked.code == 1
+    [row] = [
+        line for line in checked.out.splitlines() if line.startswith(f"{narrow.ledger_id:>6} ")
+    ]
+    assert row.split()[3:7] == [other, "0-9", "(10)", "-"]
+    assert checked.out.endswith("1 ledger checked, 1 with copies missing or damaged\n")
+    gone = await ackgate("ledgers", "verify", 2**30, "--metadata", real_bookkeeper.uri)
+    assert (gone.code, "does not exist" in gone.out) == (1, True)
+    assert await good.add_entry(b"it was not fenced") == 200
+
+    for arguments in (("--metadata", real_bookkeeper.uri), ("--config", config)):
+        refused = await ackgate("bookies", "repair", *arguments)
+        [line] = refused.err.splitlines()
+        assert (refused.code, "bookkeeper shell recover" in line) == (2, True)
 
 
 async def test_bookies_of_a_cluster_say_how_much_room_they_have(real_bookkeeper, ackgate):

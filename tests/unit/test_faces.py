@@ -21,9 +21,10 @@ FACES: dict[str, str] = {
     """,
     "ackgate.bookkeeper": """
         AppendTicket BookKeeperClient BookKeeperSettings BookKeeperStatistics BookieDiskSpace
-        BookieEndpoint BookieLogin BookieService BookieState BookieTls BookieTraffic DigestType
-        Fragment KnownBookie LATENCY_BOUNDS_MS LatencyCounts LedgerEntry LedgerMetadata
-        LedgerOptions LedgerReader LedgerState LedgerWriter UnrecoveredReader
+        BookieEndpoint BookieLogin BookieService BookieState BookieTls BookieTraffic
+        CopyFinding DigestType EntryRanges Fragment FragmentFinding KnownBookie
+        LATENCY_BOUNDS_MS LatencyCounts LedgerAudit LedgerEntry LedgerMetadata LedgerOptions
+        LedgerReader LedgerState LedgerWriter UnrecoveredReader
     """,
     "ackgate.client": """
         MultiplierRedeliveryBackoff NackSettings NackingConsumer

@@ -18,7 +18,6 @@ from ackgate.broker.cluster import (
 )
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.tables import printable, table
-from ackgate.config.load import load_settings
 from ackgate.errors import CallerError
 from ackgate.persistence.adoption import carry_out, plan_adoption, plan_cluster_adoption
 from ackgate.persistence.offline_storage import opened_cluster, opened_storage, places_of
@@ -40,15 +39,14 @@ _WHAT: Final = {
 
 async def run_adopt(arguments: argparse.Namespace) -> int:
     """Plan, print, and with ``--apply`` do it. Raises `AckGateError`."""
-    settings = load_settings(arguments.config, is_serving=False).settings.persistence
-    if settings.is_on_bookkeeper:
-        opened = opened_cluster(settings, arguments.metadata_url, is_writing=arguments.apply)
+    places = places_of(arguments, may_be_new=True)
+    if places.settings.is_on_bookkeeper:
+        opened = opened_cluster(places, is_writing=arguments.apply, may_be_lost=True)
         async with opened as cluster:
             plan = await plan_cluster_adoption(
                 cluster.metadata, cluster.client, cluster=arguments.cluster
             )
             return await _show_and_apply(cluster, plan, arguments)
-    places = places_of(arguments, may_be_new=True)
     async with opened_storage(places, is_writing=arguments.apply) as storage:
         return await _show_and_apply(storage, await plan_adoption(storage), arguments)
 

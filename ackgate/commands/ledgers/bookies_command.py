@@ -4,7 +4,8 @@ Edge: prints. ``list`` shows directories or, with ``--metadata``, the bookies of
 each of which is asked for its disk space: 0 when all answer, 1 when one is away or does not, 2 when one
 cannot be used as configured (TLS, authentication, no bookie at all).
 
-``check`` only reads, also beside a running broker; ``repair`` repairs what it can. The exit code is 0 when
+``check`` only reads, directories and clusters, also beside a running broker; ``repair`` repairs what it can
+in directories (on a cluster AutoRecovery does that). The exit code is 0 when
 all copies are good (afterwards), 1 when some are not, 2 when it could not begin: a wrong command line, or
 a broker that runs on the data directory. That one audits by itself (``auditorPeriodicCheckInterval``).
 Beside brokers on a shared metadata store repair is safe.
@@ -17,7 +18,7 @@ import json
 import math
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ackgate.commands.ledgers.audit_view import (
     audit_json,
@@ -31,14 +32,26 @@ from ackgate.commands.ledgers.audit_view import (
     totals_line,
 )
 from ackgate.commands.ledgers.opened import opened_ledgers
+from ackgate.config.load import load_settings
 from ackgate.persistence.bookies.settings import AuditSettings
 from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
-from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
+from ackgate.persistence.offline_storage import (
+    on_cluster,
+    opened_storage,
+    places_of,
+    quiet_logs,
+    refuse_cluster,
+)
 
 if TYPE_CHECKING:
     import argparse
 
     from ackgate.persistence.offline_storage import StoragePlaces
+
+_NO_REPAIR: Final = (
+    "AutoRecovery brings back missing copies there, at once with `bookkeeper shell recover BOOKIE_ID`; no"
+    " broker is needed"
+)
 
 
 def run_bookies(arguments: argparse.Namespace) -> int:
@@ -47,6 +60,13 @@ def run_bookies(arguments: argparse.Namespace) -> int:
         with quiet_logs():
             return asyncio.run(_list(arguments))
     is_repair = arguments.action == "repair"
+    persistence = load_settings(arguments.config, is_serving=False).settings.persistence
+    persistence = on_cluster(persistence, arguments.metadata)
+    if is_repair:
+        refuse_cluster(persistence, _NO_REPAIR)
+    elif persistence.is_on_bookkeeper:
+        with quiet_logs():
+            return asyncio.run(_check_cluster(arguments))
     rate = arguments.bytes_per_second if is_repair else None
     settings = AuditSettings(
         bytes_per_second=rate if rate and rate > 0 else None,
@@ -72,6 +92,34 @@ async def _list(arguments: argparse.Namespace) -> int:
     if refused:
         return 2
     return 1 if any(row["error"] or row.get("state") == "away" for row in rows) else 0
+
+
+async def _check_cluster(arguments: argparse.Namespace) -> int:
+    totals = AuditTotals()
+    audits: list[LedgerAudit] = []
+    async with opened_ledgers(arguments) as ledgers:
+        cluster = ledgers.cluster
+        assert cluster is not None
+        rows = await cluster_bookies_json(cluster)
+        for ledger_id in arguments.ledger or await cluster.ledger_ids():
+            audit = await cluster.verify(ledger_id)
+            if audit.is_deleted and arguments.ledger:
+                audit.error = "does not exist"
+            totals.add(audit, is_repair=False)
+            if not audit.is_whole or audit.error is not None:
+                audits.append(audit)
+    if arguments.json:
+        answer = {
+            "bookies": rows,
+            "ledgers": [audit_json(audit) for audit in audits],
+            "totals": asdict(totals),
+        }
+        print(json.dumps(answer, indent=2))  # noqa: T201
+    else:
+        summary = totals_line(totals, open_fragments=0, unverified=0)
+        lines = [*cluster_bookie_lines(rows), "", *audit_lines(audits)]
+        print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
+    return 1 if audits else 0
 
 
 async def _run(

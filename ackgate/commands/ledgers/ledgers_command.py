@@ -47,7 +47,7 @@ from ackgate.errors import (
 )
 from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
-from ackgate.persistence.offline_storage import opened_storage, places_of, quiet_logs
+from ackgate.persistence.offline_storage import quiet_logs
 from ackgate.persistence.ports import LedgerState
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def run_ledgers(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     if arguments.action == "adopt":
         return await run_adopt(arguments)
-    if arguments.action == "verify":
-        async with opened_storage(places_of(arguments)) as storage:
-            return await _verify(storage, arguments.ledger, is_json=arguments.json)
     async with opened_ledgers(arguments) as ledgers:
         match arguments.action:
+            case "verify":
+                return await _verify(ledgers, arguments.ledger, is_json=arguments.json)
             case "list":
                 return await _list(ledgers, arguments)
             case "show":
@@ -408,12 +407,17 @@ async def _one(reader: UnrecoveredReader, entry_id: int) -> LedgerEntry | tuple[
 # -------------------------------------------------------------------------------------- verify
 
 
-async def _verify(storage: OfflineStorage, ledger_ids: list[int], *, is_json: bool) -> int:
+async def _verify(ledgers: OpenedLedgers, ledger_ids: list[int], *, is_json: bool) -> int:
     totals = AuditTotals()
     audits: list[LedgerAudit] = []
     unverified = 0
-    for ledger_id in ledger_ids or await storage.client.ledger_ids():
-        audit = await _audited(storage, ledger_id)
+    storage, cluster = ledgers.storage, ledgers.cluster
+    for ledger_id in ledger_ids or await ledgers.client.ledger_ids():
+        if storage is not None:
+            audit = await _audited(storage, ledger_id)
+        else:
+            assert cluster is not None
+            audit = await cluster.verify(ledger_id)
         if audit.is_deleted and ledger_ids:
             audit.error = "does not exist"
         totals.add(audit, is_repair=False)
@@ -422,16 +426,18 @@ async def _verify(storage: OfflineStorage, ledger_ids: list[int], *, is_json: bo
             audits.append(audit)
     if is_json:
         answer = {
-            "bookies": bookies_json(storage),
             "ledgers": [audit_json(audit) for audit in audits],
             "totals": asdict(totals),
             "notVerified": unverified,
         }
-        print(json.dumps(answer, indent=2))  # noqa: T201
+        bookies = {"bookies": bookies_json(storage)} if storage is not None else {}
+        print(json.dumps({**bookies, **answer}, indent=2))  # noqa: T201
     else:
         lines = audit_lines(audits)
         lines += [""] if lines else []
-        if storage.left_out or any(b.statistics().damages for b in storage.client.bookies):
+        if storage is not None and (
+            storage.left_out or any(b.statistics().damages for b in storage.client.bookies)
+        ):
             lines += [*bookie_lines(storage), ""]
         lines.append(totals_line(totals, open_fragments=0, unverified=unverified))
         print("\n".join(lines))  # noqa: T201

@@ -1,8 +1,9 @@
 """What the tools look at: a broker's directories, or a real BookKeeper cluster. Opened read-only.
 
-Edge. ``--metadata zk+hierarchical://HOST:PORT/ledgers`` names a cluster; nothing is written to its
-ZooKeeper, and nothing is fenced. The session, the ledgers' password and how bookies let a client in come
-from the broker's settings (``--config FILE``, or the environment).
+Edge. ``--metadata zk+hierarchical://HOST:PORT/ledgers`` names a cluster, or the broker's settings do
+(`bookkeeperMetadataServiceUri`); nothing is written to its ZooKeeper, and nothing is fenced. The session,
+the ledgers' password and how bookies let a client in come from the broker's settings (``--config FILE``, or
+the environment).
 """
 
 from __future__ import annotations
@@ -46,29 +47,30 @@ async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedL
 
     Raises `ConfigurationError` (also for a cluster that does not answer), `MetadataStoreError`.
     """
-    if arguments.metadata is None:
+    settings = load_settings(arguments.config, is_serving=False).settings.persistence
+    uri = arguments.metadata or settings.bookkeeper_metadata_service_uri
+    if not uri:
         async with opened_storage(places_of(arguments)) as storage:
             yield OpenedLedgers(storage.client, storage.places.password, storage, None)
         return
     for option in ("data_dir", "metadata_url", "bookies"):
         if getattr(arguments, option) is not None:
             name = option.replace("_", "-")
-            raise ConfigurationError(f"--metadata is a BookKeeper cluster; --{name} is not of one")
+            raise ConfigurationError(f"{uri} is a BookKeeper cluster; --{name} is not of one")
     with named_extras("bookkeeper"):
         from ackgate.persistence.bookkeeper import (  # noqa: PLC0415 - only where it is wanted
             BookKeeperClient,
             client_settings,
         )
-    settings = load_settings(arguments.config, is_serving=False).settings.persistence
     try:
         cluster = await BookKeeperClient.connect(
-            arguments.metadata,
+            uri,
             settings=client_settings(settings),
             session=SessionOptions.of(settings),
             is_read_only=True,
         )
     except MetadataStoreError as error:
-        raise ConfigurationError(f"--metadata {arguments.metadata}: {error}") from error
+        raise ConfigurationError(f"--metadata {uri}: {error}") from error
     password = settings.managed_ledger_password.get_secret_value().encode()
     try:
         yield OpenedLedgers(cluster, password, None, cluster)

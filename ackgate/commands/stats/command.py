@@ -55,7 +55,8 @@ def run_stats(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAnswer]:
-    if any((arguments.data_dir, arguments.config, arguments.metadata_url, arguments.bookies)):
+    places = (arguments.data_dir, arguments.config, arguments.metadata_url)
+    if any((*places, arguments.bookies, arguments.bookkeeper)):
         if arguments.url is not None:
             raise ConfigurationError("--url asks a broker: it says itself where its files are")
         from ackgate.commands.stats.stored import stored_stats  # noqa: PLC0415
@@ -67,6 +68,7 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
             config=arguments.config,
             metadata_url=arguments.metadata_url,
             bookies=arguments.bookies,
+            bookkeeper=arguments.bookkeeper,
             subscription=arguments.subscription,
             cells=cells,
         )

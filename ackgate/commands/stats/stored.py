@@ -1,4 +1,4 @@
-"""The statistics of a topic's subscriptions, read from a data directory, broker or not.
+"""The statistics of a topic's subscriptions, read from storage, broker or not.
 
 Edge. Everything is opened read-only: no lock is taken, nothing is fenced, and a running broker does
 not notice. The answer is what a broker that starts now would find; acks that a running one has in
@@ -28,7 +28,7 @@ from ackgate.persistence.nodes.paths import (
     topic_path,
 )
 from ackgate.persistence.nodes.topic_node import decode_topic_node
-from ackgate.persistence.offline_storage import opened_storage, storage_places
+from ackgate.persistence.offline_storage import opened_ledgers, storage_places
 from ackgate.persistence.records.outcome import RecoveryReport
 
 if TYPE_CHECKING:
@@ -48,13 +48,15 @@ def stored_stats(
     config: Path | None = None,
     metadata_url: str | None = None,
     bookies: str | None = None,
+    bookkeeper: str | None = None,
 ) -> StatsAnswer:
     """Read the subscriptions of a topic, or one; from Python as from the command line.
 
     A topic of a host that embeds cursors goes by the host's name for it.
 
-    `config`: the broker's broker.conf, where it says where bookies and metadata are; `metadata_url`
-    and `bookies` (directories with commas between) say so themselves. Raises `CallerError` (no such
+    `config`: the broker's broker.conf, where it says where bookies and metadata are; `metadata_url`,
+    `bookies` (directories with commas between) and `bookkeeper` (the URI of a BookKeeper cluster) say so
+    themselves. Raises `CallerError` (no such
     topic or subscription), `ConfigurationError` (nothing there), `StorageError`, `CorruptRecordError`.
     """
     return asyncio.run(
@@ -66,6 +68,7 @@ def stored_stats(
             config=config,
             metadata_url=metadata_url,
             bookies=bookies,
+            bookkeeper=bookkeeper,
         )
     )
 
@@ -79,12 +82,17 @@ async def read_stored_stats(
     config: Path | None = None,
     metadata_url: str | None = None,
     bookies: str | None = None,
+    bookkeeper: str | None = None,
 ) -> StatsAnswer:
     """The same where a loop runs already."""
     places = storage_places(
-        data_directory=data_directory, config=config, metadata_url=metadata_url, bookies=bookies
+        data_directory=data_directory,
+        config=config,
+        metadata_url=metadata_url,
+        bookies=bookies,
+        bookkeeper=bookkeeper,
     )
-    async with opened_storage(places) as opened:
+    async with opened_ledgers(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
         found = await storage.topic(topic)
         answers = [
@@ -95,7 +103,8 @@ async def read_stored_stats(
         knows_messages = not found.is_embedded or await storage.keeps_messages(found)
     return StatsAnswer(
         topic=found.name,
-        source=metadata_url or (places.metadata_url if places.is_shared else str(data_directory)),
+        source=metadata_url
+        or (places.metadata_url if places.is_shared else str(places.data_directory)),
         is_live=False,
         taken_ms=time.time_ns() // 1_000_000,
         subscriptions=tuple(answers),

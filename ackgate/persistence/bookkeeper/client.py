@@ -36,7 +36,9 @@ from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, EntryCodec
 from ackgate.persistence.bookkeeper.reads import BookKeeperReads
 from ackgate.persistence.bookkeeper.recovery import Recovery
 from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
+from ackgate.persistence.bookkeeper.verification import verify_copies
 from ackgate.persistence.bookkeeper.writer import BookKeeperWriter
+from ackgate.persistence.ledgers.auditor import LedgerAudit
 from ackgate.persistence.ledgers.handles import ReadHandle, confirmed_of
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.metadata.session_options import SessionOptions
@@ -250,6 +252,28 @@ class BookKeeperClient:
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         self._check_open()
         return (await self._cluster.read(ledger_id)).metadata
+
+    async def verify(self, ledger_id: int) -> LedgerAudit:
+        """Read every copy of every entry. Nothing is fenced, nothing is mended.
+
+        What is wrong is in the answer, also a ledger that does not exist. No password is needed.
+        """
+        self._check_open()
+        audit: LedgerAudit | None = None
+        while True:
+            try:
+                stored = await self._cluster.read(ledger_id, is_latest=audit is not None)
+            except NoSuchLedgerError:
+                return LedgerAudit(ledger_id, None, is_deleted=True)
+            except CorruptRecordError as error:
+                return LedgerAudit(ledger_id, None, error=str(error))
+            if audit is not None and stored.metadata == audit.metadata:
+                return audit
+            audit = await verify_copies(stored.metadata, self._reads(stored))
+            if audit.is_whole:
+                return (
+                    audit  # else it may have been deleted, or changed, while its copies were read
+                )
 
     async def is_empty(self, ledger_id: int) -> bool:
         self._check_open()

@@ -94,6 +94,11 @@ class BookKeeperReads:
     def ledger_id(self) -> int:
         return self.codec.ledger_id
 
+    @property
+    def at_once(self) -> int:
+        """Single reads of one call that are under way at a time."""
+        return self._settings.reads_at_once
+
     async def read(
         self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
     ) -> list[LedgerEntry]:
@@ -163,11 +168,11 @@ class BookKeeperReads:
             number, end = next_id // _PIECE_ENTRIES, min(next_id + _PIECE_ENTRIES - 1, last)
             for i in range(len(ensemble)):
                 bookie_id = ensemble[(number + i) % len(ensemble)]
-                next_id = await self._read_piece(bookie_id, next_id, end, found)
+                next_id = await self.read_copies(bookie_id, next_id, end, found)
                 if next_id > end:
                     break
 
-    async def _read_piece(
+    async def read_copies(
         self, bookie_id: str, next_id: int, end: int, found: dict[int, LedgerEntry]
     ) -> int:
         """Put into `found` what this bookie gives without a failure. Returns the next entry."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from tests.broker.bookkeeper.conftest import new_root
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.bookkeeper import RealBookKeeper
 
 pytestmark = pytest.mark.slow
@@ -51,9 +54,12 @@ def components(cluster: RealBookKeeper) -> set[bytes | None]:
 
 
 def test_nothing_is_lost_and_nothing_acked_comes_again_after_kill_9(
-    real_bookkeeper, make_broker, make_client
+    real_bookkeeper, make_broker, make_client, tmp_path
 ):
-    """Acks out of order, delayed messages in buckets, and the delivery journal are there, too."""
+    """Acks out of order, delayed messages in buckets, and the delivery journal are there, too.
+
+    What storage holds of it the tools read, while no broker runs and before anything is recovered.
+    """
     broker = make_broker(
         real_bookkeeper,
         deliveryJournalEnabled=True,
@@ -78,6 +84,10 @@ def test_nothing_is_lost_and_nothing_acked_comes_again_after_kill_9(
     kept = {b"cursor", b"delayed-bucket", b"delivery-journal"}
     eventually(lambda: kept <= components(real_bookkeeper), seconds=60)
     broker.kill()
+    conf = tmp_path / "broker.conf"
+    keys = ("metadataStoreUrl", "bookkeeperMetadataServiceUri")
+    conf.write_text("".join(f"{key}={broker.settings[key]}\n" for key in keys))
+    check_stats_of_storage(conf)
     broker.start()
     again = receive(consumer, 100)
     assert sorted(payloads(again)) == sorted(numbered(200)[1::2])
@@ -91,6 +101,41 @@ def test_nothing_is_lost_and_nothing_acked_comes_again_after_kill_9(
     assert len(adds) == 3
     assert all(int(count) > 0 for count in adds)
     assert broker.stop() == 0
+
+
+def check_stats_of_storage(conf: Path) -> None:
+    """Named by a broker.conf, and by two addresses."""
+    metadata_url, uri = conf.read_text().splitlines()
+    for places in (
+        ("--config", str(conf)),
+        (
+            *("--metadata-url", metadata_url.partition("=")[2]),
+            *("--bookkeeper", uri.partition("=")[2]),
+        ),
+    ):
+        [answer] = json.loads(ackgate("stats", TOPIC, *places, "--json"))["subscriptions"]
+        state = answer["ackState"]
+        assert (answer["subscription"], state["rangesPersisted"]) == ("s", 99)
+        assert state["recovery"]["lost"] is None
+    refused = subprocess.run(
+        [*ACKGATE, "stats", TOPIC, "--config", str(conf), "--bookies", "a,b"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "not in directories" in refused.stderr
+    assert "lie on the BookKeeper cluster" in refused.stderr
+
+
+ACKGATE = (sys.executable, "-m", "ackgate")
+
+
+def ackgate(*arguments: str) -> str:
+    """What the command prints. It must succeed."""
+    done = subprocess.run([*ACKGATE, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def persisted_ranges(target: Target) -> int:
@@ -228,14 +273,9 @@ def test_a_metadata_store_that_is_lost_gets_its_ledgers_back(
     url = str(lost.settings["metadataStoreUrl"])
     conf = tmp_path / "broker.conf"
     conf.write_text(f"bookkeeperMetadataServiceUri={real_bookkeeper.uri}\nmetadataStoreUrl={url}\n")
-    command = [sys.executable, "-m", "ackgate", "ledgers", "adopt", "--config", str(conf)]
 
     def adopt(*arguments: str) -> str:
-        done = subprocess.run(
-            [*command, "--cluster", ours, *arguments], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return ackgate("ledgers", "adopt", "--config", str(conf), "--cluster", ours, *arguments)
 
     assert "nothing was changed; --apply does it" in adopt()
     story = adopt("--apply")
