@@ -32,7 +32,7 @@ that are in no cursor ledger. Those messages are delivered again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.cursor import MessageLedgers, Position
 from ackgate.errors import ConfigurationError, CorruptRecordError, NoSuchLedgerError
@@ -85,11 +85,10 @@ from ackgate.persistence.records.limits import packing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.bookkeeper import BookKeeperClient
     from ackgate.persistence.ledgers.catalog import PasswordCheck
-    from ackgate.persistence.offline_storage import OfflineStorage
-    from ackgate.persistence.ports import LedgerClient, LedgerMetadata, MetadataStore
+    from ackgate.persistence.offline_storage import OfflineStorage, OpenedStorage
+    from ackgate.persistence.ports import LedgerMetadata, MetadataStore
 
 OPENINGS_PATH: Final = "/ackgate/openings"
 """What counts the runs of a host that embeds; brokers have a counter of their own."""
@@ -148,23 +147,6 @@ class AdoptionPlan:
         counted = self.next_ledger_id >= self.mark.next_ledger_id and self.runs >= self.mark.run
         is_known = self.cluster is None and self.bookkeeper is None
         return not self.ledgers and counted and is_known
-
-
-class AdoptionStorage(Protocol):
-    """Where it is done."""
-
-    @property
-    def metadata(self) -> MetadataStore: ...
-
-    @property
-    def client(self) -> LedgerClient: ...
-
-    @property
-    def password(self) -> bytes:
-        """Key of the ledgers' digests."""
-
-    @property
-    def settings(self) -> PersistenceSettings: ...
 
 
 async def plan_adoption(storage: OfflineStorage) -> AdoptionPlan:
@@ -371,7 +353,7 @@ async def plan_cluster_adoption(
     return plan
 
 
-async def carry_out(storage: AdoptionStorage, plan: AdoptionPlan) -> None:
+async def carry_out(storage: OpenedStorage, plan: AdoptionPlan) -> None:
     """Do it. Interrupted anywhere, plan and carry out once more.
 
     Raises `StorageError`, `CorruptRecordError`, `DigestMismatchError` (the password is missing).
@@ -420,7 +402,7 @@ async def _make_node(
 
 
 async def _record(
-    storage: AdoptionStorage, each: Forgotten, about: LedgerMetadata
+    storage: OpenedStorage, each: Forgotten, about: LedgerMetadata
 ) -> MessageLedgerRecord:
     reader = await storage.client.open(each.ledger_id, password=storage.password)
     try:
@@ -454,7 +436,7 @@ async def _name_in_topic(
     await change_node(metadata, path, named)
 
 
-async def _hold_messages(storage: AdoptionStorage, path: str, first: int) -> None:
+async def _hold_messages(storage: OpenedStorage, path: str, first: int) -> None:
     """Make the subscription that keeps a topic's messages, from ledger `first` on; it may be there."""
     found = await storage.metadata.get(path)
     if found is None:
@@ -479,7 +461,7 @@ async def _hold_messages(storage: AdoptionStorage, path: str, first: int) -> Non
     await opening.open()
 
 
-async def _name_in_cursor(storage: AdoptionStorage, each: Forgotten) -> None:
+async def _name_in_cursor(storage: OpenedStorage, each: Forgotten) -> None:
     def named(value: bytes | None) -> bytes:
         node = decode_cursor_node(value, path=each.path) if value else CursorNode(0, None, None, {})
         node = replace(

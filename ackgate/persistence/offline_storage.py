@@ -102,8 +102,8 @@ class OfflineCluster(NamedTuple):
         return self.settings.managed_ledger_password.get_secret_value().encode()
 
 
-class OpenedLedgers(Protocol):
-    """Metadata and ledgers, wherever they lie."""
+class OpenedStorage(Protocol):
+    """Metadata and ledgers, wherever these lie."""
 
     @property
     def metadata(self) -> MetadataStore: ...
@@ -114,6 +114,9 @@ class OpenedLedgers(Protocol):
     @property
     def password(self) -> bytes:
         """Key of the ledgers' digests."""
+
+    @property
+    def settings(self) -> PersistenceSettings: ...
 
 
 def storage_places(
@@ -282,7 +285,7 @@ async def opened_cluster(
 
 
 @contextlib.asynccontextmanager
-async def opened_ledgers(places: StoragePlaces) -> AsyncIterator[OpenedLedgers]:
+async def opened_ledgers(places: StoragePlaces) -> AsyncIterator[OpenedStorage]:
     """Open directories or a cluster for looking, and close them again. Raises as either."""
     if places.settings.is_on_bookkeeper:
         async with opened_cluster(places) as cluster:

@@ -25,7 +25,8 @@ from ackgate.persistence.offline_storage import opened_cluster, opened_storage, 
 if TYPE_CHECKING:
     import argparse
 
-    from ackgate.persistence.adoption import AdoptionPlan, AdoptionStorage, Forgotten
+    from ackgate.persistence.adoption import AdoptionPlan, Forgotten
+    from ackgate.persistence.offline_storage import OpenedStorage
     from ackgate.persistence.ports import MetadataStore
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d{1,6})")
@@ -52,7 +53,7 @@ async def run_adopt(arguments: argparse.Namespace) -> int:
 
 
 async def _show_and_apply(
-    storage: AdoptionStorage, plan: AdoptionPlan, arguments: argparse.Namespace
+    storage: OpenedStorage, plan: AdoptionPlan, arguments: argparse.Namespace
 ) -> int:
     partitions = await _lost_partition_counts(storage.metadata, plan)
     if arguments.json:
