@@ -19,3 +19,4 @@ mvn -q -B -f "$pom" dependency:copy-dependencies -DoutputDirectory="$PWD/$lib.pa
 rm -rf "$lib"
 mv "$lib.part" "$lib"
 cp "$pom" build/pulsar/pom.xml
+echo "Fetched: .venv/bin/python -m pytest tests/pulsar runs them (its Spark tables need \`make spark\`)" >&2

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.pipeline.small_plans import QUICK_JAVA
 from tests.support.bookkeeper import RealBookKeeper, missing
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
@@ -119,3 +120,19 @@ def real_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBo
         pytest.skip(why)
     with RealBookKeeper(tmp_path_factory.mktemp("bookkeeper")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session, as small as it can be."""
+    from ackgate.pipeline.running.session import local_session
+
+    session = local_session(
+        "local[2]",
+        app_name="ackgate-tests",
+        scratch=tmp_path_factory.mktemp("spark"),
+        driver_memory="1g",
+        settings={"spark.driver.extraJavaOptions": QUICK_JAVA},
+    )
+    yield session
+    session.stop()

@@ -1,11 +1,10 @@
-"""One Spark session for all tests of the pipeline, as small as it can be."""
+"""The command, in the Spark session that all tests share."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.pipeline.recorded import recorded_run  # noqa: F401 - a fixture
-from tests.pipeline.small_plans import QUICK_JAVA
 
 
 def pytest_collection_modifyitems(items):
@@ -14,22 +13,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    from ackgate.pipeline.running.session import local_session
-
-    scratch = tmp_path_factory.mktemp("spark")
-    session = local_session(
-        "local[2]",
-        app_name="ackgate-tests",
-        scratch=scratch,
-        driver_memory="1g",
-        settings={"spark.driver.extraJavaOptions": QUICK_JAVA},
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The data source on a real Pulsar: planned and read as Spark does it, but in this process."""
+"""The data source on a real Pulsar, planned and read as by Spark but in this process; a job on Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import itertools
 import pickle
 import shutil
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 
 from ackgate.errors import CallerError
 from ackgate.pulsar import PulsarCluster, PulsarTopic
+from ackgate.pulsar.admin import acked_of
+from tests.pipeline.small_plans import small_plans
 from tests.support.real_pulsar import RealPulsar
 
 pytest.importorskip("pyspark")
@@ -206,6 +210,75 @@ def test_states_and_ledgers(real_pulsar: RealPulsar, read: Read) -> None:
     assert {row["topic"] for row in ledgers} == {"persistent://public/default/states"}
     assert read("delivery_journal", topic="states") == []
     assert read("delayed_index", topic="states") == []
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # PySpark's sockets
+def test_the_job_ack_stats_beside_the_admin_interface(
+    real_pulsar: RealPulsar, spark: Any, tmp_path: Path
+) -> None:
+    from ackgate.pipeline.command import run_pipeline
+
+    client = real_pulsar.client()
+    consumer = client.subscribe("holed", "worker", consumer_type=client_library.ConsumerType.Shared)
+    producer = client.create_producer("holed", batching_enabled=False)
+    keys: dict[tuple[int, int], str] = {}
+    for number in range(120):  # a ledger takes 50
+        key = f"k{number * number % 7}"
+        sent = producer.send(b"%d" % number, partition_key=key)
+        keys[sent.ledger_id(), sent.entry_id()] = key
+    messages = [consumer.receive(20_000) for _ in range(120)]
+    order = {at: number for number, at in enumerate(sorted(keys))}
+    acked = {at for at, number in order.items() if number < 9 or number % 11 in {3, 4, 8}}
+    for message in messages:
+        found = message.message_id()
+        if (found.ledger_id(), found.entry_id()) in acked:
+            consumer.acknowledge(message)
+
+    def of_the_broker() -> dict[str, Any]:
+        path = "persistent/public/default/holed/internalStats"
+        return real_pulsar.admin(path)["cursors"]["worker"]
+
+    above = sum(1 for at in acked if order[at] >= 9)
+    while above != sum(
+        len(b) for b in acked_of(of_the_broker()["individuallyDeletedMessages"]).values()
+    ):
+        time.sleep(0.05)
+    consumer.close()
+    own = of_the_broker()
+    client.close()
+    with small_plans(spark):
+        words = ["--pulsar", real_pulsar.metadata, "--topic", "holed", "--limit", "30"]
+        code = run_pipeline(["ack-stats", *words, "--output", str(tmp_path / "out")], spark=spark)
+
+        def rows(name: str) -> list[dict[str, Any]]:
+            found = spark.read.parquet(str(tmp_path / "out" / name)).collect()
+            return [row.asDict() for row in found]
+
+        [figures] = rows("subscriptions")
+        holes = rows("holes")
+        of_keys = {row["key"]: row["entries"] for row in rows("hole_keys")}
+        counts = [row["range_count"] for row in sorted(rows("history"), key=lambda r: r["from_ms"])]
+    assert code == 0
+    assert figures["range_count"] == own["totalNonContiguousDeletedMessagesRange"] > 15
+    assert figures["acked_entries"] == above
+    assert figures["records"] == own["cursorLedgerLastEntry"] + 1
+    assert (figures["range_limit"], figures["records_cut"]) == (30, 0)
+    assert counts[-1] == figures["range_count"]
+    # In each ledger: what lies before an acked entry, by the broker's own text.
+    ranges = acked_of(own["individuallyDeletedMessages"])
+    mark_delete = tuple(map(int, own["markDeletePosition"].split(":")))
+    open_entries = {
+        at
+        for at in keys
+        if at > mark_delete and at[1] < max(ranges.get(at[0], [-1])) and at[1] not in ranges[at[0]]
+    }
+    found = {
+        (row["ledger_id"], entry_id)
+        for row in holes
+        for entry_id in range(row["first_entry_id"], row["end_entry_id"])
+    }
+    assert found == open_entries
+    assert of_keys == Counter(keys[at] for at in open_entries)
 
 
 def test_a_stream_of_an_open_topic(real_pulsar: RealPulsar) -> None:
