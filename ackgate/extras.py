@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 EXTRA_OF: Final = {
     "aiohttp": "broker",
+    "cryptography": "broker",
     "google.protobuf": "broker",
+    "jwt": "broker",
     "uvloop": "broker",
     "kazoo": "zookeeper",
     "pulsar": "client",

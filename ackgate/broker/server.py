@@ -20,6 +20,7 @@ from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.schemas import SchemaRegistry
+from ackgate.broker.security import Authentication, http_headers
 from ackgate.broker.stats import SAMPLE_SECONDS, StatsSampler
 from ackgate.broker.stopping import Stopping
 from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
@@ -39,7 +40,7 @@ from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from pathlib import Path
 
     from ackgate.broker.admin import Peers
@@ -62,11 +63,13 @@ class BrokerServer:
         directory: DataDirectory,
         services: SharedServices,
         storage: LedgerStorage,
+        authentication: Authentication | None = None,
     ) -> None:
         self.settings = settings
         self.storage = storage
         self.directory = directory
         self.services = services
+        self.authentication = authentication
         self.registry = TopicRegistry(services)
         self.ownership = Ownership(services, self.registry)
         self.registry.owners = self.ownership
@@ -78,7 +81,7 @@ class BrokerServer:
         self.protocol_port = 0
         self.http_port = 0
         self._protocol = ProtocolServer(
-            services, self.registry, self.schemas, services.publish_buffer
+            services, self.registry, self.schemas, services.publish_buffer, authentication
         )
         self._stopping = Stopping(lambda: 0.0)
         self._upkeep: list[asyncio.Task[None]] = []
@@ -92,6 +95,7 @@ class BrokerServer:
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
         becomes the broker's to close.
         """
+        authentication = _authentication(settings)
         async with Stopping(lambda: settings.broker.broker_shutdown_timeout_ms / 1000) as stopping:
             directory = DataDirectory.acquire(data_directory)
             stopping.then("the data directory", directory.release)
@@ -103,7 +107,7 @@ class BrokerServer:
             storage = await open_ledger_storage(settings.persistence, directory.root, metadata)
             stopping.then("the bookies", storage.client.close, share=2)
             services = _make_services(settings, metadata, storage.client, storage.run)
-            broker = cls(settings, directory, services, storage)
+            broker = cls(settings, directory, services, storage, authentication)
             broker.services.disk_space = space
             space.mend = partial(_free_room, metadata, storage)
             broker.services.forget_topic = broker.registry.forget
@@ -131,7 +135,7 @@ class BrokerServer:
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
-        self._peers = Peers()
+        self._peers = Peers(lambda: _credentials(self.services.settings))
         self.ownership.ask_to_acquire = self._peers.acquire
 
         self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
@@ -279,6 +283,24 @@ def _free_room(metadata: MetadataStore, storage: LedgerStorage) -> Iterator[Awai
     if isinstance(metadata, SqliteMetadataStore):
         yield metadata.checkpoint()
     yield from storage.make_up()
+
+
+def _authentication(settings: Settings) -> Authentication | None:
+    """None: it is off. Raises `ConfigurationError`."""
+    _credentials(settings)  # what cannot be read is to be known at the start
+    if not settings.security.authentication_enabled:
+        return None
+    return Authentication.of(settings.security)
+
+
+def _credentials(settings: Settings) -> Mapping[str, str]:
+    """What this broker shows to the others."""
+    security = settings.security
+    return http_headers(
+        security.broker_client_authentication_plugin,
+        security.broker_client_authentication_parameters.get_secret_value(),
+        what="brokerClientAuthenticationParameters",
+    )
 
 
 async def _open_metadata(settings: Settings, directory: DataDirectory) -> MetadataStore:

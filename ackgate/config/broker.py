@@ -61,7 +61,7 @@ class BrokerSettings(SettingsGroup):
         "127.0.0.1",
         "Address to listen on. 0.0.0.0: every interface.",
         pulsar="0.0.0.0",  # noqa: S104  # a fact about Pulsar
-        departs="There is no authentication; listening on other addresses must be configured.",
+        departs="Authentication is off by default, so listening on other addresses must be configured.",
     )
     advertised_address: str = setting(
         "",

@@ -54,7 +54,7 @@ programs.
 _SECURITY: Final = """\
 ## Security that is refused
 
-The broker has no authentication, authorization or TLS, and must not look as if it had. With one of these
+The broker has no authorization or TLS, and must not look as if it had. With one of these
 keys enabled, in the file or the environment, it does not start, and names them. `--set KEY=false`
 (`--set KEY=` where the value is no switch) starts it without.
 
@@ -69,6 +69,7 @@ _INTRODUCTIONS: Final = {
     "delayed": "Messages that wait for their time, and where that is remembered.",
     "journal": "The delivery journal: what became of each message, for the data pipeline.",
     "broker": "Addresses, connections, topics, message ledgers and retention.",
+    "security": "Who may connect, and what they may do: [security.md](security.md).",
 }
 
 

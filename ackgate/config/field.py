@@ -25,7 +25,7 @@ INT_MAX: Final = 2**31 - 1
 """Pulsar keeps most counts in a Java int; nothing here needs more."""
 
 _OWN: Final = object()
-_WORDS_IN_CAPITALS: Final = {"mb": "MB", "tls": "TLS"}
+_WORDS_IN_CAPITALS: Final = {"id": "ID", "mb": "MB", "tls": "TLS"}
 
 
 def key_of(attribute: str) -> str:

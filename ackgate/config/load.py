@@ -19,8 +19,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.config.field import key_of
 from ackgate.config.persistence import ONLY_OF_DIRECTORIES
 from ackgate.config.properties import parse_properties
+from ackgate.config.security import SecuritySettings
 from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
 from ackgate.config.unused_keys import SECURITY_KEYS, UnusedKey, refuse_security, unused_keys
 from ackgate.errors import ConfigurationError
@@ -34,6 +36,10 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 
 ENVIRONMENT_PREFIXES: Final = ("PULSAR_PREFIX_", "ACKGATE_")
 """The later one wins."""
+
+
+_OF_SERVING: Final = frozenset(map(key_of, SecuritySettings.model_fields))
+"""Without connections nobody is asked who he is, and Pulsar has more ways to ask."""
 
 
 class OlderName(NamedTuple):
@@ -118,7 +124,10 @@ def load_settings(
     found = gather(config_file, overrides, environ)
     if is_serving:
         refuse_security(found.given)
-    settings = Settings().with_given(found.used)
+    used = found.used
+    if not is_serving:
+        used = {key: given for key, given in used.items() if key not in _OF_SERVING}
+    settings = Settings().with_given(used)
     return LoadedSettings(settings, found.unused, tuple(sorted(found.of_directories)))
 
 

@@ -24,6 +24,7 @@ from ackgate.config.persistence import (
     STOCK_FRAME_BYTES,
     PersistenceSettings,
 )
+from ackgate.config.security import SecuritySettings
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ ROOMS: Final[Mapping[str, type[SettingsGroup]]] = {
     "delayed": DelayedSettings,
     "journal": JournalSettings,
     "broker": BrokerSettings,
+    "security": SecuritySettings,
 }
 
 FIELDS: Final[Mapping[str, FieldInfo]] = {
@@ -54,7 +56,8 @@ _COPIES: Final = (
     "managedLedgerDefaultAckQuorum",
 )
 
-_HIDDEN: Final = "******"
+HIDDEN: Final = "******"
+"""In place of a secret."""
 
 
 class Given(NamedTuple):
@@ -75,6 +78,7 @@ class Settings(BaseModel):
     delayed: DelayedSettings = Field(default_factory=DelayedSettings)
     journal: JournalSettings = Field(default_factory=JournalSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
+    security: SecuritySettings = Field(default_factory=SecuritySettings)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -139,7 +143,7 @@ class Settings(BaseModel):
     def texts(self) -> dict[str, str]:
         """Every setting in force by its key, as a `broker.conf` would say it; no secrets."""
         return {
-            key: _text(value) if not is_secret(FIELDS[key]) else _HIDDEN
+            key: _text(value) if not is_secret(FIELDS[key]) else HIDDEN
             for name in ROOMS
             for key, value in _values(getattr(self, name)).items()
         }
@@ -200,7 +204,7 @@ def _complaints(error: ValidationError, given: Mapping[str, Given]) -> list[str]
         key = str(place[0]) if place else ""
         if key in given:
             wrong, field = given[key], FIELDS[key]
-            text = _HIDDEN if is_secret(field) else wrong.text
+            text = HIDDEN if is_secret(field) else wrong.text
             line = f"{wrong.origin}: {key}={text} is not allowed; it is {allowed(field)}"
         else:
             line = detail["msg"].removeprefix("Value error, ")

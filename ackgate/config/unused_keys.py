@@ -77,10 +77,6 @@ def _if_encrypted_address(text: str) -> bool:
     return any(scheme in text.lower() for scheme in ("pulsar+ssl:", "https:"))
 
 
-def _unless_disabled(text: str) -> bool:
-    return not text.endswith(".AuthenticationDisabled")
-
-
 class SecuritySwitch(NamedTuple):
     """A key that switches on something which protects, and which this broker does not have."""
 
@@ -97,9 +93,7 @@ class SecuritySwitch(NamedTuple):
 
 
 SECURITY_SWITCHES: Final = (
-    SecuritySwitch("authenticationEnabled", "clients prove who they are"),
     SecuritySwitch("authorizationEnabled", "roles may do what they were granted, and no more"),
-    SecuritySwitch("authenticateMetricsEndpoint", "readers of /metrics prove who they are"),
     SecuritySwitch("brokerServicePortTls", "the binary protocol encrypted", _if_set),
     SecuritySwitch("webServicePortTls", "the admin interface encrypted", _if_set),
     SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
@@ -111,9 +105,6 @@ SECURITY_SWITCHES: Final = (
     SecuritySwitch("brokerClientTlsEnabled", "brokers talk to each other encrypted"),
     SecuritySwitch("brokerClientTlsEnabledWithKeyStore", "the same, by a key store"),
     SecuritySwitch("replicationTlsEnabled", "clusters talk to each other encrypted"),
-    SecuritySwitch(
-        "brokerClientAuthenticationPlugin", "brokers prove who they are", _unless_disabled
-    ),
 )
 """To implement one, remove it here and make it a setting."""
 

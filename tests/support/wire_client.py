@@ -354,18 +354,32 @@ class WireClient(asyncio.Protocol):
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, client_version: str = "wire", protocol_version: int = 21
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_version: str = "wire",
+        protocol_version: int = 21,
+        token: str | None = None,
+        **fields: Any,
     ) -> Self:
-        """Open a connection and shake hands."""
+        """Open a connection and shake hands. `fields` are `CommandConnect`'s.
+
+        Raises `RefusedError` when the broker says why it refuses, `DisconnectedError`.
+        """
         client = await cls.open(host, port)
         connect = pb.CommandConnect(
-            client_version=client_version, protocol_version=protocol_version
+            client_version=client_version, protocol_version=protocol_version, **fields
         )
+        if token is not None:
+            connect.auth_method_name, connect.auth_data = "token", token.encode()
         client.send(pb.BaseCommand(type=Type.CONNECT, connect=connect))
         try:
             await client.until(lambda: client.connected is not None)
         except BaseException:
             client.abort()
+            for event in client.events:
+                _raise_refusal(event)
             raise
         return client
 

@@ -99,6 +99,7 @@ def test_command_without_its_extra_prints_one_line(words: str, tmp_path: Path) -
 def test_extras_install_what_they_are_named_for() -> None:
     packages = {
         "google.protobuf": "protobuf",
+        "jwt": "pyjwt",
         "pulsar": "pulsar-client",
         "_pulsar": "pulsar-client",
         "vl_convert": "vl-convert-python",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -27,10 +28,12 @@ from ackgate.broker.admin import (
     subscriptions,
     topics,
 )
+from ackgate.broker.admin.http.access import CHALLENGE, AccessGuard, Shown
 from ackgate.broker.admin.http.browsers import BrowserGuard, RequestHeaders
 from ackgate.broker.admin.http.call import AUTHORITATIVE, Call, Reply, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, status_of
 from ackgate.broker.admin.http.router import Router
+from ackgate.broker.security import AuthenticationFailedError
 from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError, ConfigurationError
 
@@ -84,8 +87,14 @@ async def serve_http(
         settings.web_service_allowed_origins,
     )
 
+    access = AccessGuard(
+        broker.authentication,
+        time.time,
+        asks_for_metrics=broker.settings.security.authenticate_metrics_endpoint,
+    )
+
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        reply = await answer(broker, guard, request)
+        reply = await answer(broker, guard, access, request)
         origin = request.headers.get("Origin", "")
         return web.Response(
             status=reply.status,
@@ -140,7 +149,9 @@ _http_log: Final = logging.getLogger(f"{__name__}.http")
 _http_log.addFilter(_is_worth_a_line)
 
 
-async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequest) -> Reply:
+async def answer(
+    broker: AdminBroker, guard: BrowserGuard, access: AccessGuard, request: web.BaseRequest
+) -> Reply:
     """What a request is answered, whatever happens."""
     try:
         headers = _headers_of(request)
@@ -149,14 +160,18 @@ async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequ
             return guard.preflight(headers)
         raw_path, _, raw_query = request.raw_path.partition("?")
         found = ROUTER.find(request.method, raw_path)
+        identity = await access.admit(request.method, found.template, _shown(request))
         query, body = _query(raw_query), await _body(request)
         if body:
             guard.check_body(headers)
         return await found.handler(
-            Call(broker, found.parameters, query, body, request.method, raw_path)
+            Call(broker, found.parameters, query, body, request.method, raw_path, identity)
         )
     except NotOwnedError as error:
         return _redirect(error, request.raw_path)
+    except AuthenticationFailedError as error:
+        log.info("authentication of %s failed: %s", request.remote, error)
+        return json_reply({"reason": str(error)}, status_of(error))._replace(headers=CHALLENGE)
     except AckGateError as error:
         status = status_of(error)
         if status >= 500:
@@ -170,16 +185,31 @@ async def answer(broker: AdminBroker, guard: BrowserGuard, request: web.BaseRequ
 
 
 def _headers_of(request: web.BaseRequest) -> RequestHeaders:
-    """The headers that say where a request comes from. Refuses a request that has one twice."""
-    texts = {}
-    for name in ("Host", "Origin", "Sec-Fetch-Site", "Content-Type"):
-        lines = request.headers.getall(name, [])
-        if len(lines) > 1:
-            raise RefusedError(400, f"there is more than one header {name}")
-        texts[name] = lines[0].strip() if lines else ""
+    """The headers that say where a request comes from."""
+    names = ("Host", "Origin", "Sec-Fetch-Site", "Content-Type")
+    texts = {name: _only(request, name) for name in names}
     if request.version < HttpVersion11 and not texts["Host"]:
         texts["Host"] = "localhost"  # older than the header; no browser has spoken so for decades
     return RequestHeaders(*texts.values())
+
+
+def _only(request: web.BaseRequest, name: str) -> str:
+    """A header. Refuses a request that has it twice."""
+    lines = request.headers.getall(name, [])
+    if len(lines) > 1:
+        raise RefusedError(400, f"there is more than one header {name}")
+    return lines[0].strip() if lines else ""
+
+
+def _shown(request: web.BaseRequest) -> Shown:
+    """What the request shows of its client."""
+    secured = request.get_extra_info("ssl_object")
+    return Shown(
+        authorization=_only(request, "Authorization"),
+        method=_only(request, "X-Pulsar-Auth-Method-Name"),
+        original_principal=_only(request, "X-Original-Principal"),
+        certificate=secured.getpeercert(binary_form=True) if secured is not None else None,
+    )
 
 
 def _redirect(error: NotOwnedError, raw_path: str) -> Reply:

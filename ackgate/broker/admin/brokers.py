@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from ackgate.broker.admin.http.call import Reply, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
-from ackgate.config.settings import DYNAMIC_KEYS
+from ackgate.config.field import is_secret
+from ackgate.config.settings import DYNAMIC_KEYS, FIELDS, HIDDEN
 from ackgate.persistence.nodes.paths import LEDGERS
 from ackgate.persistence.ports import SessionState
 
@@ -95,8 +96,10 @@ async def dynamic_keys(call: Call) -> Reply:
 
 
 async def dynamic_values(call: Call) -> Reply:
-    """The keys that were changed, with their values."""
-    return json_reply(call.broker.dynamic.values)
+    """The keys that were changed, with their values; no secrets."""
+    values = call.broker.dynamic.values
+    hidden = {key: HIDDEN for key in values if is_secret(FIELDS[key])}
+    return json_reply({**values, **hidden})
 
 
 async def runtime_configuration(call: Call) -> Reply:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
+from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError
 from ackgate.errors import (
     AckGateError,
     ConsumerAssignError,
@@ -182,6 +183,10 @@ def server_error(error: BaseException) -> ServerError:
     """The protocol's code for any exception."""
     if isinstance(error, BrokerError):
         return error.code
+    if isinstance(error, AuthenticationFailedError):
+        return ServerError.AUTHENTICATION
+    if isinstance(error, NotAuthorizedError):
+        return ServerError.AUTHORIZATION
     if isinstance(error, ConsumerBusyError):
         return ServerError.CONSUMER_BUSY
     if isinstance(error, ConsumerAssignError):

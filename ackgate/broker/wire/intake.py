@@ -280,6 +280,8 @@ class Intake:
                 head = command[:2]
                 if not session.is_connected:
                     self._handle_command(command)
+                    if self.holds:
+                        return list(remaining)
                 elif head == _SEND:
                     session.producers.publish(_parse(command).send, payload)
                 elif head == _ACK:

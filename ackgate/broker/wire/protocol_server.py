@@ -20,6 +20,7 @@ from ackgate.broker.wire.session import Session
 from ackgate.broker.wire.session_context import ServedHere, SessionContext
 
 if TYPE_CHECKING:
+    from ackgate.broker.security import Authentication
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
     from ackgate.config.broker import BrokerSettings
@@ -68,6 +69,7 @@ class ProtocolServer:
         registry: TopicRegistryPort,
         schemas: SchemasPort,
         publish_buffer: PublishBuffer | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
         self._settings = _Settings(services)
         self.context = SessionContext(
@@ -77,6 +79,7 @@ class ProtocolServer:
             self._settings,
             server_version=f"ackgate {_version()}",
             publish_buffer=publish_buffer or PublishBuffer(),
+            authentication=authentication,
         )
         self._server: asyncio.Server | None = None
         self._sessions: set[Connection] = set()

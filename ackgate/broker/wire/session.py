@@ -5,7 +5,8 @@ what goes out is gathered in `Outbox`. The session knows when the connection liv
 the requests that take time, and is what topics send through (`SessionPort`).
 
     STARTED --CONNECT--> CONNECTED --fatal error, silence, either side closes--> CLOSED
-       `----- anything else, or nothing for handshakeTimeoutSeconds --------------^
+       `----- anything else, wrong credentials,                                    ^
+              or not through after handshakeTimeoutSeconds ------------------------'
 
 Bounds, per connection: a frame (`FrameDecoder`), entries not yet durable and requests under way
 (reading stops above, so TCP holds the client back), unsent output (deliveries pause, then reading
@@ -32,6 +33,7 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ackgate.broker.security import NO_METHOD, AuthenticationFailedError, Credentials, Original
 from ackgate.broker.wire import replies
 from ackgate.broker.wire.consumers import Consumers
 from ackgate.broker.wire.errors import BrokerError, ProtocolError, server_error
@@ -43,6 +45,7 @@ from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, Stor
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from ackgate.broker.security import Authentication, ClientIdentity
     from ackgate.broker.wire.ports import MessageOut, ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import FailureReply, SessionContext
@@ -228,12 +231,15 @@ class Session(asyncio.Protocol):
         self.is_open = False
         self.is_connected = False
         """Whether CONNECT was received and accepted."""
+        self.identity: ClientIdentity | None = None
+        """Who it is, once connected; None where nobody asks."""
         self.intake: Intake
         self.producers: Producers = Producers(self)
         self.consumers: Consumers = Consumers(self)
         self._liveness = Liveness()
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._authenticating: asyncio.Task[None] | None = None
         self._detaching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
@@ -284,6 +290,8 @@ class Session(asyncio.Protocol):
         self.intake.discard()
         self._outbox.discard()
         self._cancel_timer()
+        if self._authenticating is not None:
+            self._authenticating.cancel()
         self._detaching = self._loop.create_task(self._detach())
 
     async def _detach(self) -> None:
@@ -326,16 +334,58 @@ class Session(asyncio.Protocol):
     # ---- handshake
 
     def connect(self, command: pb.CommandConnect) -> None:
-        if self.is_connected:
+        if self.is_connected or self._authenticating is not None:
             raise ProtocolError("CONNECT on a connection that is connected")
         if command.protocol_version < PROTOCOL_VERSION_MIN:
             raise ProtocolError(
                 f"protocol version {command.protocol_version} is not served,"
                 f" {PROTOCOL_VERSION_MIN} is the oldest"
             )
-        settings = self.settings
         self.client_version = command.client_version
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+        authentication = self.context.authentication
+        if authentication is None:
+            self._introduce()
+        else:
+            self.intake.hold("authentication")
+            self._authenticating = self._loop.create_task(
+                self._authenticate(authentication, command)
+            )
+
+    async def _authenticate(
+        self, authentication: Authentication, command: pb.CommandConnect
+    ) -> None:
+        try:
+            identity = await authentication.identify(
+                self._shown(command), self.context.now_seconds(), _original(command)
+            )
+        except AuthenticationFailedError as error:
+            self.note(log, "authentication of %s failed: %s", self.peer, error)
+            self._say_goodbye(error)
+        except Exception:
+            log.exception("authentication of %s failed", self.peer)
+            self._say_goodbye(AuthenticationFailedError("the broker failed to authenticate"))
+        else:
+            if self.is_open:
+                self.identity = identity
+                self._introduce()
+                self.intake.release("authentication")
+
+    def _shown(self, command: pb.CommandConnect) -> Credentials:
+        """The credentials that CONNECT brings, and the certificate of the connection."""
+        method = command.auth_method_name or NO_METHOD
+        secured = self._transport.get_extra_info("ssl_object")
+        certificate = secured.getpeercert(binary_form=True) if secured is not None else None
+        return Credentials(method, command.auth_data, certificate)
+
+    def _say_goodbye(self, error: AuthenticationFailedError) -> None:
+        if self.is_open:
+            self.send(replies.error(replies.NO_REQUEST_ID, server_error(error), str(error)))
+            self.close()
+
+    def _introduce(self) -> None:
+        """The client is known, or need not be: from now on it may ask for things."""
+        settings = self.settings
         self.is_connected = True
         self.intake.allow_frames(settings.max_message_size + COMMAND_BYTES_EXTRA)
         self.context.connections.introduced(self)
@@ -346,7 +396,8 @@ class Session(asyncio.Protocol):
         )
         self._cancel_timer()
         self._schedule_keep_alive()
-        self.note(log, "%s connected with %s", self.peer, ascii(command.client_version[:80]))
+        who = f" as {self.identity}" if self.identity is not None else ""
+        self.note(log, "%s connected with %s%s", self.peer, ascii(self.client_version[:80]), who)
 
     # ---- requests
 
@@ -502,6 +553,13 @@ class Session(asyncio.Protocol):
 
     def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
         self.consumers.closed_by_broker(consumer_id, service_url)
+
+
+def _original(command: pb.CommandConnect) -> Original:
+    """The client for which a proxy connects."""
+    method, data = command.original_auth_method, command.original_auth_data
+    credentials = Credentials(method, data.encode()) if method and data else None
+    return Original(command.original_principal, credentials)
 
 
 def _address(peername: object) -> str:

@@ -6,6 +6,7 @@ Pure (types, one record and the damper of log lines). Commands know a connection
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Coroutine, Hashable, Sequence
 
+    from ackgate.broker.security import Authentication
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.config.broker import BrokerSettings
@@ -58,7 +60,7 @@ class LogDamper:
 FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
 """(request id, code, message) -> frame."""
 
-ReadHold: TypeAlias = Literal["publishes", "requests", "output", "memory"]
+ReadHold: TypeAlias = Literal["publishes", "requests", "output", "memory", "authentication"]
 """Why nothing is read from a connection at the moment."""
 
 
@@ -198,3 +200,7 @@ class SessionContext:
     """Of the lines on what clients do, by host."""
     publish_buffer: PublishBuffer = field(default_factory=PublishBuffer)
     """Who counts the bytes of all connections."""
+    authentication: Authentication | None = None
+    """Who finds out who a client is; None: nobody asks."""
+    now_seconds: Callable[[], float] = time.time
+    """Since 1970."""

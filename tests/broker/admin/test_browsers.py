@@ -168,7 +168,7 @@ def test_a_page_that_is_allowed_asks_and_reads(broker: InProcessBroker) -> None:
     assert told.status == 204
     assert told.headers["Access-Control-Allow-Origin"] == CONSOLE
     assert "POST" in told.headers["Access-Control-Allow-Methods"]
-    assert told.headers["Access-Control-Allow-Headers"] == "Content-Type"
+    assert told.headers["Access-Control-Allow-Headers"] == "Authorization, Content-Type"
     assert told.headers["Vary"] == "Origin"
 
     told = say(broker, "POST", RETENTION, {**page, **JSON}, BODY)

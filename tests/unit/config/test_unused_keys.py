@@ -29,12 +29,10 @@ ON = {
     "webServicePortTls": "8443",
     "bindAddresses": "external:pulsar+ssl://0.0.0.0:6651",
     "advertisedListeners": "in:pulsar://b:6650,out:pulsar+ssl://b:6651",
-    "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
 }
 OFF = {
     "bindAddresses": "internal:pulsar://0.0.0.0:6650",
     "advertisedListeners": "in:pulsar://b:6650",
-    "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationDisabled",
 }
 
 
@@ -80,40 +78,45 @@ def test_a_switch_that_is_off_is_a_key_like_any_other(conf: Path, key: str) -> N
 
 
 def test_a_switch_that_pulsar_would_not_understand_is_meant_all_the_same(conf: Path) -> None:
-    conf.write_text("authenticationEnabled=yes\n")
-    with pytest.raises(ConfigurationError, match="authenticationEnabled asks for"):
+    conf.write_text("encryptionRequireOnProducer=yes\n")
+    with pytest.raises(ConfigurationError, match="encryptionRequireOnProducer asks for"):
         load_settings(conf, environ={})
 
 
 def test_the_last_source_decides(conf: Path) -> None:
-    conf.write_text("authenticationEnabled=true\n")
-    load_settings(conf, environ={"PULSAR_PREFIX_authenticationEnabled": "false"})
-    conf.write_text("authenticationEnabled=true\nauthenticationEnabled=false\n")
+    conf.write_text("encryptionRequireOnProducer=true\n")
+    load_settings(conf, environ={"PULSAR_PREFIX_encryptionRequireOnProducer": "false"})
+    conf.write_text("encryptionRequireOnProducer=true\nencryptionRequireOnProducer=false\n")
     load_settings(conf, environ={})
 
 
 def test_all_switches_are_named_at_once_and_no_secret(conf: Path) -> None:
     conf.write_text(
-        "authenticationEnabled=true\nbrokerServicePortTls=6651\ntokenSecretKey=hunter2\n"
+        "encryptionRequireOnProducer=true\nbrokerServicePortTls=6651\ntokenSecretKey=hunter2\n"
         "brokerClientAuthenticationParameters=token:hunter2\n"
     )
     with pytest.raises(ConfigurationError) as caught:
         load_settings(conf, environ={})
-    assert f"{conf}:1: authenticationEnabled" in str(caught.value)
+    assert f"{conf}:1: encryptionRequireOnProducer" in str(caught.value)
     assert f"{conf}:2: brokerServicePortTls" in str(caught.value)
-    assert "--set authenticationEnabled=false --set brokerServicePortTls=" in str(caught.value)
+    assert "--set brokerServicePortTls= --set encryptionRequireOnProducer=false" in str(
+        caught.value
+    )
     assert "hunter2" not in str(caught.value)
 
 
 def test_what_belongs_to_a_switch_that_is_off_protects_nothing_in_pulsar_either(
     conf: Path,
 ) -> None:
-    conf.write_text("superUserRoles=admin\ntlsCertificateFilePath=/c.pem\ntokenSecretKey=x\n")
+    conf.write_text("tlsKeyStore=/k\nencryptionAnything=1\nsaslJaasServerSectionName=x\n")
     assert len(load_settings(conf, environ={}).unused) == 3
 
 
 def test_a_tool_that_nobody_connects_to_reads_the_file(conf: Path) -> None:
-    conf.write_text("authenticationEnabled=true\nclusterName=safe\n")
+    conf.write_text(
+        "encryptionRequireOnProducer=true\nclusterName=safe\nauthenticationEnabled=true\n"
+        "authenticationProviders=org.example.Unknown\n"
+    )
     assert load_settings(conf, environ={}, is_serving=False).settings.broker.cluster_name == "safe"
 
 
@@ -184,7 +187,7 @@ def test_a_file_that_has_everything(
 ) -> None:
     conf.write_text(
         "clusterName=prod\nauthorizationEnabled=true\nbrokerServicePort=sixty\n"
-        "loadBalancerEnabled=false\nnumIOThreads=8\ntokenSecretKey=hunter2\n"
+        "loadBalancerEnabled=false\nnumIOThreads=8\ntlsTrustStorePassword=hunter2\n"
         "zookeeperServers=zk1:2181\nzooKeeperSessionTimeoutMillis=30000\n"
         "authenticationEnable=hunter3\nzzz.zzz=1\n"
     )
@@ -202,7 +205,7 @@ def test_a_file_that_has_everything(
         "FILE:10 zzz.zzz",
         "FILE:4 loadBalancerEnabled=false Pulsar: true",
         "FILE:5 numIOThreads=8 Pulsar: nothing",
-        "FILE:6 tokenSecretKey=****** Pulsar: nothing",
+        "FILE:6 tlsTrustStorePassword=****** Pulsar: nothing",
         "FILE:8 zooKeeperSessionTimeoutMillis=30000 Pulsar: -1, deprecated",
         "FILE:7 zookeeperServers counts as metadataStoreUrl",
         f"environment PULSAR_PREFIX_{key} {key}=true Pulsar: false",
@@ -236,7 +239,7 @@ def test_the_exit_code_says_how_bad_it_is(
         (f"{ON_BOOKKEEPER}managedLedgerDefaultEnsembleSize=3\n", 0),
         (f"{ON_BOOKKEEPER}bookieDirectories=a,b\n", 2),
         ("brokerServicePort=x\n", 2),
-        ("authenticationEnabled=true\nloadBalancerEnabled=false\n", 2),
+        ("encryptionRequireOnProducer=true\nloadBalancerEnabled=false\n", 2),
         (r"a=\uXYZ", 2),
     ):
         conf.write_text(text)
@@ -255,7 +258,7 @@ def test_the_exit_code_says_how_bad_it_is(
 def test_a_broker_does_not_start_unprotected_and_counts_what_has_no_effect(
     conf: Path, tmp_path: Path
 ) -> None:
-    conf.write_text("authenticationEnabled=true\nloadBalancerEnabled=false\nzzz=1\n")
+    conf.write_text("encryptionRequireOnProducer=true\nloadBalancerEnabled=false\nzzz=1\n")
 
     class Configured(BrokerProcess):
         def command(self) -> list[str]:
@@ -264,10 +267,10 @@ def test_a_broker_does_not_start_unprotected_and_counts_what_has_no_effect(
     broker = Configured(tmp_path / "data")
     with pytest.raises(BrokerFailedError, match="exit code 2") as caught:
         broker.start()
-    assert f"{conf}:1: authenticationEnabled asks for: " in str(caught.value)
+    assert f"{conf}:1: encryptionRequireOnProducer asks for: " in str(caught.value)
     assert not (tmp_path / "data").exists()
 
-    with Configured(tmp_path / "data", settings={"authenticationEnabled": "false"}) as broker:
+    with Configured(tmp_path / "data", settings={"encryptionRequireOnProducer": "false"}) as broker:
         warnings = [line for line in broker.log.splitlines() if "have no effect" in line]
     (warning,) = warnings
     assert logging.getLevelName(logging.WARNING) in warning

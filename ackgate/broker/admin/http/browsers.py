@@ -1,7 +1,7 @@
 """Protects the admin interface from foreign web pages.
 
-Pure. There is no login: everyone who reaches the port may do everything. A browser that reaches it sends
-requests for any page that it shows; these rules reject them:
+Pure. Without authentication everyone who reaches the port may do everything. A browser that reaches it sends
+requests for any page that it shows, with a certificate if it has one; these rules reject them:
 
 - *Host*: it must be an address of this broker. A page of ``attacker.example`` whose name resolves to this
   broker (DNS rebinding) looks to the browser like our own page, but its requests name
@@ -107,7 +107,7 @@ class BrowserGuard:
             204,
             headers={
                 "Access-Control-Allow-Methods": METHODS,
-                "Access-Control-Allow-Headers": "Content-Type",
+                "Access-Control-Allow-Headers": "Authorization, Content-Type",
                 "Access-Control-Max-Age": str(PREFLIGHT_SECONDS),
             },
         )

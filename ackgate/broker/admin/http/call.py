@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.cluster import DynamicConfiguration, Ownership
     from ackgate.broker.schemas import SchemaRegistry
+    from ackgate.broker.security import Authentication, ClientIdentity
     from ackgate.broker.stats import StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.config.settings import Settings
@@ -116,6 +117,10 @@ class AdminBroker(Protocol):
         """Numbers of the last minute."""
 
     @property
+    def authentication(self) -> Authentication | None:
+        """Who finds out who a client is; None: nobody asks."""
+
+    @property
     def peers(self) -> PeersPort:
         """The other brokers' admin interfaces."""
 
@@ -163,6 +168,8 @@ class Call:
     method: str = "GET"
     raw_path: str = ""
     """As it came, without the query."""
+    identity: ClientIdentity | None = None
+    """Who asks; None where nobody needs to know."""
 
     # -- names
 

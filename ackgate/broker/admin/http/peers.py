@@ -15,8 +15,11 @@ import aiohttp
 
 from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from ackgate.broker.cluster import Bundle
 
 log = logging.getLogger(__name__)
@@ -35,7 +38,9 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 class Peers:
     """The other brokers' admin interfaces."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Callable[[], Mapping[str, str]] = dict) -> None:
+        """`credentials`: headers that say who we are, made for each request."""
+        self._credentials = credentials
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, web_url: str, method: str, path: str, body: bytes = b"") -> Reply:
@@ -45,16 +50,21 @@ class Peers:
                 timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX),
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
             )
+        headers = {"Content-Type": "application/json"} if body else {}
         try:
+            headers |= self._credentials()
             async with self._session.request(
                 method,
                 web_url + path,
                 data=body or None,
-                headers={"Content-Type": "application/json"} if body else None,
+                headers=headers,
             ) as response:
                 text = await response.content.read(ANSWER_BYTES_MAX + 1)
                 while not response.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
                     text += await response.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+        except ConfigurationError as error:
+            log.warning("other brokers cannot be asked: %s", error)
+            raise RefusedError(503, "this broker cannot ask the others") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.info("%s %s%s: %r", method, web_url, path, error)
             raise RefusedError(503, f"broker {web_url} does not answer") from error

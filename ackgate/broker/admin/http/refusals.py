@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError
 from ackgate.broker.wire import (
     BrokerError,
     InvalidNameError,
@@ -29,6 +30,8 @@ from ackgate.errors import (
 )
 
 _STATUS_OF: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (AuthenticationFailedError, 401),
+    (NotAuthorizedError, 403),
     (InvalidTopicNameError, 412),
     (InvalidNameError, 412),
     (TopicNotFoundError, 404),

@@ -40,6 +40,7 @@ class Found(NamedTuple):
     """The handler, and what the path held for its parameters, decoded."""
 
     handler: Handler
+    template: str
     parameters: dict[str, str]
 
 
@@ -61,7 +62,8 @@ class Router:
                 if not _fits(template, pieces):
                     continue
                 if route.method == method:
-                    return Found(route.handler, _parameters(template, pieces))
+                    parameters = _parameters(template, pieces)
+                    return Found(route.handler, route.template, parameters)
                 ways.add(route.method)
         if ways:
             allowed = ", ".join(sorted(ways))

@@ -154,7 +154,7 @@ def test_a_preflight_is_for_pages_that_may_ask() -> None:
     reply = GUARD.preflight(RequestHeaders("localhost", origin=CONSOLE))
     assert reply.status == 204
     assert reply.headers["Access-Control-Allow-Methods"] == "DELETE, GET, POST, PUT"
-    assert reply.headers["Access-Control-Allow-Headers"] == "Content-Type"
+    assert reply.headers["Access-Control-Allow-Headers"] == "Authorization, Content-Type"
     with pytest.raises(RefusedError, match=r"evil\.example"):
         GUARD.preflight(RequestHeaders("localhost", origin="https://evil.example"))
 

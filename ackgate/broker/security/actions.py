@@ -1,0 +1,216 @@
+"""The one table of what may be asked, and what it needs: protocol commands, and paths of the admin interface.
+
+Pure. What has no line is for superusers only, and a test fails. Needs are Pulsar's, but for these: what
+changes all subscriptions of a topic needs a tenant's admin, since a role may be allowed a single one; schemas
+need what their topic needs.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class Action(enum.StrEnum):
+    """What may be granted: Pulsar's `AuthAction`."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+class Scope(enum.Enum):
+    """Of what a right is looked at."""
+
+    NOTHING = "everyone, without credentials"
+    METRICS = "everyone; with authenticateMetricsEndpoint only who is known"
+    CLIENT = "every client that is known"
+    ATTACHED = "whoever opened the producer or consumer, which needed a right"
+    TOPIC = "who has the right on the topic, or its namespace"
+    NAMESPACE = "who has the right on the namespace"
+    TENANT = "the tenant's admins"
+    CLUSTER = "superusers"
+
+
+class Need(NamedTuple):
+    """What is needed; superusers may do everything, and a tenant's admins everything in it."""
+
+    scope: Scope
+    actions: tuple[Action, ...] = ()
+    """Any of them."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is for clients that have not proved who they are."""
+        return self.scope is Scope.NOTHING
+
+    def __str__(self) -> str:
+        if not self.actions:
+            return self.scope.value
+        return f"{' or '.join(self.actions)} on the {self.scope.name.lower()}"
+
+
+OPEN: Final = Need(Scope.NOTHING)
+METRICS: Final = Need(Scope.METRICS)
+CLIENT: Final = Need(Scope.CLIENT)
+ATTACHED: Final = Need(Scope.ATTACHED)
+LOOK: Final = Need(Scope.TOPIC, (Action.PRODUCE, Action.CONSUME))
+PRODUCE: Final = Need(Scope.TOPIC, (Action.PRODUCE,))
+CONSUME: Final = Need(Scope.TOPIC, (Action.CONSUME,))
+"""Of the subscription, if one is named."""
+LIST: Final = Need(Scope.NAMESPACE, (Action.PRODUCE, Action.CONSUME))
+TENANT_ADMIN: Final = Need(Scope.TENANT)
+SUPERUSER: Final = Need(Scope.CLUSTER)
+
+COMMANDS: Final[Mapping[str, Need]] = {
+    "CONNECT": OPEN,
+    "PING": OPEN,
+    "PONG": OPEN,
+    "AUTH_RESPONSE": CLIENT,
+    "PARTITIONED_METADATA": LOOK,
+    "LOOKUP": LOOK,
+    "GET_SCHEMA": LOOK,
+    "GET_TOPICS_OF_NAMESPACE": LIST,
+    "WATCH_TOPIC_LIST": LIST,
+    "WATCH_TOPIC_LIST_CLOSE": CLIENT,
+    "PRODUCER": PRODUCE,
+    "GET_OR_CREATE_SCHEMA": PRODUCE,
+    "SEND": ATTACHED,
+    "CLOSE_PRODUCER": ATTACHED,
+    "SUBSCRIBE": CONSUME,
+    "ACK": ATTACHED,
+    "FLOW": ATTACHED,
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES": ATTACHED,
+    "SEEK": ATTACHED,
+    "GET_LAST_MESSAGE_ID": ATTACHED,
+    "CONSUMER_STATS": ATTACHED,
+    "UNSUBSCRIBE": ATTACHED,
+    "CLOSE_CONSUMER": ATTACHED,
+    # refused to everyone
+    "TC_CLIENT_CONNECT_REQUEST": CLIENT,
+    "NEW_TXN": CLIENT,
+    "ADD_PARTITION_TO_TXN": CLIENT,
+    "ADD_SUBSCRIPTION_TO_TXN": CLIENT,
+    "END_TXN": CLIENT,
+    "END_TXN_ON_PARTITION": CLIENT,
+    "END_TXN_ON_SUBSCRIPTION": CLIENT,
+}
+"""Commands of the protocol, by their type."""
+
+
+_ADMIN: Final = "/admin/v2"
+_BROKERS: Final = f"{_ADMIN}/brokers"
+_NAMESPACES: Final = f"{_ADMIN}/namespaces/{{tenant}}"
+_NAMESPACE: Final = f"{_NAMESPACES}/{{namespace}}"
+_TOPICS: Final = f"{_ADMIN}/persistent/{{tenant}}/{{namespace}}"
+_TOPIC: Final = f"{_TOPICS}/{{topic}}"
+_SUBSCRIPTION: Final = f"{_TOPIC}/subscription/{{subscription}}"
+_SCHEMA: Final = f"{_ADMIN}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
+_LOOKUP: Final = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
+
+_LINES: Final = (
+    ("GET", f"{_BROKERS}/health", OPEN),
+    ("GET", f"{_BROKERS}/ready", OPEN),
+    ("GET", "/metrics", METRICS),
+    ("GET", f"{_BROKERS}/version", CLIENT),
+    ("GET", f"{_BROKERS}/leaderBroker", SUPERUSER),
+    ("GET", f"{_BROKERS}/configuration", SUPERUSER),
+    ("GET", f"{_BROKERS}/configuration/values", SUPERUSER),
+    ("GET", f"{_BROKERS}/configuration/runtime", SUPERUSER),
+    ("POST", f"{_BROKERS}/configuration/{{key}}/{{value}}", SUPERUSER),
+    ("DELETE", f"{_BROKERS}/configuration/{{key}}", SUPERUSER),
+    ("GET", f"{_BROKERS}/internal-configuration", SUPERUSER),
+    ("GET", _BROKERS, SUPERUSER),
+    ("GET", f"{_BROKERS}/{{cluster}}", SUPERUSER),
+    ("GET", f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", SUPERUSER),
+    ("GET", f"{_ADMIN}/clusters", CLIENT),
+    ("GET", f"{_ADMIN}/clusters/{{cluster}}", CLIENT),
+    # bundles and lookups
+    ("GET", f"{_NAMESPACE}/bundles", TENANT_ADMIN),
+    ("PUT", f"{_NAMESPACE}/unload", SUPERUSER),
+    ("PUT", f"{_NAMESPACE}/{{bundle}}/unload", SUPERUSER),
+    ("PUT", f"{_NAMESPACE}/{{bundle}}/acquire", SUPERUSER),
+    ("GET", _LOOKUP, LOOK),
+    ("GET", f"{_LOOKUP}/bundle", LOOK),
+    # tenants and namespaces
+    ("GET", f"{_ADMIN}/tenants", SUPERUSER),
+    ("GET", f"{_ADMIN}/tenants/{{tenant}}", TENANT_ADMIN),
+    ("PUT POST DELETE", f"{_ADMIN}/tenants/{{tenant}}", SUPERUSER),
+    ("GET", _NAMESPACES, TENANT_ADMIN),
+    ("GET PUT DELETE", _NAMESPACE, TENANT_ADMIN),
+    # topics and schemas
+    ("GET", _TOPICS, LIST),
+    ("GET", f"{_TOPICS}/partitioned", LIST),
+    ("GET", f"{_NAMESPACE}/topics", LIST),
+    ("GET", f"{_ADMIN}/non-persistent/{{tenant}}/{{namespace}}", LIST),
+    ("GET", f"{_ADMIN}/non-persistent/{{tenant}}/{{namespace}}/partitioned", LIST),
+    ("PUT DELETE", _TOPIC, TENANT_ADMIN),
+    ("PUT", f"{_TOPIC}/unload", TENANT_ADMIN),
+    ("POST", f"{_TOPIC}/terminate", TENANT_ADMIN),
+    ("GET", f"{_TOPIC}/lastMessageId", CONSUME),
+    ("GET", f"{_SCHEMA}/schema", LOOK),
+    ("GET", f"{_SCHEMA}/schema/{{version}}", LOOK),
+    ("GET", f"{_SCHEMA}/schemas", LOOK),
+    ("GET", f"{_TOPIC}/partitions", LOOK),
+    ("PUT POST DELETE", f"{_TOPIC}/partitions", TENANT_ADMIN),
+    # statistics
+    ("GET", f"{_TOPIC}/stats", LOOK),
+    ("GET", f"{_TOPIC}/internalStats", LOOK),
+    ("GET", f"{_TOPIC}/partitioned-stats", LOOK),
+    ("GET", f"{_TOPIC}/partitioned-internalStats", LOOK),
+    ("GET", f"{_SUBSCRIPTION}/ackState", LOOK),
+    # subscriptions
+    ("GET", f"{_TOPIC}/subscriptions", CONSUME),
+    ("PUT DELETE", _SUBSCRIPTION, CONSUME),
+    ("GET PUT", f"{_SUBSCRIPTION}/properties", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/skip/{{entries}}", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/skip_all", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/resetcursor", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/expireMessages", CONSUME),
+    ("POST", f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", CONSUME),
+    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", TENANT_ADMIN),
+    # delayed messages
+    ("GET", f"{_TOPIC}/delayed", LOOK),
+    ("DELETE", f"{_TOPIC}/delayed/{{ledgerId}}/{{entryId}}", TENANT_ADMIN),
+    ("POST", f"{_TOPIC}/delayed/cancel", TENANT_ADMIN),
+    ("DELETE", f"{_TOPIC}/delayedBucketSnapshots", TENANT_ADMIN),
+    ("DELETE", f"{_SUBSCRIPTION}/delayedBucketSnapshots", CONSUME),
+    # policies
+    ("GET POST DELETE", f"{_NAMESPACE}/retention", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/messageTTL", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/dispatcherPauseOnAckStatePersistent", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/delayedDelivery", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_NAMESPACE}/redeliveryBackoff", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/retention", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/messageTTL", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/dispatcherPauseOnAckStatePersistent", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/delayedDelivery", TENANT_ADMIN),
+    ("GET POST DELETE", f"{_TOPIC}/redeliveryBackoff", TENANT_ADMIN),
+)
+
+
+def _by_path() -> Iterator[tuple[tuple[str, str], Need]]:
+    for methods, template, need in _LINES:
+        for method in methods.split():
+            yield (method, template), need
+
+
+ADMIN_PATHS: Final[Mapping[tuple[str, str], Need]] = dict(_by_path())
+"""Paths of the admin interface, by method and template."""
+
+
+def need_of_command(name: str) -> Need:
+    """What a command of the protocol needs."""
+    return COMMANDS.get(name, SUPERUSER)
+
+
+def need_of_path(method: str, template: str) -> Need:
+    """What a request to the admin interface needs."""
+    return ADMIN_PATHS.get((method, template), SUPERUSER)

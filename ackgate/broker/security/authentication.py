@@ -1,0 +1,152 @@
+"""The broker's authentication: its providers, and the rules for clients without credentials and for proxies.
+
+Pure, but for the providers, which may ask others. The drivers are the connections of the binary protocol and
+the admin interface: they bring what a client showed and the time, and get an `ClientIdentity` or an error.
+
+A proxy is a role in `proxyRoles`. It names the client for which it acts, and nobody else may name one. With
+`authenticateOriginalAuthData` it brings the client's credentials, and they are checked.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from ackgate.broker.security.identity import (
+    AuthenticationFailedError,
+    ClientIdentity,
+    Credentials,
+    Principal,
+)
+from ackgate.broker.security.tokens import TOKEN_METHOD, TokenProvider
+from ackgate.config.security import TOKEN_PROVIDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackgate.broker.security.identity import AuthenticationProvider
+    from ackgate.config.security import SecuritySettings
+
+BASIC_METHOD: Final = "basic"
+TLS_METHOD: Final = "tls"
+NO_METHOD: Final = "none"
+"""What clients call it that bring no credentials."""
+
+_MAKERS: Final[Mapping[str, Callable[[SecuritySettings], AuthenticationProvider]]] = {
+    TOKEN_PROVIDER: TokenProvider.of,
+}
+"""Pulsar's class names, and what we have under them."""
+
+
+class Original(NamedTuple):
+    """What a proxy says of its client; empty where it says nothing."""
+
+    role: str = ""
+    credentials: Credentials | None = None
+
+
+NO_ORIGINAL: Final = Original()
+
+
+class Authentication:
+    """Finds out who a client is."""
+
+    def __init__(
+        self,
+        providers: Iterable[AuthenticationProvider],
+        *,
+        anonymous_role: str = "",
+        proxy_roles: Iterable[str] = (),
+        checks_original: bool = False,
+    ) -> None:
+        self._providers: dict[str, list[AuthenticationProvider]] = {}
+        for provider in providers:
+            self._providers.setdefault(provider.method, []).append(provider)
+        self._anonymous_role = anonymous_role
+        self._proxy_roles = frozenset(proxy_roles)
+        self._checks_original = checks_original
+
+    @classmethod
+    def of(cls, settings: SecuritySettings) -> Self | None:
+        """As configured; None: authentication is off. Reads keys. Raises `ConfigurationError`."""
+        if not settings.authentication_enabled:
+            return None
+        return cls(
+            [_MAKERS[name](settings) for name in dict.fromkeys(settings.authentication_providers)],
+            anonymous_role=settings.anonymous_user_role,
+            proxy_roles=settings.proxy_roles,
+            checks_original=settings.authenticate_original_auth_data,
+        )
+
+    async def identify(
+        self, shown: Credentials | None, now_seconds: float, original: Original = NO_ORIGINAL
+    ) -> ClientIdentity:
+        """Who shows these credentials (None: none). Raises `AuthenticationFailedError`."""
+        principal = await self._principal(shown, now_seconds)
+        return ClientIdentity(principal, await self._original(principal, original, now_seconds))
+
+    async def _principal(self, shown: Credentials | None, now_seconds: float) -> Principal:
+        if shown is None or shown.method == NO_METHOD:
+            if not self._anonymous_role:
+                raise AuthenticationFailedError(f"credentials are needed: {self._offered()}")
+            return Principal(self._anonymous_role)
+        failure = AuthenticationFailedError(
+            f"authentication method {shown.method[:40]!a} is not offered here, but {self._offered()}"
+        )
+        for provider in self._providers.get(shown.method, ()):
+            try:
+                return await provider.authenticate(shown, now_seconds)
+            except AuthenticationFailedError as error:
+                failure = error
+        raise failure
+
+    async def _original(
+        self, principal: Principal, original: Original, now_seconds: float
+    ) -> Principal | None:
+        if principal.role not in self._proxy_roles:
+            if original.role and original.role != principal.role:
+                raise AuthenticationFailedError(
+                    f"{principal.role!a} is no proxy (proxyRoles), and names an original principal"
+                )
+            return None
+        found = Principal(original.role)
+        if self._checks_original:
+            if original.credentials is None:
+                raise AuthenticationFailedError(
+                    f"proxy {principal.role!a} does not bring its client's credentials"
+                )
+            found = await self._principal(original.credentials, now_seconds)
+        if not found.role.strip():
+            raise AuthenticationFailedError(
+                f"proxy {principal.role!a} does not name an original principal"
+            )
+        if found.role in self._proxy_roles:
+            raise AuthenticationFailedError("an original principal cannot be a proxy itself")
+        return found
+
+    def _offered(self) -> str:
+        return ", ".join(sorted(self._providers)) or "no method at all"
+
+
+def http_credentials(
+    authorization: str, certificate: bytes | None, *, named_method: str = ""
+) -> Credentials | None:
+    """What a request shows: its header ``Authorization``, else its certificate; None: nothing.
+
+    `named_method`: Pulsar's header ``X-Pulsar-Auth-Method-Name``. Raises `AuthenticationFailedError`.
+    """
+    if not authorization or named_method == TLS_METHOD:
+        return None if certificate is None else Credentials(TLS_METHOD, b"", certificate)
+    scheme, _, value = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return Credentials(named_method or TOKEN_METHOD, value.strip().encode(), certificate)
+        case "basic":
+            try:
+                pair = base64.b64decode(value.strip(), validate=True)
+            except (binascii.Error, ValueError):
+                raise AuthenticationFailedError("Authorization: Basic is not Base64") from None
+            return Credentials(BASIC_METHOD, pair, certificate)
+        case _:
+            raise AuthenticationFailedError("Authorization is neither Bearer nor Basic")

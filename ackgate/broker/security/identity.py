@@ -1,0 +1,77 @@
+"""Who is it: what a client shows, whom it turns out to be, and what a provider must do.
+
+Pure. Credentials never appear in a `repr`, an error or a log line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from ackgate.errors import CallerError
+
+
+class AuthenticationFailedError(CallerError):
+    """The credentials are missing or prove nothing. Says why, and never what they are."""
+
+
+class NotAuthorizedError(CallerError):
+    """The role may not do what it asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client shows."""
+
+    method: str
+    """Pulsar's name of the method: ``token``, ``tls``, ``basic``."""
+    data: bytes = field(default=b"", repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    """The certificate of its TLS connection, in DER, if it showed one that is trusted."""
+
+
+class Principal(NamedTuple):
+    """A client that has proved who it is."""
+
+    role: str
+    method: str = ""
+    expires_at: float | None = None
+    """Seconds since 1970; None: never."""
+
+
+class ClientIdentity(NamedTuple):
+    """Who acts on a connection: a client, or a proxy for one."""
+
+    principal: Principal
+    original: Principal | None = None
+    """The client for which a proxy acts. Both must be allowed what is asked for."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        if self.original is None:
+            return (self.principal.role,)
+        return (self.principal.role, self.original.role)
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the first of them ends, in seconds since 1970."""
+        ends = [
+            each.expires_at
+            for each in (self.principal, self.original)
+            if each is not None and each.expires_at is not None
+        ]
+        return min(ends, default=None)
+
+    def __str__(self) -> str:
+        role = ascii(self.principal.role)
+        return role if self.original is None else f"{self.original.role!a} by proxy {role}"
+
+
+class AuthenticationProvider(Protocol):
+    """One way to prove who one is."""
+
+    @property
+    def method(self) -> str: ...
+
+    async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:
+        """Raises `AuthenticationFailedError`."""

@@ -1,0 +1,140 @@
+"""Settings of authentication and authorization: who is it, and what may it do. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Self
+
+from pydantic import SecretStr, model_validator
+
+from ackgate.config.field import INT_MAX, SettingsGroup, setting
+
+_PROVIDERS: Final = "org.apache.pulsar.broker.authentication"
+_PLUGINS: Final = "org.apache.pulsar.client.impl.auth"
+
+TOKEN_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderToken"
+AUTHENTICATION_DISABLED: Final = f"{_PLUGINS}.AuthenticationDisabled"
+
+ProviderName = Literal["org.apache.pulsar.broker.authentication.AuthenticationProviderToken"]
+"""Classes of Pulsar's of which this broker has the same under the same name."""
+
+PluginName = Literal[
+    "org.apache.pulsar.client.impl.auth.AuthenticationDisabled",
+    "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+]
+"""The same for what brokers show each other."""
+
+AlgorithmName = Literal["", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512"]
+
+
+class SecuritySettings(SettingsGroup):
+    """Who may connect."""
+
+    # --- authentication
+
+    authentication_enabled: bool = setting(
+        False,
+        "Clients prove who they are, on both ports, before anything else.",
+        pulsar=False,
+    )
+    authentication_providers: tuple[ProviderName, ...] = setting(
+        (),
+        "How they may do so, by the names of Pulsar's classes.",
+        pulsar=(),
+    )
+    anonymous_user_role: str = setting(
+        "",
+        "Role of clients that bring no credentials. Empty: they are refused.",
+        pulsar="",
+    )
+    authenticate_metrics_endpoint: bool = setting(
+        False,
+        "Readers of `/metrics` prove who they are.",
+        pulsar=False,
+    )
+    proxy_roles: tuple[str, ...] = setting(
+        (),
+        "Roles that may connect on behalf of another one, which they name (the original principal). "
+        "Both must be allowed what is asked for. Nobody else may name one.",
+        unit="roles",
+        pulsar=(),
+    )
+    authenticate_original_auth_data: bool = setting(
+        False,
+        "A proxy brings its client's credentials, and they are checked as the client's own would be.",
+        pulsar=False,
+    )
+
+    # --- tokens
+
+    token_secret_key: SecretStr = setting(
+        "",
+        "Key of tokens that are signed with HS256, HS384 or HS512, at least 32 bytes: "
+        "`file:///PATH`, `data:;base64,...`, a path, or Base64.",
+        pulsar="",
+        is_secret=True,
+    )
+    token_public_key: str = setting(
+        "",
+        "Public key of tokens that are signed with RS or ES algorithms, in DER or PEM; given like "
+        "`tokenSecretKey`, which wins where both are set.",
+        pulsar="",
+    )
+    token_public_alg: AlgorithmName = setting(
+        "",
+        "Algorithm of the public key. Empty: RS256. Tokens of the same family of algorithms are taken.",
+        pulsar="",
+    )
+    token_auth_claim: str = setting(
+        "",
+        "Claim that holds the role; of a list the first counts. Empty: `sub`.",
+        pulsar="",
+    )
+    token_audience_claim: str = setting(
+        "",
+        "Claim that holds the audience. Empty: the audience is not looked at.",
+        pulsar="",
+    )
+    token_audience: str = setting(
+        "",
+        "The audience that a token must name: alone, or in a list.",
+        pulsar="",
+    )
+    token_allowed_clock_skew_seconds: int | None = setting(
+        None,
+        "How long after its expiry a token is still taken. Nothing: not at all.",
+        unit="s",
+        pulsar=None,
+        ge=0,
+        le=INT_MAX,
+    )
+
+    # --- among brokers
+
+    broker_client_authentication_plugin: PluginName = setting(
+        AUTHENTICATION_DISABLED,
+        "What this broker shows to the other ones, by the names of Pulsar's classes. Its role must be "
+        "a superuser where authorization is on.",
+        pulsar=AUTHENTICATION_DISABLED,
+        dynamic=True,
+    )
+    broker_client_authentication_parameters: SecretStr = setting(
+        "",
+        "Its credentials: `token:...` or `file:///PATH`, a file that is read anew for each request.",
+        pulsar="",
+        dynamic=True,
+        is_secret=True,
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.authentication_enabled and not self.authentication_providers:
+            raise ValueError("authenticationEnabled needs authenticationProviders")
+        if self.token_audience_claim and not self.token_audience:
+            raise ValueError("tokenAudienceClaim needs tokenAudience")
+        needs_key = self.authentication_enabled and TOKEN_PROVIDER in self.authentication_providers
+        if needs_key and not (self.token_secret_key.get_secret_value() or self.token_public_key):
+            raise ValueError(
+                "authenticationProviders with AuthenticationProviderToken needs tokenSecretKey or "
+                "tokenPublicKey"
+            )
+        return self
