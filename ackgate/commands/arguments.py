@@ -1,4 +1,4 @@
-"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed`` and ``pulsar``.
+"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed``, ``pulsar`` and ``tokens``.
 
 Pure. Apart from the commands themselves, which load much more.
 """
@@ -200,3 +200,80 @@ def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
             help="longest wait for a server (default: 10)",
         )
         parser.add_argument("--json", action="store_true", help="for programs")
+
+
+_SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
+_PAIR_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
+
+
+def add_tokens_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
+    tokens = commands.add_parser(
+        "tokens",
+        help="make keys and tokens, and look at them",
+        description="As Pulsar's bin/pulsar tokens. A KEY is file:///PATH, data:;base64,..., a path, or "
+        "Base64.",
+    )
+    actions = tokens.add_subparsers(dest="action", required=True, metavar="ACTION")
+    secret = actions.add_parser("create-secret-key", help="a secret, to sign and to check")
+    secret.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a new file (default: standard output)"
+    )
+    secret.add_argument("-b", "--base64", action="store_true", help="as text")
+    pair = actions.add_parser("create-key-pair", help="a private and a public key")
+    for option, metavar in (("--output-private-key", "FILE"), ("--output-public-key", "FILE")):
+        pair.add_argument(option, type=Path, metavar=metavar, required=True, help="a new file")
+    create = actions.add_parser("create", help="a token for a role")
+    create.add_argument("-s", "--subject", required=True, metavar="ROLE", help="the role")
+    create.add_argument(
+        "-e",
+        "--expiry-time",
+        metavar="TIME",
+        help="valid so long: 30m, 12h, 3d, 1y (default: always)",
+    )
+    create.add_argument(
+        "--claim",
+        dest="claims",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further claim, such as aud=orders; may be repeated",
+    )
+    validate = actions.add_parser(
+        "validate",
+        help="check a token: signature and expiry",
+        epilog="Exit codes: 0 it is valid, 1 it is not, 2 a wrong command line.",
+    )
+    show = actions.add_parser("show", help="header and claims of a token, unchecked")
+    for parser, algorithms in (
+        (secret, _SECRET_ALGORITHMS),
+        (pair, _PAIR_ALGORITHMS),
+        (create, _PAIR_ALGORITHMS),
+        (validate, _PAIR_ALGORITHMS),
+    ):
+        parser.add_argument(
+            "-a",
+            "--signature-algorithm",
+            dest="algorithm",
+            type=str.upper,
+            choices=algorithms,
+            default=algorithms[0],
+            help=f"default: {algorithms[0]}",
+        )
+    for parser, short, other in (
+        (create, "-pk", "--private-key"),
+        (validate, "-pk", "--public-key"),
+    ):
+        key = parser.add_mutually_exclusive_group(required=True)
+        key.add_argument("-sk", "--secret-key", metavar="KEY")
+        key.add_argument(short, other, metavar="KEY")
+    for parser in (validate, show):
+        parser.add_argument(
+            "token", nargs="?", metavar="TOKEN", help="default: read from standard input"
+        )
+        parser.add_argument("-f", "--token-file", metavar="FILE", help="read it from there")
+        parser.add_argument(
+            "-i",
+            "--stdin",
+            action="store_true",
+            help="read it from standard input, which is the default",
+        )

@@ -22,6 +22,21 @@ if TYPE_CHECKING:
         NotAuthorizedError,
         Principal,
     )
+    from ackgate.broker.security.tokens import (
+        SigningKey,
+        TokenRules,
+        VerifyingKey,
+        checked_claims,
+        new_key_pair,
+        new_secret,
+        principal_of,
+        private_key,
+        public_key,
+        read_bytes,
+        secret_key,
+        sign,
+        signing_secret,
+    )
 
 __all__ = [
     "NO_METHOD",
@@ -34,10 +49,23 @@ __all__ = [
     "Original",
     "Principal",
     "Scope",
+    "SigningKey",
+    "TokenRules",
+    "VerifyingKey",
+    "checked_claims",
     "http_credentials",
     "http_headers",
     "need_of_command",
     "need_of_path",
+    "new_key_pair",
+    "new_secret",
+    "principal_of",
+    "private_key",
+    "public_key",
+    "read_bytes",
+    "secret_key",
+    "sign",
+    "signing_secret",
 ]
 
 __getattr__ = lazy_face(
@@ -57,6 +85,21 @@ __getattr__ = lazy_face(
             "ClientIdentity",
             "NotAuthorizedError",
             "Principal",
+        ),
+        "ackgate.broker.security.tokens": (
+            "TokenRules",
+            "SigningKey",
+            "VerifyingKey",
+            "checked_claims",
+            "new_key_pair",
+            "new_secret",
+            "principal_of",
+            "private_key",
+            "public_key",
+            "read_bytes",
+            "secret_key",
+            "sign",
+            "signing_secret",
         ),
     },
 )
