@@ -42,6 +42,23 @@ class Description(NamedTuple):
         return f"{value:,.1f}" if self.unit == PER_SECOND else f"{value:,}"
 
 
+_SECONDS_OF: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def span(milliseconds: float) -> str:
+    """A length of time in its largest unit."""
+    seconds = max(0.0, milliseconds / 1000)
+    for length, unit in _SECONDS_OF:
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
 def statistic(
     meaning: str,
     unit: str = "",

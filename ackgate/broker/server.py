@@ -21,7 +21,7 @@ from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.security import Authentication, http_headers
-from ackgate.broker.stats import SAMPLE_SECONDS, StatsSampler
+from ackgate.broker.stats import SAMPLE_SECONDS, Overview, StatsSampler
 from ackgate.broker.stopping import Stopping
 from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
@@ -76,6 +76,7 @@ class BrokerServer:
         self.schemas = SchemaRegistry(services.metadata)
         self.dynamic = DynamicConfiguration(services, self.registry.configure)
         self.sampler = StatsSampler(services.clock_ms)
+        self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
         self._peers: Peers | None = None
         self.protocol_port = 0

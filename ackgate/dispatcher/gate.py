@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import enum
 import sys
+from collections import deque
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.config import defaults
 from ackgate.described import statistic
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 _UNBOUNDED: Final = sys.maxsize
 
+PAUSES_MAX: Final = 32
+"""Past pauses that a gate remembers; a gate that never shut keeps nothing."""
+
 
 class PauseReason(enum.Enum):
     """Why normal reads are held back."""
@@ -55,6 +59,16 @@ class PauseReason(enum.Enum):
     SIZE_GUARD = "size-guard"
     PERSIST_FAILING = "persist-failing"
     BUDGET = "budget"
+
+
+class Pause(NamedTuple):
+    """A time during which the gate was shut."""
+
+    since_ms: int
+    until_ms: int | None
+    """None: it still is."""
+    reasons: tuple[PauseReason, ...]
+    """All that held at some time of it, in the order in which they arose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +154,8 @@ class Gate:
         self._reasons: dict[PauseReason, int] = {}
         self._shut_since_ms: int | None = None
         self._shut_count = 0
+        self._reasons_of_pause: list[PauseReason] = []
+        self._past_pauses: deque[Pause] | None = None
         self._ranges_live = 0
         self._batch_indexes_live = 0
         self._ranges_at_persist = 0
@@ -166,6 +182,19 @@ class Gate:
     def reasons(self) -> Mapping[PauseReason, int]:
         """The reasons that hold, and since when, in ms. A copy."""
         return MappingProxyType(dict(self._reasons))
+
+    @property
+    def shut_since_ms(self) -> int | None:
+        """When it shut; None while it is open."""
+        return self._shut_since_ms
+
+    @property
+    def pauses(self) -> tuple[Pause, ...]:
+        """The latest pauses, at most `PAUSES_MAX` and the one that lasts; oldest first."""
+        past = tuple(self._past_pauses or ())
+        if self._shut_since_ms is None:
+            return past
+        return (*past, Pause(self._shut_since_ms, None, tuple(self._reasons_of_pause)))
 
     @property
     def settings(self) -> GateSettings:
@@ -278,10 +307,17 @@ class Gate:
         for reason in PauseReason:
             if reason in standing:
                 reasons.setdefault(reason, now_ms)
+        self._reasons_of_pause += [r for r in reasons if r not in self._reasons_of_pause]
         self._set_calm()
         was_open = self._shut_since_ms is None
         if was_open == (not reasons):
             return False
+        if self._shut_since_ms is not None:
+            self._past_pauses = self._past_pauses or deque(maxlen=PAUSES_MAX)
+            self._past_pauses.append(
+                Pause(self._shut_since_ms, now_ms, tuple(self._reasons_of_pause))
+            )
+            self._reasons_of_pause.clear()
         self._shut_since_ms = now_ms if reasons else None
         self._shut_count += was_open
         return True

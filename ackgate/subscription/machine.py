@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         Assignment,
         ConsumerStatistics,
         Dispatcher,
+        DispatcherStatistics,
         Effect,
         Read,
         SubscriptionKind,
@@ -319,6 +320,21 @@ class Subscription(Generic[ConsumerT, EntryT]):
         if known is None or self._dispatcher is None:
             return None
         return self._dispatcher.consumer_statistics(known.key)
+
+    @property
+    def dispatching(self) -> DispatcherStatistics | None:
+        """What the dispatcher knows; None before the first consumer. O(consumers)."""
+        return None if self._dispatcher is None else self._dispatcher.statistics()
+
+    def first_in_flight(self, consumer: ConsumerT) -> Position | None:
+        """The entry that the consumer has had for the longest time; None: it has none.
+
+        Exclusive and Failover: None (they do not follow what they sent).
+        """
+        known = self._consumers.get(consumer)
+        if known is None or self._dispatcher is None:
+            return None
+        return next(iter(self._dispatcher.in_flight(known.key)), None)
 
     @property
     def entries_expired(self) -> int:

@@ -22,6 +22,8 @@ from ackgate.broker.admin import (
     delayed,
     metrics,
     namespaces,
+    overview,
+    page,
     partitions,
     policies,
     stats,
@@ -38,7 +40,7 @@ from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError, ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -58,7 +60,14 @@ SHUTDOWN_SECONDS: Final = 1.0
 
 QUERY_FIELDS_MAX: Final = 32
 
+STREAMS_MAX: Final = 32
+"""Streams of events at a time; each open view of the page has one."""
+
+EVENT_SECONDS_MAX: Final = 10.0
+"""How long a client may take to read an event."""
+
 SECTIONS: Final = {
+    "The page": (*page.ROUTES, *overview.ROUTES),
     "Brokers": brokers.ROUTES,
     "Bundles and lookups": bundles.ROUTES,
     "Metrics": metrics.ROUTES,
@@ -92,15 +101,16 @@ async def serve_http(
         time.time,
         asks_for_metrics=broker.settings.security.authenticate_metrics_endpoint,
     )
+    streams = _Streams()
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         reply = await answer(broker, guard, access, request)
-        origin = request.headers.get("Origin", "")
-        return web.Response(
-            status=reply.status,
-            body=reply.body or None,
-            headers={**_headers(reply), **guard.answer_headers(origin)},
-        )
+        if reply.events is not None and streams.is_full:
+            reply = json_reply({"reason": f"{STREAMS_MAX} streams of events are open"}, 503)
+        headers = {**_headers(reply), **guard.answer_headers(request.headers.get("Origin", ""))}
+        if reply.events is not None:
+            return await streams.send(request, reply.events, headers)
+        return web.Response(status=reply.status, body=reply.body or None, headers=headers)
 
     runner = web.ServerRunner(
         _BoundedServer(handle, access_log=None, logger=_http_log),
@@ -115,12 +125,60 @@ async def serve_http(
         raise ConfigurationError(
             f"cannot listen on {host}:{port}: {error.strerror or error}"
         ) from error
-    return int(runner.addresses[0][1]), runner.cleanup
+
+    async def stop() -> None:
+        streams.end()
+        await runner.cleanup()
+
+    return int(runner.addresses[0][1]), stop
+
+
+class _Streams:
+    """The streams of events that are open."""
+
+    def __init__(self) -> None:
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._sending) >= STREAMS_MAX
+
+    async def send(
+        self, request: web.BaseRequest, events: AsyncIterator[bytes], headers: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Send until there are no more, the client is gone or too slow, or the broker stops."""
+        response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store"})
+        await response.prepare(request)
+        sending = asyncio.create_task(_send_each(response, events))
+        self._sending.add(sending)
+        try:
+            await asyncio.wait((sending,))
+        finally:  # aiohttp cancels this when the client is gone
+            self._sending.discard(sending)
+            sending.cancel()
+        return response
+
+    def end(self) -> None:
+        for sending in self._sending:
+            sending.cancel()
+
+
+async def _send_each(response: web.StreamResponse, events: AsyncIterator[bytes]) -> None:
+    try:
+        async for event in events:
+            async with asyncio.timeout(EVENT_SECONDS_MAX):
+                await response.write(event)
+        await response.write_eof()
+    except (ConnectionError, TimeoutError):
+        response.force_close()
+    except Exception:
+        log.exception("a stream of events failed")
+        response.force_close()
 
 
 def _headers(reply: Reply) -> dict[str, str]:
     headers = dict(reply.headers)
-    if reply.body:
+    if reply.body or reply.events is not None:
         headers["Content-Type"] = reply.content_type
     if reply.location:
         headers["Location"] = reply.location
@@ -155,10 +213,10 @@ async def answer(
     """What a request is answered, whatever happens."""
     try:
         headers = _headers_of(request)
-        guard.check(headers)
+        raw_path, _, raw_query = request.raw_path.partition("?")
+        guard.check(headers, is_page=raw_path == page.PAGE_PATH and request.method == "GET")
         if request.method == "OPTIONS" and headers.origin:
             return guard.preflight(headers)
-        raw_path, _, raw_query = request.raw_path.partition("?")
         found = ROUTER.find(request.method, raw_path)
         identity = await access.admit(request.method, found.template, _shown(request))
         query, body = _query(raw_query), await _body(request)

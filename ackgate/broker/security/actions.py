@@ -112,9 +112,20 @@ _TOPICS: Final = f"{_ADMIN}/persistent/{{tenant}}/{{namespace}}"
 _TOPIC: Final = f"{_TOPICS}/{{topic}}"
 _SUBSCRIPTION: Final = f"{_TOPIC}/subscription/{{subscription}}"
 _SCHEMA: Final = f"{_ADMIN}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
+_VIEW: Final = "/ackgate/subscriptions/{tenant}/{namespace}/{topic}/{subscription}"
 _LOOKUP: Final = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
 
 _LINES: Final = (
+    # the page; its files hold no data
+    ("GET", "/", OPEN),
+    ("GET", "/page/{digest}/{file}", OPEN),
+    ("GET", "/page/{digest}/vendor/{file}", OPEN),
+    ("GET", "/ackgate/overview", SUPERUSER),
+    ("GET", "/ackgate/overview/events", SUPERUSER),
+    ("GET", _VIEW, LOOK),
+    ("GET", f"{_VIEW}/events", LOOK),
+    ("GET", f"{_VIEW}/holes/{{ledgerId}}", LOOK),
+    # the broker
     ("GET", f"{_BROKERS}/health", OPEN),
     ("GET", f"{_BROKERS}/ready", OPEN),
     ("GET", "/metrics", METRICS),

@@ -12,6 +12,14 @@ from ackgate.faces import lazy_face
 if TYPE_CHECKING:
     from ackgate.broker.stats.ack_state import AckState, GateForecast
     from ackgate.broker.stats.delayed import DelayedState, NackStatistics, delayed_state
+    from ackgate.broker.stats.glance import OverviewRow, Severity, judged, why
+    from ackgate.broker.stats.holes import (
+        EntryState,
+        Hole,
+        LedgerWindow,
+        ledger_window,
+        oldest_holes,
+    )
     from ackgate.broker.stats.internal import internal_stats
     from ackgate.broker.stats.json_form import from_json, key_of, to_json
     from ackgate.broker.stats.ledger_acks import (
@@ -20,6 +28,15 @@ if TYPE_CHECKING:
         AckPicture,
         LedgerAcks,
         ack_picture,
+    )
+    from ackgate.broker.stats.overview import (
+        PAGE_ROWS_MAX,
+        Order,
+        Overview,
+        OverviewAnswer,
+        OverviewQuery,
+        overview_row,
+        page_of_rows,
     )
     from ackgate.broker.stats.sampler import SAMPLE_SECONDS, StatsSampler
     from ackgate.broker.stats.take import (
@@ -39,16 +56,26 @@ if TYPE_CHECKING:
 __all__ = [
     "CELLS_MAX",
     "FULL",
+    "PAGE_ROWS_MAX",
     "SAMPLE_SECONDS",
     "AckPicture",
     "AckState",
     "AckStateAnswer",
     "ConsumerStats",
     "DelayedState",
+    "EntryState",
     "GateForecast",
+    "Hole",
     "LedgerAcks",
+    "LedgerWindow",
     "NackStatistics",
+    "Order",
+    "Overview",
+    "OverviewAnswer",
+    "OverviewQuery",
+    "OverviewRow",
     "PublisherStats",
+    "Severity",
     "StatsSampler",
     "SubscriptionStats",
     "TopicStats",
@@ -58,10 +85,16 @@ __all__ = [
     "from_json",
     "internal_stats",
     "iso_time",
+    "judged",
     "key_of",
+    "ledger_window",
+    "oldest_holes",
+    "overview_row",
+    "page_of_rows",
     "subscription_stats",
     "to_json",
     "topic_stats",
+    "why",
 ]
 
 __getattr__ = lazy_face(
@@ -69,6 +102,14 @@ __getattr__ = lazy_face(
     {
         "ackgate.broker.stats.ack_state": ("AckState", "GateForecast"),
         "ackgate.broker.stats.delayed": ("DelayedState", "NackStatistics", "delayed_state"),
+        "ackgate.broker.stats.glance": ("OverviewRow", "Severity", "judged", "why"),
+        "ackgate.broker.stats.holes": (
+            "EntryState",
+            "Hole",
+            "LedgerWindow",
+            "ledger_window",
+            "oldest_holes",
+        ),
         "ackgate.broker.stats.internal": ("internal_stats",),
         "ackgate.broker.stats.json_form": ("from_json", "key_of", "to_json"),
         "ackgate.broker.stats.ledger_acks": (
@@ -77,6 +118,15 @@ __getattr__ = lazy_face(
             "FULL",
             "LedgerAcks",
             "ack_picture",
+        ),
+        "ackgate.broker.stats.overview": (
+            "Order",
+            "Overview",
+            "OverviewAnswer",
+            "OverviewQuery",
+            "PAGE_ROWS_MAX",
+            "overview_row",
+            "page_of_rows",
         ),
         "ackgate.broker.stats.sampler": ("SAMPLE_SECONDS", "StatsSampler"),
         "ackgate.broker.stats.take": (

@@ -67,6 +67,8 @@ def _named_types() -> dict[str, Any]:
     """What annotations name that their modules import for type checkers only."""
     from ackgate.broker.stats.ack_state import AckState  # noqa: PLC0415 - it is not needed to write
     from ackgate.broker.stats.delayed import DelayedState  # noqa: PLC0415
+    from ackgate.broker.stats.glance import OverviewRow  # noqa: PLC0415
+    from ackgate.broker.stats.holes import Hole  # noqa: PLC0415
     from ackgate.broker.stats.ledger_acks import AckPicture  # noqa: PLC0415
     from ackgate.broker.stats.values import SubscriptionStats  # noqa: PLC0415
 
@@ -78,7 +80,9 @@ def _named_types() -> dict[str, Any]:
         CursorStoreStats,
         DelayedState,
         GateStatistics,
+        Hole,
         Mapping,
+        OverviewRow,
         PersistOutcome,
         Position,
         RecoveredStateReport,

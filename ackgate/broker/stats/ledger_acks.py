@@ -82,18 +82,28 @@ def _ledger_acks(
     ledger_id: int, entries: int, mark_delete: Position, bitmap: BitMap | None, cells: int
 ) -> LedgerAcks:
     passed = mark_delete.entry_id + 1 if ledger_id == mark_delete.ledger_id else 0
-    width = min(cells, entries)
-    edges = [entries * cell // width for cell in range(width + 1)]
-    below = [min(edge, passed) + _rank(bitmap, edge) for edge in edges]
     return LedgerAcks(
         ledger_id=ledger_id,
         entries=entries,
-        acked=below[-1],
+        acked=min(entries, passed) + _rank(bitmap, entries),
         ranges=run_count(bitmap) if bitmap else 0,
-        cells=tuple(
-            _thousandths(below[cell + 1] - below[cell], edges[cell + 1] - edges[cell])
-            for cell in range(width)
-        ),
+        cells=cells_between(bitmap, passed, 0, entries, cells),
+    )
+
+
+def cells_between(
+    bitmap: BitMap | None, passed: int, start: int, stop: int, cells: int
+) -> tuple[int, ...]:
+    """The cells of a part of a ledger, ``start <= entry < stop``.
+
+    `bitmap`: acked entry ids above the mark-delete. `passed`: entries at or below it.
+    """
+    width = min(cells, stop - start)
+    edges = [start + (stop - start) * cell // width for cell in range(width + 1)] if width else []
+    below = [min(edge, passed) + _rank(bitmap, edge) for edge in edges]
+    return tuple(
+        _thousandths(below[cell + 1] - below[cell], edges[cell + 1] - edges[cell])
+        for cell in range(width)
     )
 
 

@@ -7,6 +7,7 @@ requests for statistics take samples, which are dropped with their object.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ackgate.broker.topic import Consumer, Producer, SubscriptionDriver, Topic
+    from ackgate.cursor import Position
 
     Counting: TypeAlias = Topic | Producer | SubscriptionDriver | Consumer
 
@@ -104,6 +106,56 @@ class History:
         return before
 
 
+# ---- Up to an hour of one number, for a picture
+
+TREND_POINTS_MAX: Final = 60
+"""A kilobyte for each subscription that has ack ranges, or had some."""
+
+TREND_SPACING_MS_MAX: Final = 60_000
+"""Points are dense at first; when there are too many every second one goes, until they stand so apart."""
+
+
+class RangesTrend:
+    """A number over the last hour in a bounded number of points, oldest first."""
+
+    __slots__ = ("_spacing_ms", "_times", "_values")
+
+    def __init__(self) -> None:
+        self._times = array("q")
+        self._values = array("q")
+        self._spacing_ms = SPACING_MS
+
+    @property
+    def points(self) -> tuple[tuple[int, int], ...]:
+        """(time in ms, value)."""
+        return tuple(zip(self._times, self._values, strict=True))
+
+    def note(self, now_ms: int, value: int) -> None:
+        """The number is this now. Too early is ignored; while it stands still the last point moves."""
+        times, values = self._times, self._values
+        if len(values) > 1 and values[-1] == values[-2] == value:
+            times[-1] = now_ms
+            return
+        if times and now_ms - times[-1] < self._spacing_ms:
+            return
+        times.append(now_ms)
+        values.append(value)
+        if len(times) > TREND_POINTS_MAX:
+            if self._spacing_ms < TREND_SPACING_MS_MAX:
+                self._spacing_ms *= 2
+                self._times, self._values = times[::2], values[::2]
+            else:
+                del times[0], values[0]
+
+
+class Holding(NamedTuple):
+    """The entry that a consumer has had for the longest time."""
+
+    position: Position
+    since_ms: int
+    """Not later than this it was sent, to within `SAMPLE_SECONDS`."""
+
+
 SAMPLE_SECONDS: Final = 10.0
 """How often upkeep samples everything."""
 
@@ -120,6 +172,9 @@ class StatsSampler:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._histories: WeakKeyDictionary[Counting, History] = WeakKeyDictionary()
+        self._trends: WeakKeyDictionary[SubscriptionDriver, RangesTrend] = WeakKeyDictionary()
+        """Of the subscriptions that have ack ranges, or had some."""
+        self._holdings: WeakKeyDictionary[Consumer, Holding] = WeakKeyDictionary()
 
     async def sample(self, topics: Iterable[Topic]) -> None:
         """Record all counters. Yields to the event loop now and then."""
@@ -132,8 +187,10 @@ class StatsSampler:
                 self._note(producer, producer_numbers(producer), now_ms)
             for subscription in topic.subscriptions.values():
                 self._note(subscription, subscription_numbers(subscription), now_ms)
+                self._note_ranges(subscription, now_ms)
                 for consumer in subscription.consumers:
                     self._note(consumer, consumer_numbers(consumer), now_ms)
+                    self.oldest_unacked(consumer)
 
     def rates(self, counting: Counting, numbers: tuple[float, ...]) -> tuple[float, ...]:
         """Growth per second of each of the object's numbers over the last minute."""
@@ -149,6 +206,39 @@ class StatsSampler:
             for sample in self._history(subscription).samples
         ]
         return [*kept, (self._clock_ms(), headroom_of(subscription))]
+
+    def headrooms_kept(self, subscription: SubscriptionDriver) -> list[tuple[int, Headroom]]:
+        """The same without one of now: it costs no look at the ranges."""
+        history = self._histories.get(subscription)
+        samples = () if history is None else history.samples
+        return [(s.at_ms, Headroom(*map(int, s.numbers[_HEADROOM]))) for s in samples]
+
+    def ranges_history(self, subscription: SubscriptionDriver) -> tuple[tuple[int, int], ...]:
+        """The ack ranges over up to an hour, the last ones of now; empty if there never were any."""
+        self._note_ranges(subscription, self._clock_ms())
+        trend = self._trends.get(subscription)
+        return () if trend is None else trend.points
+
+    def oldest_unacked(self, consumer: Consumer) -> Holding | None:
+        """What the consumer has had for the longest time; None: nothing that is known."""
+        first = consumer.subscription.first_in_flight(consumer)
+        known = self._holdings.get(consumer)
+        if first is None:
+            if known is not None:
+                del self._holdings[consumer]
+            return None
+        if known is None or known.position != first:
+            sent_ms = consumer.subscription.counts_of(consumer).last_sent_ms
+            known = self._holdings[consumer] = Holding(first, sent_ms or self._clock_ms())
+        return known
+
+    def _note_ranges(self, subscription: SubscriptionDriver, now_ms: int) -> None:
+        ranges, trend = subscription.cursor.range_count, self._trends.get(subscription)
+        if trend is None:
+            if not ranges:
+                return
+            trend = self._trends[subscription] = RangesTrend()
+        trend.note(now_ms, ranges)
 
     def _note(self, counting: Counting, numbers: tuple[float, ...], now_ms: int) -> None:
         self._history(counting).note(now_ms, numbers)

@@ -55,6 +55,9 @@ class ConsumedSubscription(Protocol):
     def dispatch_of(self, consumer: Consumer) -> ConsumerStatistics | None:
         """What the dispatcher knows of a consumer; None: it is not attached."""
 
+    def first_in_flight(self, consumer: Consumer) -> Position | None:
+        """The entry that a consumer has had for the longest time; None: none is known."""
+
     def counts_of(self, consumer: Consumer) -> ConsumerCounts:
         """What a consumer got, acked and gave back so far."""
 

@@ -227,6 +227,10 @@ class SubscriptionDriver:
         """What the dispatcher knows of a consumer; None: it is not attached."""
         return self.core.dispatch_of(consumer)
 
+    def first_in_flight(self, consumer: Consumer) -> Position | None:
+        """The entry that a consumer has had for the longest time; None: none is known."""
+        return self.core.first_in_flight(consumer)
+
     def counts_of(self, consumer: Consumer) -> ConsumerCounts:
         """What a consumer got, acked and gave back so far."""
         return self.core.counts_of(consumer)
@@ -491,6 +495,11 @@ class SubscriptionDriver:
     def is_reading(self) -> bool:
         """Whether entries are being read from storage."""
         return self._reading is not None
+
+    @property
+    def why_unread(self) -> str:
+        """Why the last read from storage failed; empty: it did not."""
+        return self._why_unread
 
     async def _read(self, request: ReadRequest) -> None:
         try:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import ack_picture, to_json
 from ackgate.commands.stats.hole_picture import hole_picture
-from ackgate.commands.stats.look import LABEL_COLUMNS, count, span
+from ackgate.commands.stats.look import LABEL_COLUMNS
 from ackgate.commands.terminal.tables import printable, size_text, time_text
 from ackgate.cursor import LATEST
+from ackgate.described import count, span
 from ackgate.persistence.ports import LedgerState
 from ackgate.pulsar import FOREVER, PulsarTopic
 

@@ -1,4 +1,4 @@
-"""How statistics look: the terminal's width, colours, numbers and spans of time in words. Pure."""
+"""How statistics look: the terminal's width, colours and glyphs. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ FIGURES_COLUMNS: Final = 44
 """Room for the words after a picture."""
 
 CELLS_MIN: Final = 16
-
-_SECONDS_OF: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 class Look(NamedTuple):
@@ -49,17 +47,3 @@ class Look(NamedTuple):
 
     def _in(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.has_colours and text else text
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def span(milliseconds: float) -> str:
-    """A length of time in its largest unit."""
-    seconds = max(0.0, milliseconds / 1000)
-    for length, unit in _SECONDS_OF:
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:,.1f} s"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.stats import ConsumerStats, SubscriptionStats
 from ackgate.commands.stats.hole_picture import hole_picture
-from ackgate.commands.stats.look import LABEL_COLUMNS, Look, count, span
+from ackgate.commands.stats.look import LABEL_COLUMNS, Look
 from ackgate.cursor import LATEST
-from ackgate.described import descriptions
+from ackgate.described import count, descriptions, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

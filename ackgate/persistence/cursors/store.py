@@ -270,6 +270,11 @@ class CursorStore:
         return self._path.last_failure
 
     @property
+    def is_on_fallback(self) -> bool:
+        """Whether the state goes to the metadata store because the ledger fails."""
+        return self._path.is_on_fallback
+
+    @property
     def why_stopped(self) -> AckGateError | None:
         """Why nothing will be written any more; None as long as something may be."""
         return self._stopped

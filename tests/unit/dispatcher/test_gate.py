@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ackgate.dispatcher import Gate, GateSettings, PauseReason
+from ackgate.dispatcher.gate import PAUSES_MAX
 from ackgate.errors import ConfigurationError
 
 
@@ -51,3 +52,21 @@ def test_a_budget_is_told_only_in_strict_mode() -> None:
     assert gate.statistics().budget_entries == -5
     assert gate.budget(None, 3)
     assert gate.is_open
+
+
+def test_past_pauses_are_remembered_with_all_their_reasons_and_bounded() -> None:
+    gate = Gate(GateSettings(enabled=True, ranges_max=2, is_strict=True), 0)
+    assert gate.pauses == ()
+    gate.observe(ranges_live=3, batch_indexes_live=0, now_ms=10)
+    gate.budget(0, 20)
+    both = (PauseReason.RANGES_LIVE, PauseReason.BUDGET)
+    assert gate.pauses == ((10, None, both),)
+    gate.observe(ranges_live=0, batch_indexes_live=0, now_ms=30)
+    assert gate.pauses == ((10, None, both),)
+    gate.budget(5, 40)
+    assert gate.pauses == ((10, 40, both),)
+    for start in range(100, 100 + 10 * 2 * PAUSES_MAX, 10):
+        gate.observe(ranges_live=3, batch_indexes_live=0, now_ms=start)
+        gate.observe(ranges_live=0, batch_indexes_live=0, now_ms=start + 5)
+    assert len(gate.pauses) == PAUSES_MAX
+    assert gate.pauses[-1] == (start, start + 5, (PauseReason.RANGES_LIVE,))

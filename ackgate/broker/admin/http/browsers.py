@@ -65,8 +65,11 @@ class BrowserGuard:
         self._suffixes = tuple(host[1:] for host in hosts if host.startswith("*."))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in allowed_origins)
 
-    def check(self, headers: RequestHeaders) -> None:
-        """Return if the request may be answered. Raises `RefusedError`."""
+    def check(self, headers: RequestHeaders, *, is_page: bool = False) -> None:
+        """Return if the request may be answered. Raises `RefusedError`.
+
+        `is_page`: it is for our own page, which holds no data, so that a link from any site leads there.
+        """
         self._check_host(headers.host)
         if headers.origin and not self._is_allowed(headers.origin):
             if not _is_own_page(headers):
@@ -75,7 +78,7 @@ class BrowserGuard:
                     f"pages of {quoted(headers.origin)} may not use this interface; "
                     "webServiceAllowedOrigins names those that may",
                 )
-        elif not headers.origin and headers.fetch_site.lower() not in _OWN_SITES:
+        elif not headers.origin and not is_page and headers.fetch_site.lower() not in _OWN_SITES:
             raise RefusedError(
                 403,
                 f"a page of another site asks ({quoted(headers.fetch_site)}), and a browser does not "

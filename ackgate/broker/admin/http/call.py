@@ -22,12 +22,12 @@ from ackgate.broker.wire import (
 from ackgate.cursor import EARLIEST, ENTRY_ID_MAX, LATEST, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from ackgate.broker.cluster import DynamicConfiguration, Ownership
     from ackgate.broker.schemas import SchemaRegistry
     from ackgate.broker.security import Authentication, ClientIdentity
-    from ackgate.broker.stats import StatsSampler
+    from ackgate.broker.stats import Overview, StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.config.settings import Settings
     from ackgate.persistence.bookkeeper import BookKeeperClient
@@ -49,6 +49,8 @@ class Reply(NamedTuple):
     """Where to ask instead, of a redirect."""
     headers: Mapping[str, str] = MappingProxyType({})
     """Further ones."""
+    events: AsyncIterator[bytes] | None = None
+    """Sent one by one, as they come, instead of the body."""
 
 
 AUTHORITATIVE: Final = "authoritative"
@@ -115,6 +117,10 @@ class AdminBroker(Protocol):
     @property
     def sampler(self) -> StatsSampler:
         """Numbers of the last minute."""
+
+    @property
+    def overview(self) -> Overview:
+        """All its subscriptions at a glance."""
 
     @property
     def authentication(self) -> Authentication | None:

@@ -1,0 +1,228 @@
+"""What the page shows: all subscriptions, worst first, and one of them with its holes (ours).
+
+Edge. Each view is one path that answers in JSON, and one that goes on telling it as server-sent events:
+what is new every `EVERY_MS_DEFAULT`, until the client goes or `STREAM_SECONDS_MAX` is over. A stream has
+one view; its size is that of one page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ackgate.broker.admin.http.call import Reply, json_reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
+from ackgate.broker.stats import (
+    PAGE_ROWS_MAX,
+    Order,
+    OverviewQuery,
+    Severity,
+    ack_picture,
+    ledger_window,
+    oldest_holes,
+    overview_row,
+    subscription_stats,
+    to_json,
+)
+from ackgate.broker.wire import NotOwnedError
+from ackgate.errors import AckGateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from enum import Enum
+
+    from ackgate.broker.admin.http.call import Call
+    from ackgate.broker.topic import SubscriptionDriver
+
+    Choice = TypeVar("Choice", bound=Enum)
+
+TEXT_CHARACTERS_MAX: Final = 256
+"""Of what is searched for."""
+
+CELLS_DEFAULT: Final = 128
+EVERY_MS_DEFAULT: Final = 2_000
+EVERY_MS_MIN: Final = 500
+STREAM_SECONDS_MAX: Final = 600.0
+"""Then the client connects again: no stream outlives a changed permission for long."""
+
+EVENT_STREAM: Final = "text/event-stream"
+
+
+# ---- all subscriptions
+
+
+async def get_overview(call: Call) -> Reply:
+    """All subscriptions of the topics loaded here, worst first, with the reasons in sentences (ours).
+
+    `?text=` in the names, `?state=stuck,at-risk,waiting,fine`, `?order=worst|topic|subscription|ranges|
+    backlog|unacked|again|delayed|shuts-in|consumers`, `?reversed=true`, `?offset=` and `?rows=`.
+    """
+    return json_reply(await _overview(call, _query(call)))
+
+
+async def get_overview_events(call: Call) -> Reply:
+    """The same as server-sent events, with what has changed every `?every=` ms (ours)."""
+    query = _query(call)
+    return await _stream(call, lambda: _overview(call, query))
+
+
+async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
+    broker = call.broker
+    answer: dict[str, Any] = to_json(await broker.overview.page(query, broker.web_url))
+    return answer
+
+
+def _query(call: Call) -> OverviewQuery:
+    text = call.query.get("text", "")
+    if len(text) > TEXT_CHARACTERS_MAX:
+        raise RefusedError(400, f"text is longer than {TEXT_CHARACTERS_MAX} characters")
+    rows = call.integer_asked("rows", 50, least=1)
+    if rows > PAGE_ROWS_MAX:
+        raise RefusedError(400, f"rows is {rows}, at most {PAGE_ROWS_MAX} are possible")
+    states = call.query.get("state", "")
+    return OverviewQuery(
+        text=text,
+        severities=frozenset(_one_of(Severity, "state", name) for name in states.split(","))
+        if states
+        else frozenset(Severity),
+        order=_one_of(Order, "order", call.query.get("order", Order.WORST.value)),
+        is_reversed=call.is_asked("reversed"),
+        offset=call.integer_asked("offset", 0),
+        rows_max=rows,
+    )
+
+
+def _one_of(kind: type[Choice], what: str, name: str) -> Choice:
+    try:
+        return kind(name)
+    except ValueError:
+        allowed = ", ".join(each.value for each in kind)
+        raise RefusedError(400, f"{what} is not one of {allowed}") from None
+
+
+# ---- one subscription
+
+
+async def get_subscription_view(call: Call) -> Reply:
+    """One subscription: row, statistics, oldest holes and their holders, pauses, picture (ours)."""
+    return json_reply(await _subscription(call))
+
+
+async def get_subscription_events(call: Call) -> Reply:
+    """The same as server-sent events, with what has changed every `?every=` ms (ours)."""
+    return await _stream(call, lambda: _subscription(call))
+
+
+async def get_subscription_holes(call: Call) -> Reply:
+    """A window of a ledger, `?from=` to before `?to=` in `?cells=`; up to 1,024 entries one by one (ours)."""
+    subscription = await _found(call)
+    ledger_id = call.integer("ledgerId")
+    entries = subscription.topic.ledger.ledgers.entry_counts.get(ledger_id, 0)
+    window = ledger_window(
+        subscription,
+        ledger_id,
+        call.integer_asked("from", 0),
+        call.integer_asked("to", entries),
+        call.integer_asked("cells", CELLS_DEFAULT, least=1),
+    )
+    return json_reply(to_json(window))
+
+
+async def _subscription(call: Call) -> dict[str, Any]:
+    subscription = await _found(call)
+    broker = call.broker
+    sampler, now_ms = broker.sampler, broker.services.clock_ms()
+    stats = subscription_stats(subscription, sampler)
+    row = overview_row(subscription, sampler, now_ms)
+    forecast = stats.ack_state.forecast
+    if forecast is not None:
+        row = replace(row, shuts_in_seconds=forecast.gate_shuts_in_seconds)
+    ledgers, snapshot = subscription.topic.ledger.ledgers, subscription.cursor.snapshot()
+    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    cells = call.integer_asked("cells", CELLS_DEFAULT, least=1)
+    return {
+        "source": broker.web_url,
+        "takenMs": now_ms,
+        "row": to_json(broker.overview.explained(row, subscription)),
+        "stats": to_json(stats),
+        "holes": [to_json(hole) for hole in oldest_holes(subscription, sampler)],
+        "holders": [
+            {"consumer": consumer.name, "first": str(held.position), "sinceMs": held.since_ms}
+            for consumer in subscription.consumers
+            if (held := sampler.oldest_unacked(consumer)) is not None
+        ],
+        "pauses": [
+            {
+                "sinceMs": pause.since_ms,
+                "untilMs": pause.until_ms,
+                "reasons": [reason.value for reason in pause.reasons],
+            }
+            for pause in subscription.core.gate.pauses
+        ],
+        "picture": to_json(ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells)),
+    }
+
+
+async def _found(call: Call) -> SubscriptionDriver:
+    """The subscription. One that another broker serves is refused (421) with that broker's address.
+
+    The page may not ask another origin, so a redirect would lead nowhere.
+    """
+    try:
+        return await call.subscription()
+    except NotOwnedError as error:
+        raise RefusedError(421, f"broker {error.web_url} serves this topic") from None
+
+
+# ---- live
+
+
+async def _stream(call: Call, take: Callable[[], Awaitable[dict[str, Any]]]) -> Reply:
+    """Refuses like the plain path does, before anything is sent."""
+    every_ms = max(EVERY_MS_MIN, call.integer_asked("every", EVERY_MS_DEFAULT))
+    return Reply(
+        200, content_type=EVENT_STREAM, events=_events(await take(), take, every_ms / 1000)
+    )
+
+
+async def _events(
+    first: dict[str, Any], take: Callable[[], Awaitable[dict[str, Any]]], every_seconds: float
+) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + STREAM_SECONDS_MAX
+    view, shown = first, None
+    while True:
+        taken_ms = view.pop("takenMs")
+        if view == shown:
+            yield b": nothing new\n\n"
+        else:
+            yield _event("view", {"takenMs": taken_ms, **view})
+            shown = view
+        if loop.time() >= ends_at:
+            return
+        await asyncio.sleep(every_seconds)
+        try:
+            view = await take()
+        except AckGateError as error:
+            yield _event("refused", {"reason": str(error)})
+            return
+
+
+def _event(name: str, value: dict[str, Any]) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return f"event: {name}\ndata: {text}\n\n".encode(errors="replace")
+
+
+_OVERVIEW: Final = "/ackgate/overview"
+_SUBSCRIPTION: Final = "/ackgate/subscriptions/{tenant}/{namespace}/{topic}/{subscription}"
+
+ROUTES: Final = (
+    Route("GET", _OVERVIEW, get_overview),
+    Route("GET", f"{_OVERVIEW}/events", get_overview_events),
+    Route("GET", _SUBSCRIPTION, get_subscription_view),
+    Route("GET", f"{_SUBSCRIPTION}/events", get_subscription_events),
+    Route("GET", f"{_SUBSCRIPTION}/holes/{{ledgerId}}", get_subscription_holes),
+)

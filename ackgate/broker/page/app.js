@@ -1,0 +1,89 @@
+// The frame: which view the address names, light or dark, what the broker says about the connection.
+//
+// A view is `#/NAME?key=value`: copying the address copies the view. A view is a function of its
+// parameters; it returns how to leave it.
+
+import { el } from "./dom.js";
+import { overview } from "./overview.js";
+import { subscription } from "./subscription.js";
+
+const VIEWS = {
+  subscriptions: { title: "Subscriptions", show: overview },
+  subscription: { show: subscription },
+};
+
+let leave = () => {};
+
+export function address(view, parameters = {}) {
+  const known = Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+  const query = new URLSearchParams(known).toString();
+  return `#/${view}${query ? `?${query}` : ""}`;
+}
+
+function route() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const name = VIEWS[path] ? path : "subscriptions";
+  leave();
+  say("");
+  const main = document.getElementById("view");
+  main.replaceChildren();
+  for (const link of document.querySelectorAll("#nav a")) {
+    link.toggleAttribute("aria-current", link.dataset.view === name);
+  }
+  const parameters = Object.fromEntries(new URLSearchParams(query ?? ""));
+  document.title = `${parameters.name ?? VIEWS[name].title ?? name} · ackgate`;
+  leave = VIEWS[name].show(main, parameters, tools) ?? (() => {});
+}
+
+function state(kind, why) {
+  const live = document.getElementById("live");
+  live.className = kind;
+  live.textContent = kind === "live" ? "live" : kind === "lost" ? `not connected: ${why}` : "";
+}
+
+let silence;
+
+function say(text, kind = "bad") {
+  const said = document.getElementById("said");
+  clearTimeout(silence);
+  said.className = text ? kind : "";
+  said.textContent = text;
+  if (kind === "good") silence = setTimeout(() => say(""), 6000);
+}
+
+// Changes the address without a new view: for what a view shows of itself.
+function note(view, parameters) {
+  history.replaceState(null, "", address(view, parameters));
+}
+
+const tools = { address, note, say, state };
+
+function theme(next) {
+  if (next) localStorage.setItem("ackgate.theme", next);
+  const wanted = next ?? localStorage.getItem("ackgate.theme");
+  if (wanted) document.documentElement.dataset.theme = wanted;
+}
+
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+theme();
+document.getElementById("theme").addEventListener("click", () => {
+  theme(isDark() ? "light" : "dark");
+  document.dispatchEvent(new Event("themed"));
+});
+document.getElementById("nav").append(...Object.entries(VIEWS)
+  .filter(([, view]) => view.title)
+  .map(([name, view]) => el("a", { href: address(name), "data-view": name }, view.title)));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) return;
+  const field = document.querySelector("input[type=search]");
+  if (field) {
+    event.preventDefault();
+    field.focus();
+  }
+});
+window.addEventListener("hashchange", route);
+route();

@@ -1,0 +1,299 @@
+"""All subscriptions of a broker at a glance: what is wrong with each, and the worst first.
+
+Edge only in that it looks at live objects. A row costs a few looks, so that 20,000 of them can be taken
+while the broker serves; sentences, histories and holders are made for the rows of one page only::
+
+    topics --> rows (at most one snapshot in `SNAPSHOT_MS_MIN`) --> matching, sorted --> one page --> why
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from weakref import ref
+
+from ackgate.broker.stats.ack_state import seconds_until_used_up
+from ackgate.broker.stats.glance import OverviewRow, Severity, judged, why
+from ackgate.broker.stats.holes import oldest_holes
+from ackgate.broker.stats.take import TYPE_NAMES
+from ackgate.described import statistic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from ackgate.broker.stats.sampler import StatsSampler
+    from ackgate.broker.topic import SubscriptionDriver, Topic
+
+PAGE_ROWS_MAX: Final = 200
+"""Rows of one answer."""
+
+SNAPSHOT_MS_MIN: Final = 1_000
+"""A snapshot is used again for so long, however many pages are open."""
+
+SNAPSHOT_SHARE: Final = 20
+"""And for so many times the time that it took: looking costs a twentieth of a core."""
+
+SNAPSHOT_MS_MAX: Final = 10_000
+
+SNAPSHOT_KEPT_SECONDS: Final = 60.0
+"""Then it is dropped, if nobody looks any more."""
+
+ROWS_AT_ONCE: Final = 100
+"""Rows taken, or compared, before others get their turn."""
+
+_RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def overview_row(
+    subscription: SubscriptionDriver, sampler: StatsSampler, now_ms: int
+) -> OverviewRow:
+    """Look at one subscription. O(consumers)."""
+    core, cursor, store = subscription.core, subscription.cursor, subscription.store
+    gate, counts = core.gate, core.counts
+    dispatching = core.dispatching if subscription.consumers else None
+    seen = () if dispatching is None else dispatching.consumers
+    tracker, held_nacks = core.tracker, core.held_nacks
+    delayed = 0 if tracker is None else tracker.entry_count
+    nacks = 0 if held_nacks is None else held_nacks.entry_count
+    due = [
+        source.next_deadline_ms
+        for source in (tracker, held_nacks)
+        if source is not None and source.entry_count
+    ]
+    backlog = cursor.backlog_entries
+    with_consumers = 0 if dispatching is None else dispatching.in_flight_entries
+    outcome = None if store is None else store.outcome
+    settings = gate.settings
+    row = OverviewRow(
+        topic=str(subscription.topic.name),
+        subscription=subscription.name,
+        severity=Severity.FINE,
+        type=TYPE_NAMES[subscription.type],
+        is_gate_enabled=settings.enabled,
+        gate_reasons={} if gate.is_open else dict(gate.reasons),
+        shut_since_ms=gate.shut_since_ms,
+        shuts_in_seconds=None,
+        ranges=cursor.range_count,
+        ranges_max=settings.ranges_max,
+        backlog=backlog,
+        undelivered=max(0, backlog - with_consumers - delayed - nacks),
+        unacked_messages=0 if dispatching is None else dispatching.unacked_messages,
+        comes_again=0
+        if outcome is None
+        else outcome.entries_dropped + outcome.batch_indexes_dropped,
+        is_on_fallback=store is not None and store.is_on_fallback,
+        failing_since_ms=None if store is None else store.failing_since_ms,
+        last_failure=None if store is None else store.last_failure,
+        read_failure=subscription.why_unread or None,
+        delayed=delayed,
+        nacks=nacks,
+        next_due_ms=min((at for at in due if at is not None), default=None),
+        consumers=len(seen),
+        consumers_with_room=sum(
+            known.permits > 0
+            and known.is_writable
+            and known.is_active
+            and not known.is_blocked_on_unacked_messages
+            for known in seen
+        ),
+        is_blocked_on_unacked=bool(dispatching and dispatching.is_blocked_on_unacked_messages),
+        last_sent_ms=counts.last_sent_ms,
+        last_acked_ms=counts.last_acked_ms,
+    )
+    if row.ranges and settings.enabled and gate.is_open:
+        headrooms = [(at, left.to_shut) for at, left in sampler.headrooms_kept(subscription)]
+        row = replace(row, shuts_in_seconds=seconds_until_used_up(headrooms))
+    return judged(row, now_ms)
+
+
+# ---- one page of them
+
+
+class Order(enum.Enum):
+    """By what a page is sorted."""
+
+    WORST = "worst"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    RANGES = "ranges"
+    BACKLOG = "backlog"
+    UNACKED = "unacked"
+    AGAIN = "again"
+    DELAYED = "delayed"
+    SHUTS_IN = "shuts-in"
+    CONSUMERS = "consumers"
+
+
+def _worst(row: OverviewRow) -> tuple[object, ...]:
+    return _RANKS[row.severity], -row.fill, -row.ranges, -(row.backlog or 0)
+
+
+_KEYS: Final[Mapping[Order, Callable[[OverviewRow], tuple[object, ...]]]] = {
+    Order.WORST: _worst,
+    Order.TOPIC: lambda _: (),
+    Order.SUBSCRIPTION: lambda row: (row.subscription,),
+    Order.RANGES: lambda row: (-row.fill, -row.ranges),
+    Order.BACKLOG: lambda row: (-(row.backlog or 0),),
+    Order.UNACKED: lambda row: (-(row.unacked_messages or 0),),
+    Order.AGAIN: lambda row: (-row.comes_again,),
+    Order.DELAYED: lambda row: (-(row.delayed or 0) - (row.nacks or 0),),
+    Order.SHUTS_IN: lambda row: (
+        row.shuts_in_seconds is None and not row.gate_reasons,
+        row.shuts_in_seconds or 0.0,
+    ),
+    Order.CONSUMERS: lambda row: (-(row.consumers or 0),),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewQuery:
+    """Which rows, in which order."""
+
+    text: str = ""
+    """In the names of topic or subscription, in any case."""
+    severities: frozenset[Severity] = frozenset(Severity)
+    order: Order = Order.WORST
+    is_reversed: bool = False
+    offset: int = 0
+    rows_max: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewAnswer:
+    """One page."""
+
+    source: str = statistic("The broker's address, or the data directory")
+    is_live: bool = statistic("False: as persisted; a running broker may know more")
+    taken_ms: int = statistic("When it was taken", "ms since 1970")
+    total: int = statistic("Subscriptions of all loaded topics")
+    matching: int = statistic("Of these, the ones that match the query")
+    severities: Mapping[str, int] = statistic("How many of all are how bad")
+    offset: int = statistic("Place of the first row among the matching")
+    rows: tuple[OverviewRow, ...] = statistic("The rows of this page")
+
+
+class RowsFound(NamedTuple):
+    """The rows of one page, and how many there are."""
+
+    rows: list[OverviewRow]
+    matching: int
+    severities: dict[str, int]
+
+
+def page_of_rows(rows: Iterable[OverviewRow], query: OverviewQuery) -> RowsFound:
+    """Filter, sort and cut. Pure."""
+    text = query.text.casefold()
+    counted: Counter[Severity] = Counter()
+    found = []
+    for row in rows:
+        counted[row.severity] += 1
+        if row.severity in query.severities and (
+            not text or text in row.topic.casefold() or text in row.subscription.casefold()
+        ):
+            found.append(row)
+    found.sort(key=lambda row: (row.topic, row.subscription))
+    key = _KEYS[query.order]
+    if query.order is not Order.TOPIC:
+        found.sort(key=key)
+    if query.is_reversed:
+        found.reverse()
+    stop = query.offset + min(query.rows_max, PAGE_ROWS_MAX)
+    return RowsFound(
+        found[query.offset : stop],
+        len(found),
+        {severity.value: counted[severity] for severity in Severity},
+    )
+
+
+Drivers: TypeAlias = "dict[tuple[str, str], ref[SubscriptionDriver]]"
+
+
+class _Snapshot(NamedTuple):
+    rows: list[OverviewRow]
+    drivers: Drivers
+    taken_ms: int
+    good_until_ms: int
+
+
+@dataclass(slots=True)
+class Overview:
+    """The rows of one broker, taken when somebody looks and shared by all who do."""
+
+    topics: Iterable[Topic]
+    sampler: StatsSampler
+    clock_ms: Callable[[], int]
+    _snapshot: _Snapshot | None = None
+    _taking: asyncio.Task[_Snapshot] | None = None
+    _forgetting: asyncio.TimerHandle | None = None
+    _sorting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def page(self, query: OverviewQuery, source: str) -> OverviewAnswer:
+        """One page. `source`: this broker's address."""
+        snapshot = await self._current()
+        async with self._sorting:  # one at a time: each takes the loop for some milliseconds
+            found = page_of_rows(snapshot.rows, query)
+            await asyncio.sleep(0)
+        rows = []
+        for row in found.rows:
+            driver = snapshot.drivers[row.topic, row.subscription]()
+            rows.append(row if driver is None else self.explained(row, driver))
+        return OverviewAnswer(
+            source=source,
+            is_live=True,
+            taken_ms=snapshot.taken_ms,
+            total=len(snapshot.rows),
+            matching=found.matching,
+            severities=found.severities,
+            offset=query.offset,
+            rows=tuple(rows),
+        )
+
+    def explained(self, row: OverviewRow, subscription: SubscriptionDriver) -> OverviewRow:
+        """The row with its sentences and its history."""
+        oldest = oldest_holes(subscription, self.sampler, 1) if row.backlog else ()
+        return replace(
+            row,
+            why=why(row, oldest[0] if oldest else None, self.clock_ms()),
+            ranges_history=self.sampler.ranges_history(subscription),
+        )
+
+    async def _current(self) -> _Snapshot:
+        snapshot = self._snapshot
+        if snapshot is not None and self.clock_ms() < snapshot.good_until_ms:
+            return snapshot
+        if self._taking is None:
+            self._taking = asyncio.create_task(self._take())
+        return await asyncio.shield(self._taking)
+
+    async def _take(self) -> _Snapshot:
+        try:
+            began_ms = self.clock_ms()
+            rows: list[OverviewRow] = []
+            drivers: Drivers = {}
+            for topic in list(self.topics):
+                for driver in list(topic.subscriptions.values()):
+                    row = overview_row(driver, self.sampler, began_ms)
+                    rows.append(row)
+                    drivers[row.topic, row.subscription] = ref(driver)
+                    if len(rows) % ROWS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+            taken_ms = self.clock_ms()
+            good_ms = SNAPSHOT_SHARE * (taken_ms - began_ms)
+            good_ms = min(max(good_ms, SNAPSHOT_MS_MIN), SNAPSHOT_MS_MAX)
+            self._snapshot = _Snapshot(rows, drivers, taken_ms, taken_ms + good_ms)
+            self._forget_later()
+            return self._snapshot
+        finally:
+            self._taking = None
+
+    def _forget_later(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        loop = asyncio.get_running_loop()
+        self._forgetting = loop.call_later(SNAPSHOT_KEPT_SECONDS, self._forget)
+
+    def _forget(self) -> None:
+        self._snapshot = self._forgetting = None

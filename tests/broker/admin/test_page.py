@@ -1,0 +1,371 @@
+"""The page in a real Chromium, and what lies below it: one broker with a shut gate, one browser.
+
+Names that would be markup, were they not text, are everywhere: a page that runs one of them logs it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pulsar
+import pytest
+
+from ackgate.broker.admin.app import STREAMS_MAX
+from tests.broker.admin.conftest import InProcessBroker
+from tests.broker.target import eventually
+from tests.support import chromium
+from tests.support.chromium import Chromium
+
+TOPIC = "persistent://public/default/orders"
+MARKUP = "<img src=x onerror=\"console.error('ran')\">"
+NASTY = "persistent://public/default/" + quote(MARKUP, safe="")
+RANGES_MAX = 20
+BILLING = "/ackgate/subscriptions/public/default/orders/billing"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    settings: dict[str, object] = {
+        "dispatcherPauseOnAckStatePersistentEnabled": "true",
+        "managedLedgerMaxUnackedRangesToPersist": RANGES_MAX,
+    }
+    with InProcessBroker(tmp_path_factory.mktemp("page"), settings) as broker:
+        client = pulsar.Client(
+            broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        consumer = client.subscribe(
+            TOPIC,
+            "billing",
+            consumer_type=pulsar.ConsumerType.Shared,
+            consumer_name="c1",
+            initial_position=pulsar.InitialPosition.Earliest,
+            receiver_queue_size=60,
+        )
+        producer = client.create_producer(TOPIC, batching_enabled=False)
+        for number in range(100):
+            producer.send(b"%d" % number)
+        for number in range(60):
+            message = consumer.receive(10_000)
+            if number % 2 == 0:
+                consumer.acknowledge(message)
+        nasty = client.subscribe(
+            NASTY,
+            MARKUP,
+            consumer_type=pulsar.ConsumerType.Shared,
+            consumer_name=MARKUP,
+            properties={MARKUP: MARKUP},
+        )
+        producer = client.create_producer(NASTY, properties={MARKUP: MARKUP})
+        for _ in range(3):
+            producer.send(MARKUP.encode(), properties={MARKUP: MARKUP}, partition_key=MARKUP)
+        nasty.acknowledge([nasty.receive(10_000) for _ in range(3)][1])
+        eventually(lambda: broker.get(BILLING)["row"]["gateReasons"])
+        eventually(lambda: broker.get("/ackgate/overview?text=img")["rows"][0]["ranges"] == 1)
+        yield broker
+        client.shutdown()
+
+
+def fetched(broker: InProcessBroker, path: str, **headers: str) -> tuple[Any, bytes]:
+    """The answer to a GET of just this path, and its body."""
+    address = urlsplit(broker.url)
+    assert address.hostname is not None
+    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=10)) as asked:
+        asked.putrequest("GET", path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            asked.putheader(name.replace("_", "-"), value)
+        asked.endheaders()
+        answer = asked.getresponse()
+        return answer, answer.read()
+
+
+# ---- below the page
+
+
+def test_the_page_may_run_its_own_scripts_only(broker: InProcessBroker) -> None:
+    answer, body = fetched(broker, "/")
+    assert answer.status == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    text = body.decode()
+    assert not re.search(r"<script(?![^>]*src=)|<style|\son[a-z]+=|style=|https?:", text)
+    for path in re.findall(r'(?:src|href)="([^"#]+)"', text):
+        answer, content = fetched(broker, f"/{path}")
+        assert answer.status == 200, path
+        assert content
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_pages_own_scripts_parse_nothing_as_markup() -> None:
+    sources = list((Path(__file__).parents[3] / "ackgate/broker/page").glob("*.js"))
+    assert len(sources) > 5
+    for path in sources:
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc",
+            path.read_text(),
+        ), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/x/app.js",
+        "/page/{digest}/..%2fadmin%2fpage.py",
+        "/page/{digest}/../../admin/page.py",
+        "/page/{digest}/%2e%2e/page.py",
+        "/page/{digest}/vendor/..%2fapp.js",
+        "/page/{digest}/vendor",
+        "/page/{digest}/index.html",
+        "/page/{digest}/app.js%00",
+        "/page/{digest}//etc/passwd",
+    ],
+)
+def test_no_path_leads_out_of_the_page(broker: InProcessBroker, path: str) -> None:
+    _, body = fetched(broker, "/")
+    [digest, *_] = re.findall(rb"page/([0-9a-f]+)/app", body)
+    answer, content = fetched(broker, path.replace("{digest}", digest.decode()))
+    assert answer.status == 404, content
+
+
+def test_a_link_from_any_site_leads_to_the_page_and_to_no_data(broker: InProcessBroker) -> None:
+    linked = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert fetched(broker, "/", **linked)[0].status == 200
+    assert fetched(broker, "/ackgate/overview", **linked)[0].status == 403
+    assert fetched(broker, BILLING + "/events", **linked)[0].status == 403
+    assert fetched(broker, "/", Host="attacker.example")[0].status == 403
+    assert fetched(broker, "/", Origin="https://evil.example")[0].status == 403
+
+
+def test_the_worst_comes_first_and_says_why(broker: InProcessBroker) -> None:
+    seen = broker.get("/ackgate/overview")
+    assert seen["total"] == seen["matching"] == 2
+    first = seen["rows"][0]
+    assert (first["topic"], first["subscription"]) == (TOPIC, "billing")
+    assert first["severity"] == "stuck"
+    assert first["ranges"] > RANGES_MAX == first["rangesMax"]
+    assert first["why"][0].startswith("dispatch is paused for ")
+    assert f"{first['ranges']} ack ranges of {RANGES_MAX}" in first["why"][0]
+    assert first["why"][1].startswith("oldest hole ")
+    assert " held by consumer c1 for " in first["why"][1]
+    assert first["rangesHistory"][-1][1] == first["ranges"]
+    assert broker.get("/ackgate/overview?state=fine,waiting&text=orders")["rows"] == []
+    by_name = broker.get("/ackgate/overview?order=subscription&rows=1&offset=1")
+    assert [row["subscription"] for row in by_name["rows"]] == ["billing"]
+
+
+def test_one_subscription_with_its_holes_and_their_holders(broker: InProcessBroker) -> None:
+    seen = broker.get(BILLING)
+    [holder] = seen["holders"]
+    assert holder["consumer"] == "c1"
+    assert holder["first"] == seen["holes"][0]["first"]
+    assert {(hole["state"], hole["holder"]) for hole in seen["holes"]} == {("held", "c1")}
+    assert seen["pauses"][-1]["untilMs"] is None
+    assert "ranges-live" in seen["pauses"][-1]["reasons"]
+    [ledger] = seen["picture"]["ledgers"]
+    window = broker.get(f"{BILLING}/holes/{ledger['ledgerId']}?from=0&to=100&cells=50")
+    each = {
+        run["first"] + number: (run["state"], run["holder"])
+        for run in window["runs"]
+        for number in range(run["entries"])
+    }
+    assert len(each) == 100
+    assert each[0] == ("acked", None)
+    assert each[1] == ("held", "c1")
+    acked = sum(state == "acked" for state, _ in each.values())
+    assert acked == ledger["acked"]
+    assert sum(window["cells"]) == acked * 1000 / 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/ackgate/overview?order=nope", 400, "order is not one of worst, topic"),
+        ("/ackgate/overview?state=stuck,nope", 400, "state is not one of stuck"),
+        ("/ackgate/overview?rows=201", 400, "at most 200"),
+        ("/ackgate/overview?rows=0", 400, "at least 1"),
+        ("/ackgate/overview?offset=-1", 400, "at least 0"),
+        ("/ackgate/overview?text=" + "x" * 300, 400, "longer than 256"),
+        ("/ackgate/overview/events?every=x", 400, "not an integer"),
+        ("/ackgate/subscriptions/public/default/nope/s", 404, "not found"),
+        ("/ackgate/subscriptions/public/default/orders/nope/events", 404, "not found"),
+        (f"{BILLING}/holes/999999", 412, "no ledger 999999"),
+        (f"{BILLING}?cells=5000", 412, "allowed is 1..1024"),
+    ],
+)
+def test_a_bad_question_is_refused(
+    broker: InProcessBroker, path: str, status: int, words: str
+) -> None:
+    answer = broker.ask("GET", path)
+    assert answer.status == status
+    assert words in answer.value["reason"]
+
+
+def test_events_tell_what_is_new_and_their_streams_are_bounded(broker: InProcessBroker) -> None:
+    address = urlsplit(broker.url)
+    assert address.hostname is not None
+    open_streams = []
+    try:
+        for _ in range(STREAMS_MAX):
+            stream = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+            open_streams.append(stream)
+            stream.request("GET", "/ackgate/overview/events?every=500&text=billing")
+            answer = stream.getresponse()
+            assert answer.status == 200
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            assert answer.headers["Cache-Control"] == "no-store"
+            assert answer.readline() == b"event: view\n"
+            seen = json.loads(answer.readline().removeprefix(b"data: "))
+            assert [row["subscription"] for row in seen["rows"]] == ["billing"]
+        told = broker.ask("GET", "/ackgate/overview/events")
+        assert told.status == 503
+        assert "streams of events are open" in told.value["reason"]
+    finally:
+        for stream in open_streams:
+            with suppress(OSError):
+                stream.sock.close()
+            stream.close()
+    eventually(lambda: fetched_stream_opens(broker))
+
+
+def fetched_stream_opens(broker: InProcessBroker) -> bool:
+    address = urlsplit(broker.url)
+    assert address.hostname is not None
+    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=30)) as stream:
+        stream.request("GET", f"{BILLING}/events")
+        return stream.getresponse().status == 200
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    if why := chromium.missing():
+        pytest.skip(why)
+    with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as browser:
+        browser.size(1280, 900)
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def _no_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "browser" in request.fixturenames:
+        browser: Chromium = request.getfixturevalue("browser")
+        errors, browser.errors = browser.errors, []
+        assert errors == []
+
+
+READY = "document.querySelector('main').dataset.ready"
+
+
+def click(browser: Chromium, selector: str) -> None:
+    browser.until(f"document.querySelector({json.dumps(selector)})")
+    browser.ask(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def test_the_overview_answers_at_a_glance(broker: InProcessBroker, browser: Chromium) -> None:
+    browser.open(f"{broker.url}/")
+    browser.until(READY)
+    text = browser.ask("document.querySelector('.tabulator-row').innerText")
+    assert text.startswith("stuck billing Shared")
+    assert "dispatch is paused for " in text
+    assert "held by consumer c1" in text
+    assert browser.ask("document.querySelector('#live').className") == "live"
+    assert {urlsplit(url).netloc for url in browser.requested} == {urlsplit(broker.url).netloc}
+
+
+def test_what_is_filtered_and_sorted_is_a_link(broker: InProcessBroker, browser: Chromium) -> None:
+    browser.open(f"{broker.url}/")
+    browser.until(READY)
+    click(browser, "button[data-order=backlog]")
+    browser.until("location.hash.includes('order=backlog')")
+    browser.ask(
+        "(f => { f.value = 'onerror'; f.dispatchEvent(new Event('input')); })"
+        "(document.querySelector('input[type=search]'))"
+    )
+    browser.until("location.hash.includes('text=onerror')")
+    browser.until(f"{READY} && document.querySelectorAll('.tabulator-row').length === 1")
+    link = browser.ask("location.href")
+    browser.open("about:blank")
+    browser.open(link)
+    browser.until(f"{READY} && document.querySelectorAll('.tabulator-row').length === 1")
+    assert browser.ask("document.querySelector('input[type=search]').value") == "onerror"
+    assert browser.ask("document.querySelector('.named a').textContent") == MARKUP
+    click(browser, ".named a")
+    browser.until("document.querySelector('h1')?.textContent.includes('onerror')")
+    browser.until("document.querySelector('.strip canvas')")
+    assert MARKUP in browser.ask("document.body.innerText")
+    assert browser.ask("document.querySelectorAll('main img').length") == 0
+
+
+def test_holes_can_be_looked_at_closely(broker: InProcessBroker, browser: Chromium) -> None:
+    browser.open(f"{broker.url}/#/subscription?topic={TOPIC}&name=billing")
+    browser.until(READY)
+    browser.ask(
+        "document.querySelector('.strip canvas').dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}))"
+    )
+    browser.until("document.querySelector('.window canvas')")
+    assert "with c1" in browser.ask("document.querySelector('.window .legend').textContent")
+    assert "from=0&to=100" in browser.ask("location.hash")
+    link = browser.ask("location.href")
+    click(browser, ".window button[title=Closer]")
+    browser.until("location.hash.includes('from=25&to=75')")
+    browser.open("about:blank")
+    browser.open(link)
+    browser.until(
+        "document.querySelector('.window strong')?.textContent.includes('0 to 99 of 100')"
+    )
+
+
+def test_light_dark_and_a_phone(broker: InProcessBroker, browser: Chromium) -> None:
+    paper = "getComputedStyle(document.body).backgroundColor"
+    browser.open(f"{broker.url}/")
+    browser.until(READY)
+    browser.prefer("light")
+    assert browser.ask(paper) == "rgb(255, 255, 255)"
+    browser.prefer("dark")
+    assert browser.ask(paper) == "rgb(13, 17, 23)"
+    click(browser, "#theme")
+    assert browser.ask(paper) == "rgb(255, 255, 255)"
+    browser.ask("localStorage.clear(); delete document.documentElement.dataset.theme")
+    for view in ("#/", f"#/subscription?topic={TOPIC}&name=billing"):
+        browser.size(390, 844, is_phone=True)
+        browser.open("about:blank")
+        browser.open(f"{broker.url}/{view}")
+        browser.until(READY)
+        browser.until("document.documentElement.scrollWidth <= innerWidth")
+    browser.size(1280, 900)
+    browser.prefer("light")
+
+
+def test_an_action_happens_after_its_name_was_typed(
+    broker: InProcessBroker, browser: Chromium
+) -> None:
+    before = broker.get(BILLING)["row"]["backlog"]
+    browser.open(f"{broker.url}/#/subscription?topic={TOPIC}&name=billing")
+    browser.until(READY)
+    click(browser, "[aria-label=Actions] button")
+    browser.until("document.querySelector('dialog.confirm[open]')")
+    type_name = (
+        "(name => { document.querySelector('dialog [name=typed]').value = name; "
+        "document.querySelector('dialog [name=do]').click(); })"
+    )
+    browser.ask(f"{type_name}('another')")
+    browser.until("document.querySelector('dialog .bad').textContent === 'the name is another one'")
+    assert broker.get(BILLING)["row"]["backlog"] == before
+    browser.ask(f"{type_name}('billing')")
+    browser.until("document.querySelector('#said').textContent === 'Skip entries: done'")
+    assert broker.get(BILLING)["row"]["backlog"] == before - 1
+    assert browser.ask("document.querySelector('dialog')") is None
