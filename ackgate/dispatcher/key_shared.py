@@ -14,43 +14,38 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ackgate.dispatcher.delivery_book import DeliveryBook
 from ackgate.dispatcher.key_order import KeyOrder
 from ackgate.dispatcher.keys import HashRing, KeyRanges, StickyRanges, key_hasher
 from ackgate.dispatcher.port import (
     Assignment,
-    DispatcherStatistics,
     EntriesRead,
     KeySharedMode,
     KeySharedPolicy,
     ReadKind,
     Rewind,
 )
-from ackgate.dispatcher.reading import Reading
-from ackgate.dispatcher.redelivery import RedeliveryCounts
+from ackgate.dispatcher.several_active import SeveralActive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.cursor import Position
     from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.dispatcher.port import ConsumerSpec, Effect, Read
 
 
-class KeySharedDispatcher:
+class KeySharedDispatcher(SeveralActive):
     """The `Dispatcher` of a Key_Shared subscription; the methods are described there."""
 
     def __init__(self, limits: DispatchLimits, policy: KeySharedPolicy) -> None:
+        super().__init__(limits)
         self.policy = policy
-        self._book = DeliveryBook(limits)
         self._ranges: KeyRanges = (
             StickyRanges()
             if policy.mode is KeySharedMode.STICKY
             else HashRing(limits.key_shared_ring_points)
         )
         self._order = KeyOrder(self._ranges, is_ordered=not policy.allow_out_of_order)
-        self._redeliveries = RedeliveryCounts()
-        self._reading = Reading()
         self._key_hash = key_hasher(policy.mode)
 
     # -- consumers ------------------------------------------------------------------------------
@@ -167,10 +162,6 @@ class KeySharedDispatcher:
             for owner, indexes in given.items()
         ]
 
-    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
-        """What a normal read has passed over is read again."""
-        return self._reading.fail(read, positions)
-
     # -- answers --------------------------------------------------------------------------------
 
     def acked(self, consumer: int | None, position: Position) -> bool:
@@ -191,19 +182,15 @@ class KeySharedDispatcher:
                 self._redeliveries.forget(position)
         return self._book.pop_unblocked() or freed
 
-    def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
-        """Some messages of a batch are acked."""
-        if remaining <= 0:
-            return self.acked(consumer, position)
-        self._book.lower(consumer, position, remaining)
-        return self._book.pop_unblocked()
-
     def acked_through(self, position: Position) -> bool:
         """All positions up to this one are acked or skipped."""
         self._book.take_through(position)
         self._order.gone_through(position)
         self._redeliveries.forget_through(position)
         return self._book.pop_unblocked() or self._order.waiting_entries > 0
+
+    def _pop_unblocked(self) -> bool:
+        return self._book.pop_unblocked()
 
     def redeliver(
         self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
@@ -248,66 +235,13 @@ class KeySharedDispatcher:
         """New limits. Points on the ring stay as they are."""
         self._book.configure(limits)
 
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """Nothing here waits for time."""
-        return None
-
-    def advance(self, now_ms: int) -> tuple[Effect, ...]:
-        """Nothing here waits for time."""
-        del now_ms
-        return ()
-
-    @property
-    def consumer_count(self) -> int:
-        """How many consumers there are."""
-        return len(self._book.recipients)
-
-    @property
-    def active_consumer(self) -> int | None:
-        return None
-
-    def holder(self, position: Position) -> int | None:
-        """The consumer that the entry is in flight with."""
-        return self._book.holder(position)
-
-    def in_flight(self, consumer: int) -> Collection[Position]:
-        """Entries in flight with the consumer."""
-        return self._book.in_flight(consumer)
-
-    def redelivery_count(self, position: Position) -> int:
-        """How often the entry was redelivered so far."""
-        return self._redeliveries.of(position)
-
-    def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        recipient = self._book.recipients.get(consumer)
-        if recipient is None:
-            return None
-        return recipient.statistics(self._ranges.ranges().get(consumer, ()))
-
-    def statistics(self) -> DispatcherStatistics:
-        recipients = self._book.recipients
-        ranges = self._ranges.ranges()
-        return DispatcherStatistics(
-            consumers=tuple(
-                recipient.statistics(ranges.get(consumer, ()))
-                for consumer, recipient in recipients.items()
-            ),
-            unacked_messages=self._book.unacked_messages,
-            in_flight_entries=sum(len(each.in_flight) for each in recipients.values()),
-            is_blocked_on_unacked_messages=self._book.is_blocked,
-            replay_entries=self.waiting_entries,
-            redelivered_entries=len(self._redeliveries),
-            active_consumer=None,
-        )
-
     def check(self) -> None:
-        self._book.check()
+        super().check()
         self._ranges.check()
         self._order.check()
-        if not self._book.recipients:
-            assert not self.waiting_entries, "replays outlive the consumers"
-            assert not len(self._redeliveries), "redelivery counts outlive the consumers"
+
+    def _hash_ranges(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        return self._ranges.ranges()
 
     # -- leaves ---------------------------------------------------------------------------------
 

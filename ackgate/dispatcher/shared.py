@@ -14,34 +14,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ackgate.cursor import PositionSet
-from ackgate.dispatcher.delivery_book import DeliveryBook
 from ackgate.dispatcher.port import (
     Assignment,
-    DispatcherStatistics,
     EntriesRead,
     ReadKind,
     Rewind,
 )
-from ackgate.dispatcher.reading import Reading
-from ackgate.dispatcher.redelivery import RedeliveryCounts, holes_first
+from ackgate.dispatcher.redelivery import holes_first
+from ackgate.dispatcher.several_active import SeveralActive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ackgate.cursor import Position
     from ackgate.dispatcher.delivery_book import Recipient
     from ackgate.dispatcher.limits import DispatchLimits
-    from ackgate.dispatcher.port import ConsumerSpec, ConsumerStatistics, Effect, Read
+    from ackgate.dispatcher.port import ConsumerSpec, Effect, Read
 
 
-class SharedDispatcher:
+class SharedDispatcher(SeveralActive):
     """The `Dispatcher` of a Shared subscription; the methods are described there."""
 
     def __init__(self, limits: DispatchLimits) -> None:
-        self._book = DeliveryBook(limits)
+        super().__init__(limits)
         self._queue = PositionSet()
-        self._redeliveries = RedeliveryCounts()
-        self._reading = Reading()
         self._chunks = ChunkOwners()
         # A replay read of which nothing could be placed (chunks whose consumer has no room) is
         # not tried again before something has changed.
@@ -143,10 +139,6 @@ class SharedDispatcher:
         self._is_stalled = not deliveries
         return deliveries
 
-    def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
-        """What a normal read has passed over is read again."""
-        return self._reading.fail(read, positions)
-
     # -- answers --------------------------------------------------------------------------------
 
     def acked(self, consumer: int | None, position: Position) -> bool:
@@ -164,13 +156,6 @@ class SharedDispatcher:
         if len(self._redeliveries):
             for position in positions:
                 self._redeliveries.forget(position)
-        return self._pop_unblocked()
-
-    def acked_partly(self, consumer: int | None, position: Position, remaining: int) -> bool:
-        """Some messages of a batch are acked."""
-        if remaining <= 0:
-            return self.acked(consumer, position)
-        self._book.lower(consumer, position, remaining)
         return self._pop_unblocked()
 
     def acked_through(self, position: Position) -> bool:
@@ -237,62 +222,15 @@ class SharedDispatcher:
         self._book.configure(limits)
         self._is_stalled = False
 
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """Nothing here waits for time."""
-        return None
-
-    def advance(self, now_ms: int) -> tuple[Effect, ...]:
-        """Nothing here waits for time."""
-        del now_ms
-        return ()
-
-    @property
-    def consumer_count(self) -> int:
-        """How many consumers there are."""
-        return len(self._book.recipients)
-
-    @property
-    def active_consumer(self) -> int | None:
-        return None
-
-    def holder(self, position: Position) -> int | None:
-        """The consumer that the entry is in flight with."""
-        return self._book.holder(position)
-
-    def in_flight(self, consumer: int) -> Collection[Position]:
-        """Entries in flight with the consumer."""
-        return self._book.in_flight(consumer)
-
-    def redelivery_count(self, position: Position) -> int:
-        """How often the entry was redelivered so far."""
-        return self._redeliveries.of(position)
-
-    def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        recipient = self._book.recipients.get(consumer)
-        return None if recipient is None else recipient.statistics(())
-
-    def statistics(self) -> DispatcherStatistics:
-        recipients = self._book.recipients.values()
-        return DispatcherStatistics(
-            consumers=tuple(recipient.statistics(()) for recipient in recipients),
-            unacked_messages=self._book.unacked_messages,
-            in_flight_entries=sum(len(recipient.in_flight) for recipient in recipients),
-            is_blocked_on_unacked_messages=self._book.is_blocked,
-            replay_entries=self._queue.entry_count,
-            redelivered_entries=len(self._redeliveries),
-            active_consumer=None,
-        )
-
     def check(self) -> None:
-        self._book.check()
+        super().check()
         self._queue.check()
         for consumer, recipient in self._book.recipients.items():
             both = [position for position in recipient.in_flight if position in self._queue]
             assert not both, f"in flight with {consumer} and waiting: {both}"
-        if not self._book.recipients:
-            assert not self._queue.entry_count, "replays outlive the consumers"
-            assert not len(self._redeliveries), "redelivery counts outlive the consumers"
+
+    def _hash_ranges(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        return {}
 
     # -- dealing --------------------------------------------------------------------------------
 

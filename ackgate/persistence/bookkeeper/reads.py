@@ -15,7 +15,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
-    CallerError,
     ConfigurationError,
     DigestMismatchError,
     NoSuchEntryError,
@@ -31,7 +30,12 @@ from ackgate.persistence.bookkeeper.protocol import (
     code_name,
 )
 from ackgate.persistence.ledgers.handles import Confirmed
-from ackgate.persistence.ledgers.quorum import fragment_parts, is_covered, write_set
+from ackgate.persistence.ledgers.quorum import (
+    confirmed_parts,
+    fragment_parts,
+    is_covered,
+    write_set,
+)
 from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerMetadata
 
 if TYPE_CHECKING:
@@ -103,14 +107,8 @@ class BookKeeperReads:
         self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
     ) -> list[LedgerEntry]:
         """As the port's `read`, with the border given."""
-        if not 0 <= first <= last:
-            raise CallerError(f"ledger {self.ledger_id}: entries {first}..{last} are no range")
-        if last > last_add_confirmed:
-            raise NoSuchEntryError(
-                f"entry {self.ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
-            )
         entries: list[LedgerEntry] = []
-        for fragment, start, end in fragment_parts(metadata.fragments, first, last):
+        for fragment, start, end in confirmed_parts(metadata, first, last, last_add_confirmed):
             entries += await self._read_span(metadata, fragment, start, end)
         return entries
 

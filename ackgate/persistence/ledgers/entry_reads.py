@@ -14,13 +14,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.errors import (
-    CallerError,
     DigestMismatchError,
     NoSuchEntryError,
     StorageError,
 )
 from ackgate.persistence.ledgers.handles import Confirmed
-from ackgate.persistence.ledgers.quorum import fragment_parts, held_count
+from ackgate.persistence.ledgers.quorum import confirmed_parts, held_count
 from ackgate.persistence.ports import LedgerEntry
 
 if TYPE_CHECKING:
@@ -96,14 +95,8 @@ class EntryReads:
         self, metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
     ) -> list[LedgerEntry]:
         """As the port's `read`, with the border given."""
-        if not 0 <= first <= last:
-            raise CallerError(f"ledger {self._ledger_id}: entries {first}..{last} are no range")
-        if last > last_add_confirmed:
-            raise NoSuchEntryError(
-                f"entry {self._ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
-            )
         entries: list[LedgerEntry] = []
-        for fragment, start, end in fragment_parts(metadata.fragments, first, last):
+        for fragment, start, end in confirmed_parts(metadata, first, last, last_add_confirmed):
             entries += await self._read_span(metadata, fragment, start, end)
         return entries
 

@@ -20,13 +20,13 @@ from __future__ import annotations
 from itertools import compress, cycle
 from typing import TYPE_CHECKING
 
-from ackgate.errors import ConfigurationError
+from ackgate.errors import CallerError, ConfigurationError, NoSuchEntryError
 from ackgate.persistence.bookies.entry_codec import PARTS_PER_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ackgate.persistence.ports import Fragment
+    from ackgate.persistence.ports import Fragment, LedgerMetadata
 
 ENSEMBLE_SIZE_MAX = 64
 """More bookies than one ledger ever needs; bounds the work per group commit."""
@@ -89,6 +89,23 @@ def fragment_parts(
         start, end = max(first, fragment.first_entry_id), min(last, end)
         if start <= end:
             yield fragment, start, end
+
+
+def confirmed_parts(
+    metadata: LedgerMetadata, first: int, last: int, last_add_confirmed: int
+) -> Iterator[tuple[Fragment, int, int]]:
+    """As `fragment_parts`, of entries that are confirmed.
+
+    Raises `CallerError` when first..last is no range, `NoSuchEntryError` beyond the border.
+    """
+    ledger_id = metadata.ledger_id
+    if not 0 <= first <= last:
+        raise CallerError(f"ledger {ledger_id}: entries {first}..{last} are no range")
+    if last > last_add_confirmed:
+        raise NoSuchEntryError(
+            f"entry {ledger_id}:{last} is beyond the last add confirmed, {last_add_confirmed}"
+        )
+    return fragment_parts(metadata.fragments, first, last)
 
 
 def with_fragment(fragments: tuple[Fragment, ...], new: Fragment) -> tuple[Fragment, ...]:
