@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.bookies.entry_batch import AddSink, EntryBatch
     from ackgate.persistence.bookies.entry_codec import StoredEntry
     from ackgate.persistence.bookies.origins import LedgerOrigin
-    from ackgate.persistence.bookies.register import Mark
+    from ackgate.persistence.bookies.register import Beginning, Mark
     from ackgate.persistence.bookies.settings import BookieSettings
     from ackgate.persistence.bookies.write_cache import CacheBlock, CacheHalf
     from ackgate.persistence.system.io_lane import IoLane
@@ -139,12 +139,8 @@ class Bookie:
         self._writable()
         await self._in_time(lambda: self._opened.register.raise_mark(mark))
 
-    def begin(self, origin: LedgerOrigin, mark: Mark) -> asyncio.Future[AckGateError | None]:
-        """Keep what a new ledger is, before entries of it come. The answer: None, or why not.
-
-        `ConfigurationError`: a ledger of this id is here already. `StorageError`: it cannot be written
-        now; then it is written later.
-        """
+    def begin(self, origin: LedgerOrigin, mark: Mark) -> Beginning:
+        """Keep what a new ledger is, before entries of it come."""
         self._writable()
         if self.is_silent:
             return self._rounds.put_off(origin)

@@ -7,11 +7,12 @@ Edge: blocking; used from the bookie's storage lane only. ::
     begun-<n>             a log of an earlier version, which had a file for each of its ledgers as well
 
 Each line stands alone and carries a CRC32C, so damage costs the lines that it hits. A writer appends the
-lines of all ledgers that begin at the same time and syncs once. A start gives the largest log of a dead
-writer its own name, and copies into it what the other dead ones have.
+lines of all ledgers that begin at the same time (`begin`) and syncs once (`sync`). A start gives the largest
+log of a dead writer its own name, and copies into it what the other dead ones have.
 
-*A ledger id is begun once.* A writer looks at the others' logs after its own line is synced. Of two that
-begin the same id at least one sees the other, and takes its own line back.
+*A ledger id is begun once.* A writer looks at the others' logs after its own line is appended. Of two that
+begin the same id at least one sees the other, and takes its own line back. A crash of the machine may take
+lines that are not synced, of ledgers without a confirmed entry.
 
 In memory there are the ids, as Roaring bitmaps; what the ledgers were is read from the files when somebody
 asks.
@@ -118,6 +119,10 @@ class Origins:
         self._own: _Log | None = None
         self._file: DiskFile | None = None
         """Of `_own`."""
+        self._unsynced = BitMap64()
+        """Ledgers begun in `_file` since it was last synced."""
+        self._lost: OSError | None = None
+        """Why lines that were appended will not be synced."""
         self._next_number = 0
 
     def join(self, writer: str, alive: Collection[str]) -> None:
@@ -162,7 +167,7 @@ class Origins:
     # ------------------------------------------------------------------------------------- writing
 
     def begin(self, origins: Sequence[LedgerOrigin]) -> set[int]:
-        """Keep the origins of new ledgers; durable when this returns. Raises `OSError`.
+        """Keep the origins of new ledgers; durable after the next `sync`. Raises `OSError`.
 
         Returns the ids that are taken: of those nothing was changed.
         """
@@ -171,8 +176,8 @@ class Origins:
         taken = {o.ledger_id for o in origins if o.ledger_id in known and o not in stored}
         new = [origin for origin in origins if origin.ledger_id not in known]
         if new:
-            self._append(new, is_synced=True)
-            self._shorten()
+            self._append(new)
+            self._unsynced.update(origin.ledger_id for origin in new)
             self.look()
             others = [log for log in self._logs.values() if log is not self._own]
             twice = {o.ledger_id for o in new if any(o.ledger_id in log.begun for log in others)}
@@ -180,6 +185,25 @@ class Origins:
                 self.forget(twice, of_ours=True)
             taken |= twice
         return taken
+
+    def sync(self) -> None:
+        """Return when what was begun is durable.
+
+        Raises `OSError`; then what was begun since the last call is not known here any more.
+        """
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+        if not self._unsynced:
+            return
+        assert self._file is not None
+        try:
+            self._file.sync()
+        except OSError:
+            self._give_up()
+            raise
+        self._unsynced.clear()
+        self._shorten()
 
     def keep(self, origin: LedgerOrigin) -> None:
         """Rewrite a ledger's origin: it has come here, or has changed. Raises `OSError`."""
@@ -381,9 +405,10 @@ class Origins:
             file.append(data)
             if is_synced:
                 file.sync()
-        except OSError:
-            # Nobody knows where it ends. Its whole lines stay good; what comes goes to a new one.
-            self.close()
+        except OSError as error:
+            if self._unsynced:
+                self._lost = error
+            self._give_up()
             raise
         log.size += len(data)
         log.line_count += len(lines)
@@ -391,6 +416,13 @@ class Origins:
             log.begin(origin.ledger_id)
         for ledger_id in gone:
             log.forget(ledger_id)
+
+    def _give_up(self) -> None:
+        """Nobody knows where our log ends. What was synced stays good; what comes goes to a new one."""
+        if self._own is not None:
+            self._own.begun -= self._unsynced
+        self._unsynced.clear()
+        self.close()
 
     def _create_log(self) -> tuple[_Log, DiskFile]:
         log = self._new_log()
@@ -431,7 +463,9 @@ class Origins:
     def _shorten(self) -> None:
         """When most of our log says nothing any more, write the rest into a new one."""
         log = self._own
-        if log is None or not log.is_mostly_dead or not self._has_room_for([log]):
+        if self._unsynced or log is None or not log.is_mostly_dead:
+            return
+        if not self._has_room_for([log]):
             return
         self.close()
         try:
@@ -487,13 +521,10 @@ def _decode_line(line: bytes) -> LedgerOrigin | int | None:
 
 
 def _begun_line(origin: LedgerOrigin) -> bytes:
-    line = {
-        "format": _FORMAT,
-        "crc32c": crc32c(origin.metadata + b"%d" % origin.ledger_id),
-        "ledger_id": origin.ledger_id,
-        "ledger": origin.metadata.decode(),
-    }
-    return json.dumps(line).encode() + b"\n"
+    ledger_id, metadata = origin
+    crc, text = crc32c(metadata + b"%d" % ledger_id), json.dumps(metadata.decode()).encode()
+    line = b'{"format": %d, "crc32c": %d, "ledger_id": %d, "ledger": %s}\n'
+    return line % (_FORMAT, crc, ledger_id, text)
 
 
 def _gone_line(ledger_id: int) -> bytes:

@@ -11,7 +11,7 @@ forgotten. ::
 *Marks*: the highest of each number counts. The next ledger id is the metadata store's own counter, so a
 store whose counter is lower has been put back to an older state; so is one that has counted fewer runs.
 
-*Origins*: one is written before the first entry is confirmed, and deleted with the ledger.
+*Origins*: one is durable before the first entry is added, and deleted with the ledger.
 
 *Deleted*: written and synced before any file of a ledger is removed. A journal that a crash left may
 still hold its entries; a takeover leaves them out. A writer that joins alone empties the list when no
@@ -27,7 +27,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from google_crc32c import value as crc32c
 
@@ -36,7 +36,7 @@ from ackgate.persistence.bookies.layout import DELETED_FILE, MARKS_FILE, ORIGINS
 from ackgate.persistence.bookies.origins import Origins
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from ackgate.persistence.bookies.origins import LedgerOrigin
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MARK: Final = struct.Struct(">QQI")
 _DELETED: Final = struct.Struct(">QI")
@@ -136,13 +138,12 @@ class LedgerRegister:
 
     # --------------------------------------------------------------------------------- origins
 
-    def begin(self, origins: Sequence[LedgerOrigin], mark: Mark) -> set[int]:
-        """Keep the origins of new ledgers; durable when this returns. Raises `OSError`.
-
-        Returns the ids that are taken: of those nothing was changed.
-        """
-        self.raise_mark(mark)
-        return self.origins.begin(origins)
+    def sync(self, mark: Mark) -> None:
+        """Return when `mark` and the origins of new ledgers are durable. Raises `OSError`."""
+        try:
+            self.raise_mark(mark)
+        finally:
+            self.origins.sync()
 
     def close(self) -> None:
         self.origins.close()
@@ -249,11 +250,28 @@ _LATE_MAX: Final = 10_000
 """Origins kept in memory while the disk takes none; beyond it the oldest are dropped."""
 
 
-class _Beginning(NamedTuple):
-    """A ledger that waits for the next round."""
+class Beginning(NamedTuple):
+    """A ledger that begins on a bookie."""
 
     origin: LedgerOrigin
-    answer: asyncio.Future[AckGateError | None]
+    refused: asyncio.Future[AckGateError | None]
+    """`ConfigurationError`: the bookie has a ledger of this id. None: nothing speaks against it."""
+    durable: asyncio.Future[AckGateError | None]
+    """Done when the origin is durable: None, or why it is not (`StorageError`: it is written later)."""
+
+    def settle(
+        self, refused: AckGateError | None, durable: AckGateError | None = None
+    ) -> Beginning:
+        for answer, error in ((self.refused, refused), (self.durable, refused or durable)):
+            if not answer.done():
+                answer.set_result(error)
+        return self
+
+
+class OnStorage(Protocol):
+    """Runs work in the bookie's storage lane. Raises `StorageError`."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
 class RegisterRounds:
@@ -263,7 +281,7 @@ class RegisterRounds:
         self,
         bookie_name: str,
         register: LedgerRegister,
-        on_storage: Callable[[Callable[[], set[int]]], Awaitable[set[int]]],
+        on_storage: OnStorage,
         holds: Callable[[Collection[int]], set[int]],
     ) -> None:
         """`holds`: of which ledgers entries are here; asked in the storage lane."""
@@ -272,7 +290,7 @@ class RegisterRounds:
         self._on_storage = on_storage
         self._holds = holds
         self._mark = Mark()
-        self._beginning: dict[int, _Beginning] = {}
+        self._beginning: dict[int, Beginning] = {}
         self._deleting: set[int] = set()
         self._late: dict[int, LedgerOrigin] = {}
         self._round: asyncio.Task[AckGateError | None] | None = None
@@ -282,30 +300,23 @@ class RegisterRounds:
         """Origins that are not on disk yet."""
         return len(self._late)
 
-    def begin(self, origin: LedgerOrigin, mark: Mark) -> asyncio.Future[AckGateError | None]:
-        """Answered when the origin of a new ledger is durable: None, or why it is not.
-
-        `ConfigurationError` if the bookie has a ledger of this id, `StorageError` if the origin
-        cannot be written now.
-        """
+    def begin(self, origin: LedgerOrigin, mark: Mark) -> Beginning:
+        """Keep the origin of a new ledger."""
         self._mark = self._mark.with_(mark)
-        answer: asyncio.Future[AckGateError | None] = asyncio.get_running_loop().create_future()
+        beginning = _beginning(origin)
         waiting = self._beginning.get(origin.ledger_id)
-        if waiting is not None and not waiting.answer.cancelled():
-            answer.set_result(self._taken(origin.ledger_id))
-            return answer
-        self._beginning[origin.ledger_id] = _Beginning(origin, answer)
+        if waiting is not None and not waiting.refused.cancelled():
+            return beginning.settle(self._taken(origin.ledger_id))
+        self._beginning[origin.ledger_id] = beginning
         self._running()
-        return answer
+        return beginning
 
-    def put_off(self, origin: LedgerOrigin) -> asyncio.Future[AckGateError | None]:
-        """Write it when the disk takes it. The answer is there already."""
+    def put_off(self, origin: LedgerOrigin) -> Beginning:
+        """Write it when the disk takes it. It counts as begun."""
         self._late[origin.ledger_id] = origin
         while len(self._late) > _LATE_MAX:
             del self._late[next(iter(self._late))]
-        answer: asyncio.Future[AckGateError | None] = asyncio.get_running_loop().create_future()
-        answer.set_result(None)
-        return answer
+        return _beginning(origin).settle(None)
 
     def try_late(self) -> None:
         """The disk takes writes: so it may take these."""
@@ -333,22 +344,28 @@ class RegisterRounds:
         new = {i: each.origin for i, each in beginning.items()}
         late = {i: origin for i, origin in self._late.items() if i not in new}
 
-        def write() -> set[int]:
+        def begin() -> set[int]:
             if deleting:
                 self._register.delete(sorted(deleting))
             held = self._holds(new)
             origins = [origin for i, origin in new.items() if i not in held]
-            return held | self._register.begin([*origins, *late.values()], mark)
+            return held | self._register.origins.begin([*origins, *late.values()])
 
-        taken: set[int] = set()
         error: AckGateError | None = None
         try:
-            taken = await self._on_storage(write)
+            for ledger_id in await self._on_storage(begin):
+                if ledger_id in beginning:
+                    beginning.pop(ledger_id).settle(self._taken(ledger_id))
+            for each in beginning.values():
+                if not each.refused.done():
+                    each.refused.set_result(None)
+            await self._on_storage(lambda: self._register.sync(mark))
         except AckGateError as caught:
             error = caught
         except BaseException:
             for each in beginning.values():
-                each.answer.cancel()
+                each.refused.cancel()
+                each.durable.cancel()
             raise
         finally:
             self._round = None
@@ -361,11 +378,12 @@ class RegisterRounds:
                     del self._late[ledger_id]
         elif late and not beginning:
             logger.warning("origins of ledgers are not written yet: %s", error)
-        for ledger_id, each in beginning.items():
+        for each in beginning.values():
             if isinstance(error, StorageError):
                 self.put_off(each.origin)
-            if not each.answer.done():
-                each.answer.set_result(self._taken(ledger_id) if ledger_id in taken else error)
+                each.settle(None, error)
+            else:
+                each.settle(error)
         return error
 
     def _taken(self, ledger_id: int) -> ConfigurationError:
@@ -374,3 +392,8 @@ class RegisterRounds:
             " its id out a second time, so it is older than the bookie; stop the broker and run"
             " `ackgate ledgers adopt` (docs/operations.md, Backup and restore)"
         )
+
+
+def _beginning(origin: LedgerOrigin) -> Beginning:
+    loop = asyncio.get_running_loop()
+    return Beginning(origin, loop.create_future(), loop.create_future())

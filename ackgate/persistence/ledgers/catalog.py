@@ -44,6 +44,7 @@ from ackgate.persistence.nodes.paths import LEDGERS, ledger_path
 from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import DigestType, Fragment, LedgerMetadata, LedgerState
 from ackgate.persistence.ports.node_rules import MUST_NOT_EXIST
+from ackgate.persistence.system.futures import fail, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,13 +117,12 @@ class LedgerCatalog:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._id_lock = asyncio.Lock()
         self._next_id = 0
         self._stop_id = 0
         self._id_version = -1
-        self._asking = 0
-        self._vouched = 0
-        """Ids that may be given out without looking again: their callers had asked by then."""
+        self._asking: list[asyncio.Future[int]] = []
+        """Calls that wait for an id, first come first."""
+        self._giving: asyncio.Task[None] | None = None
 
     async def read(self, ledger_id: int) -> CatalogEntry:
         node = await self._store.get(ledger_path(ledger_id))
@@ -246,23 +246,35 @@ class LedgerCatalog:
 
     async def new_id(self) -> int:
         """An id above every id handed out before."""
-        self._asking += 1
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[int] = loop.create_future()
+        self._asking.append(waiting)
+        if self._giving is None:
+            self._giving = loop.create_task(self._give_ids())
+        return await waiting
+
+    async def _give_ids(self) -> None:
+        """One look at the store serves all who asked before it, as far as the block goes."""
+        asked: list[asyncio.Future[int]] = []
         try:
-            async with self._id_lock:  # first come, first served
-                if self._vouched == 0:
-                    asking = self._asking
+            while self._asking:
+                asked, self._asking = self._asking, []
+                try:
                     if not await self._owns_block():
-                        await self._take_block()
-                    self._vouched = min(asking, self._stop_id - self._next_id)
-                self._vouched -= 1
-                ledger_id = self._next_id
-                self._next_id += 1
-                return ledger_id
-        except asyncio.CancelledError:
-            self._vouched = 0  # the next in line may have asked after the look
-            raise
+                        await self._take_block(len(asked))
+                except Exception as error:  # noqa: BLE001 - it goes to the callers
+                    for waiting in asked:
+                        fail(waiting, error)
+                    continue
+                ids = range(self._next_id, min(self._next_id + len(asked), self._stop_id))
+                for waiting, ledger_id in zip(asked, ids, strict=False):
+                    resolve(waiting, ledger_id)
+                self._next_id = ids.stop
+                self._asking[:0] = asked[len(ids) :]
         finally:
-            self._asking -= 1
+            self._giving = None
+            for waiting in asked + self._asking:
+                waiting.cancel()
 
     async def _owns_block(self) -> bool:
         if self._next_id >= self._stop_id:
@@ -270,12 +282,12 @@ class LedgerCatalog:
         node = await self._store.get(_ID_NODE)
         return node is not None and node.version == self._id_version
 
-    async def _take_block(self) -> None:
+    async def _take_block(self, ids_min: int) -> None:
         async def attempt() -> None:  # a block that was taken by a lost answer stays unused
             node = await self._store.get(_ID_NODE)
             start = _FIRST_ID if node is None else _decode_id(node.value)
             version = MUST_NOT_EXIST if node is None else node.version
-            stop = start + _ID_BLOCK
+            stop = start + max(_ID_BLOCK, ids_min)
             self._id_version = await self._store.put(
                 _ID_NODE, str(stop).encode(), expected_version=version
             )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.persistence.bookies.bookie import Bookie
+    from ackgate.persistence.bookies.register import Beginning
     from ackgate.persistence.bookies.settings import BookieSettings
     from ackgate.persistence.ledgers.auditor import Auditor
     from ackgate.persistence.ledgers.catalog import CatalogEntry
@@ -174,38 +175,49 @@ class BookieLedgerClient:
         )
         password = PasswordCheck.of(options.password, self._random_bytes)
         encoded = encode_metadata(metadata, password)
-        await self._begin(metadata, encoded)
+        beginnings = await self._begin(metadata, encoded)
         try:
             entry = await self._catalog.create(metadata, password, encoded)
         except AckGateError:
             await self._give_back(metadata)
             raise
+        await self._until_kept(beginnings)
         reads = self._reads(entry, options.password)
         return BookieLedgerWriter(entry, self._catalog, self._pool, reads, self._settings)
 
-    async def _begin(self, metadata: LedgerMetadata, encoded: bytes) -> None:
-        """Its bookies keep what the ledger is. Raises `ConfigurationError`: one has it already."""
-        ledger_id = metadata.ledger_id
-        origin = LedgerOrigin(ledger_id, encoded)
-        mark = Mark(max(self._catalog.issued_below, ledger_id + 1), self.run)
+    async def _begin(self, metadata: LedgerMetadata, encoded: bytes) -> list[Beginning]:
+        """Its bookies begin to keep what the ledger is.
+
+        Raises `ConfigurationError`: one has it already.
+        """
+        origin = LedgerOrigin(metadata.ledger_id, encoded)
+        mark = Mark(max(self._catalog.issued_below, origin.ledger_id + 1), self.run)
         bookies = self._bookies_of(metadata)
-        answers = [bookie.begin(origin, mark) for bookie in bookies]
-        refusals = [await answer for answer in answers]
+        beginnings = [bookie.begin(origin, mark) for bookie in bookies]
+        refusals = [await beginning.refused for beginning in beginnings]
         for refusal in refusals:
             if refusal is None:
                 continue
-            if isinstance(refusal, StorageError):
-                logger.warning("ledger %d: its origin is not written yet: %s", ledger_id, refusal)
-                continue
             await asyncio.gather(
                 *(
-                    bookie.give_back(ledger_id)
+                    bookie.give_back(origin.ledger_id)
                     for bookie, other in zip(bookies, refusals, strict=True)
                     if other is None
                 ),
                 return_exceptions=True,
             )
             raise refusal
+        return beginnings
+
+    async def _until_kept(self, beginnings: Iterable[Beginning]) -> None:
+        """Return when the bookies keep it durably, or cannot now, and will later."""
+        for beginning in beginnings:
+            error = await beginning.durable
+            if isinstance(error, StorageError):
+                ledger_id = beginning.origin.ledger_id
+                logger.warning("ledger %d: its origin is not written yet: %s", ledger_id, error)
+            elif error is not None:
+                raise error
 
     async def _give_back(self, metadata: LedgerMetadata) -> None:
         given_back = (b.give_back(metadata.ledger_id) for b in self._bookies_of(metadata))

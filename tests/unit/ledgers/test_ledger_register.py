@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import random
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -66,7 +68,8 @@ def test_a_damaged_mark_is_reported_and_its_second_copy_counts(tmp_path: Path, s
 
 def test_a_lost_mark_is_known_from_the_ledgers(tmp_path: Path) -> None:
     made = register(tmp_path)
-    assert made.begin([origin(7), origin(9)], Mark(101, 4)) == set()
+    assert made.origins.begin([origin(7), origin(9)]) == set()
+    made.sync(Mark(101, 4))
     (tmp_path / "marks").unlink()
     again = register(tmp_path)
     assert again.mark == Mark(10, -1)
@@ -101,6 +104,27 @@ async def test_a_bookie_refuses_an_id_that_it_has(world: World) -> None:
         await client.create(LedgerOptions())
     assert await client.ledger_ids() == []  # nothing was made
     assert len(await client.bookies[0].last_entries(1)) == 1  # nothing is gone
+
+
+async def test_a_ledger_takes_entries_only_when_it_is_durable_that_it_was_begun(
+    world: World,
+) -> None:
+    client = await world.start()
+    may_sync = threading.Event()
+
+    def hold(what: str, path: Path) -> None:
+        if what == "sync" and path.parent.name == "origins":
+            may_sync.wait()
+
+    world.disk.before = hold
+    creating = asyncio.create_task(client.create(LedgerOptions()))
+    while not await client.ledger_ids():  # its metadata are written meanwhile
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not creating.done()
+    may_sync.set()
+    assert await (await creating).add_entry(b"first") == 0
 
 
 async def test_ids_of_ledgers_from_before_there_were_origins_are_refused_too(world: World) -> None:

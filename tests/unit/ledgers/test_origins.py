@@ -21,6 +21,13 @@ def origin(ledger_id: int, text: str = "") -> LedgerOrigin:
     return LedgerOrigin(ledger_id, b'{"of":"%d %s"}' % (ledger_id, text.encode()))
 
 
+def begin(origins: Origins, new: list[LedgerOrigin]) -> set[int]:
+    """Durably."""
+    taken = origins.begin(new)
+    origins.sync()
+    return taken
+
+
 class Directory:
     """A directory of origins, and the writers that have it open."""
 
@@ -69,14 +76,14 @@ def known(origins: Origins) -> dict[int, LedgerOrigin]:
 
 def test_an_id_is_begun_once(directory: Directory) -> None:
     made = directory.join()
-    assert made.begin([origin(7)]) == set()
-    assert made.begin([origin(7)]) == set()  # the same one, asked for again
-    assert made.begin([origin(8), origin(7, "other")]) == {7}
+    assert begin(made, [origin(7)]) == set()
+    assert begin(made, [origin(7)]) == set()  # the same one, asked for again
+    assert begin(made, [origin(8), origin(7, "other")]) == {7}
     assert made.of(7) == origin(7)
     assert made.of(8) == origin(8)
     made.keep(origin(7, "changed"))
     assert made.of(7) == origin(7, "changed")
-    assert made.begin([origin(7)]) == {7}
+    assert begin(made, [origin(7)]) == {7}
     made.forget([7, 7, 100])
     assert made.of(7) is None
     assert made.ids() == {8}
@@ -85,12 +92,12 @@ def test_an_id_is_begun_once(directory: Directory) -> None:
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_an_id_is_begun_once_over_restarts(directory: Directory, is_killed: bool) -> None:
     first = directory.join()
-    first.begin([origin(1 << 40)])
+    begin(first, [origin(1 << 40)])
     if not is_killed:
         first.close()
     directory.kill()
     second = directory.join()
-    assert second.begin([origin(1 << 40, "other"), origin(2)]) == {1 << 40}
+    assert begin(second, [origin(1 << 40, "other"), origin(2)]) == {1 << 40}
     directory.kill()
     assert known(directory.join()) == {1 << 40: origin(1 << 40), 2: origin(2)}
     assert len(directory.logs()) == 1
@@ -101,22 +108,59 @@ def test_of_two_that_begin_one_id_at_the_same_time_one_is_refused(
     directory: Directory, moment: str, winner: str
 ) -> None:
     one, other = directory.join(), directory.join()
-    one.begin([origin(1)])
-    other.begin([origin(2)])
+    begin(one, [origin(1)])
+    begin(other, [origin(2)])
     disk = directory.disks[f"{0:016x}"]
 
     def between(what: str, path: Path) -> None:
         del path
         if what == moment:
             disk.before = None
-            assert other.begin([origin(3, "other")]) == ({3} if winner == "one" else set())
+            assert begin(other, [origin(3, "other")]) == ({3} if winner == "one" else set())
 
     disk.before = between
-    assert one.begin([origin(3, "one"), origin(4)]) == ({3} if winner == "other" else set())
+    assert begin(one, [origin(3, "one"), origin(4)]) == ({3} if winner == "other" else set())
     assert known(one) == known(other)
     assert known(one) == {i: origin(i) for i in (1, 2, 4)} | {3: origin(3, winner)}
-    assert one.begin([origin(2, "one")]) == {2}
+    assert begin(one, [origin(2, "one")]) == {2}
     assert known(one)[2] == origin(2)  # what another has begun stays
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_not_synced_may_go_with_the_power_and_nothing_else(
+    directory: Directory, seed: int
+) -> None:
+    made = directory.join()
+    begin(made, [origin(1), origin(2)])
+    assert made.begin([origin(3), origin(4)]) == set()
+    made.forget([3])
+    directory.power_loss(random.Random(seed))
+    left = known(directory.join())
+    assert {1, 2} <= left.keys() <= {1, 2, 3, 4}
+    assert all(each == origin(i) for i, each in left.items())
+
+
+@pytest.mark.parametrize("failing", ["sync", "append"])
+def test_what_could_not_be_synced_is_begun_again(directory: Directory, failing: str) -> None:
+    made = directory.join()
+    begin(made, [origin(1)])
+    disk = directory.disks[f"{0:016x}"]
+
+    def fails(what: str, path: Path) -> None:
+        if what == failing:
+            raise disk_error(errno.EIO, path)
+
+    assert made.begin([origin(2), origin(3)]) == set()
+    disk.before = fails
+    made.forget([3])
+    with pytest.raises(OSError, match="Input/output"):
+        made.sync()
+    disk.before = None
+    assert made.ids() == {1}
+    made.sync()  # nothing is left to be synced
+    assert begin(made, [origin(2), origin(3)]) == set()
+    directory.power_loss(random.Random(1))
+    assert known(directory.join()) == {i: origin(i) for i in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -138,7 +182,7 @@ def test_many_writers_against_one_dictionary(
             batch = [origin(next_id + i, str(rng.random())) for i in range(rng.randrange(1, 6))]
             next_id += len(batch)
             again = [origin(i, "again") for i in rng.sample(sorted(model), min(2, len(model)))]
-            assert writer.begin(batch + again) == {each.ledger_id for each in again}
+            assert begin(writer, batch + again) == {each.ledger_id for each in again}
             model.update((each.ledger_id, each) for each in batch)
         elif action < 0.6 and model:
             changed = origin(rng.choice(sorted(model)), "changed")
@@ -164,7 +208,7 @@ def test_many_writers_against_one_dictionary(
 
 def test_a_full_disk_keeps_nothing_half_and_holds_up_no_deletion(directory: Directory) -> None:
     made = directory.join()
-    made.begin([origin(1), origin(2)])
+    begin(made, [origin(1), origin(2)])
     disk = directory.disks[f"{0:016x}"]
 
     def full(what: str, path: Path) -> None:
@@ -175,13 +219,13 @@ def test_a_full_disk_keeps_nothing_half_and_holds_up_no_deletion(directory: Dire
 
     disk.before = full
     with pytest.raises(OSError, match="No space"):
-        made.begin([origin(3)])
+        begin(made, [origin(3)])
     with pytest.raises(OSError, match="No space"):
-        made.begin([origin(3)])
+        begin(made, [origin(3)])
     made.forget([1])
     assert made.ids() == {2}
     disk.before = None
-    assert made.begin([origin(3)]) == set()
+    assert begin(made, [origin(3)]) == set()
     assert made.ids() == {2, 3}
     directory.kill()
     disk.room_bytes = 0
@@ -191,8 +235,8 @@ def test_a_full_disk_keeps_nothing_half_and_holds_up_no_deletion(directory: Dire
 
 def test_logs_stay_where_they_are_when_there_is_no_room(directory: Directory) -> None:
     first, second = directory.join(), directory.join()
-    first.begin([origin(1)])
-    second.begin([origin(2)])
+    begin(first, [origin(1)])
+    begin(second, [origin(2)])
     directory.kill()
     disk = FaultyDisk()
     disk.room_bytes = 0
@@ -200,7 +244,7 @@ def test_logs_stay_where_they_are_when_there_is_no_room(directory: Directory) ->
     third.join("f" * 16, [])
     assert third.ids() == {1, 2}
     assert len(directory.logs()) == 2
-    assert third.begin([origin(1, "other")]) == {1}
+    assert begin(third, [origin(1, "other")]) == {1}
     disk.crash()
     assert directory.join().ids() == {1, 2}
     assert len(directory.logs()) == 1
@@ -211,7 +255,7 @@ def test_damage_costs_the_lines_that_it_hits(directory: Directory, seed: int) ->
     rng = random.Random(seed)
     made = directory.join()
     for ledger_id in range(10):
-        made.begin([origin(ledger_id)])
+        begin(made, [origin(ledger_id)])
     directory.kill()
     (log,) = directory.logs()
     content = bytearray(log.read_bytes())
@@ -259,7 +303,7 @@ def test_files_of_an_earlier_version_are_read(directory: Directory) -> None:
     assert known(looking) == {i: origin(i) for i in (3, 4, 5)}
     made = directory.join()
     assert known(made) == {i: origin(i) for i in (3, 4, 5)}
-    assert made.begin([origin(3, "other"), origin(5, "other"), origin(6)]) == {3, 5}
+    assert begin(made, [origin(3, "other"), origin(5, "other"), origin(6)]) == {3, 5}
     made.forget([3, 4])
     directory.kill()
     assert known(directory.join()) == {i: origin(i) for i in (5, 6)}
