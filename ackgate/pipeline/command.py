@@ -110,15 +110,18 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
 
 def _data_address(arguments: argparse.Namespace) -> DataAddress:
     pulsar = getattr(arguments, "pulsar", None)
-    if pulsar is None and arguments.data_dir is None and arguments.metadata_url is None:
-        raise ConfigurationError("--data-dir (or --metadata-url and --bookies) says where to read")
+    given = (pulsar, arguments.data_dir, arguments.metadata_url, arguments.config)
+    if all(each is None for each in given):
+        raise ConfigurationError(
+            "--data-dir (or --config, or --metadata-url and --bookies) says where to read"
+        )
     options = {
         "path": arguments.data_dir,
         "config": arguments.config,
         "metadataUrl": arguments.metadata_url,
         "bookies": arguments.bookies,
         "pulsar": pulsar,
-        "bookkeeper": getattr(arguments, "bookkeeper", None),
+        "bookkeeper": arguments.bookkeeper,
         "topic": arguments.topic,
         "subscription": arguments.subscription,
     }

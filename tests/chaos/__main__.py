@@ -115,7 +115,7 @@ def _run(form: str, seed: int, arguments: argparse.Namespace) -> int:
             shutil.rmtree(directory)
             return 0
         return 1
-    if not (arguments.break_receipts or arguments.no_audit or form == "bookkeeper"):
+    if not (arguments.break_receipts or arguments.no_audit):
         wrong = _audit(run.kept(), directory)
         if wrong:
             print(

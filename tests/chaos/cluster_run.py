@@ -1,4 +1,4 @@
-"""A cluster run: two brokers, three ZooKeeper servers, three bookies, clients that go on, the facts.
+"""A cluster run: two brokers, three ZooKeeper servers, bookies, clients that go on, the facts.
 
 Edge::
 
@@ -123,14 +123,15 @@ class ClusterRun:
             for number in range(cycles):
                 await self._cycle(self._plan(number))
             await self._finish(cycles)
-            if self._bookies is not None:
-                return
             servers = ",".join(f"127.0.0.1:{server.port}" for server in self._ensemble.servers)
+            where = {"bookies": ",".join(map(str, self._cluster.bookie_directories))}
+            if self._bookies is not None:
+                where = {"bookkeeper": self._bookies.cluster.uri}
             await asyncio.to_thread(
                 keep_journals,
                 self._directory / FILE,
                 metadataUrl=f"zk:{servers}{self._cluster.root}",
-                bookies=",".join(map(str, self._cluster.bookie_directories)),
+                **where,
             )
         except _FAILURES as error:
             raise ChaosFailedError(self._failure(number, error)) from error
@@ -161,7 +162,8 @@ class ClusterRun:
     def kept(self) -> KeptRun:
         """Its journals and facts, after `run`."""
         topics = [each.side.topic for each in self._sides]
-        return KeptRun(f"cluster, seed {self.seed}", self._directory / FILE, topics)
+        form = "cluster" if self._bookies is None else "bookkeeper"
+        return KeptRun(f"{form}, seed {self.seed}", self._directory / FILE, topics)
 
     # ---------------------------------------------------------------- one cycle
 

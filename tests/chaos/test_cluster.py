@@ -22,11 +22,12 @@ async def test_promises_hold_whatever_happens_to_the_cluster(tmp_path, pytestcon
     pytestconfig.stash.setdefault(FINISHED, []).append(run.kept())
 
 
-async def test_promises_hold_on_real_bookies_that_are_met_too(tmp_path):
+async def test_promises_hold_on_real_bookies_that_are_met_too(tmp_path, pytestconfig):
     if why := missing():
         pytest.skip(why)
     run = ClusterRun(tmp_path, SEED, report=print, is_on_real_bookies=True)
     await run.run(CYCLES)
+    pytestconfig.stash.setdefault(FINISHED, []).append(run.kept())
 
 
 async def test_receipts_that_promise_nothing_are_noticed(tmp_path):

@@ -6,6 +6,7 @@ Edge: reads the bookies of open ledgers, without fencing them or disturbing a ru
     open, a broker lives        the last add confirmed: later entries may still vanish
     open, its writer is dead    where a recovery would find the end now
     open, on another machine    the last add confirmed: whether its writer lives is unknown here
+      or on a BookKeeper cluster
     open, a cursor's            the same, alive or not: its newest record is the last entry, and only
                                 another one would confirm it
 """
@@ -33,6 +34,7 @@ from ackgate.persistence.offline_storage import StoragePlaces, opened_storage, q
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue.nodes import fetched_sqlite
 from ackgate.pipeline.schema.addresses import is_remote
+from ackgate.pipeline.storage.cluster_entries import ClusterPlace
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def last_entries(
     unless somebody may be writing. Raises `ConfigurationError`, `StorageError`, `CorruptRecordError`.
     """
     if is_found is None:
-        is_found = not is_written(address.bookies)
+        is_found = not (address.settings.is_on_bookkeeper or is_written(address.bookies))
     return _asked(address, ledgers, is_found=is_found)
 
 
@@ -120,6 +122,13 @@ async def opened_ledgers(address: StorageAddress) -> AsyncIterator[LedgerClient]
 
     Raises `ConfigurationError`, `MetadataStoreError`.
     """
+    if address.settings.is_on_bookkeeper:
+        cluster = await ClusterPlace(address.settings).connect()
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+        return
     if not address.is_remote:
         bookies = tuple(map(Path, address.bookies))
         places = StoragePlaces(Path(), address.metadata_url, bookies, address.settings)

@@ -23,7 +23,8 @@ from ackgate.persistence.buckets.registry import registered_buckets
 from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
 from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
-from ackgate.persistence.ledgers.catalog import CatalogEntry, decode_metadata
+from ackgate.persistence.ledgers.catalog import decode_metadata
+from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH
 from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
 from ackgate.persistence.nodes.paths import (
     LEDGERS,
@@ -32,6 +33,8 @@ from ackgate.persistence.nodes.paths import (
     name_of_node,
 )
 from ackgate.persistence.nodes.topic_node import TopicNode, decode_topic_node
+from ackgate.persistence.nodes.unnamed_ledgers import CLUSTER_KEY
+from ackgate.persistence.offline_storage import on_cluster
 from ackgate.persistence.system.data_directory import metadata_path
 from ackgate.pipeline.catalogue.nodes import FetchedSqliteNodes, SqliteNodes, ZooKeeperNodes
 from ackgate.pipeline.schema.addresses import (
@@ -42,17 +45,21 @@ from ackgate.pipeline.schema.addresses import (
     plain_address,
 )
 from ackgate.pipeline.schema.options import near_matches
+from ackgate.pipeline.storage.cluster_entries import ClusterPlace, OpenCluster
+from ackgate.pipeline.storage.places import find_bookies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import BucketRecord
     from ackgate.persistence.cursors.node import CursorNode
+    from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.catalogue.nodes import Nodes
     from ackgate.pipeline.schema.options import SourceOptions
+    from ackgate.pipeline.storage.reading import LedgerPlaces
 
 _PARTITION: Final = "-partition-"
 
@@ -64,6 +71,14 @@ class CatalogueTopic(NamedTuple):
     """In full: ``persistent://tenant/namespace/topic``."""
     path: str
     """Its node."""
+
+
+class KnownLedger(NamedTuple):
+    """A ledger that is there."""
+
+    metadata: LedgerMetadata
+    password_check: PasswordCheck | None
+    """What the node keeps of its password. None: on a BookKeeper cluster, whose client looks itself."""
 
 
 class Cursor(NamedTuple):
@@ -84,11 +99,12 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StorageAddress:
-    """Where the metadata and the bookies lie, and how their digests are made."""
+    """Where the metadata and the ledgers lie, and how their digests are made."""
 
     metadata_url: str = field(repr=False)
     """May hold a user's password, when it is an fsspec address."""
     bookies: tuple[str, ...] = field(repr=False)
+    """Directories; none on a BookKeeper cluster, which `settings` name."""
     settings: PersistenceSettings = field(repr=False)
 
     @property
@@ -120,8 +136,16 @@ def full_topic_name(text: str) -> str:
 class Catalogue:
     """A metadata store, opened for looking. Close it, or use it in a `with`."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, settings: PersistenceSettings | None = None) -> None:
+        """`settings`: of a broker whose ledgers may lie on a BookKeeper cluster."""
         self._nodes = nodes
+        self._cluster: OpenCluster | None = None
+        self._on_cluster: dict[int, LedgerMetadata] = {}
+        """Of its ledgers those that were asked for so far."""
+        if settings is not None and settings.is_on_bookkeeper:
+            named = nodes.get(CLUSTER_PATH)
+            marks = {} if named is None else {CLUSTER_KEY: named}
+            self._cluster = OpenCluster(ClusterPlace(settings, marks))
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +160,11 @@ class Catalogue:
 
     def close(self) -> None:
         """Let go of the store."""
-        self._nodes.close()
+        try:
+            if self._cluster is not None:
+                self._cluster.close()
+        finally:
+            self._nodes.close()
 
     def value(self, path: str) -> bytes | None:
         """Any node's value; None when there is no such node."""
@@ -236,30 +264,44 @@ class Catalogue:
 
     @cached_property
     def ledger_nodes(self) -> dict[int, bytes]:
-        """Every ledger's node as stored, ascending."""
+        """Every ledger's node as stored, ascending. None on a BookKeeper cluster."""
         nodes = self._nodes.children(LEDGERS)
         found = {int(n): v for n, v in nodes.items() if n.isascii() and n.isdigit()}
         return dict(sorted(found.items()))
 
+    def ledger_ids(self) -> list[int]:
+        """Every ledger of the store, ascending."""
+        return list(self.ledger_nodes) if self._cluster is None else self._cluster.ledger_ids()
+
     def ledger(self, ledger_id: int) -> LedgerMetadata:
         return self.entry(ledger_id).metadata
 
-    def entry(self, ledger_id: int) -> CatalogEntry:
+    def entry(self, ledger_id: int) -> KnownLedger:
         """As `ledger`, with what verifies its password. Raises as it."""
-        value = self.ledger_nodes.get(ledger_id)
-        if value is None:
+        found = self.entries([ledger_id])
+        if not found:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        return CatalogEntry(*decode_metadata(ledger_id, value), version=-1)
+        return found[0]
+
+    def entries(self, ledger_ids: Iterable[int]) -> list[KnownLedger]:
+        """Of these ledgers those that are there, in this order."""
+        if self._cluster is None:
+            known = self.ledger_nodes
+            return [KnownLedger(*decode_metadata(i, known[i])) for i in ledger_ids if i in known]
+        wanted = list(ledger_ids)
+        unknown = [ledger_id for ledger_id in wanted if ledger_id not in self._on_cluster]
+        self._on_cluster |= self._cluster.metadata_of(unknown)
+        return [KnownLedger(self._on_cluster[i], None) for i in wanted if i in self._on_cluster]
 
     @cached_property
     def cursor_ledgers(self) -> dict[str, list[int]]:
         """The ledgers that say of themselves that they hold a cursor's records, by its node."""
         found: dict[str, list[int]] = {}
-        for ledger_id in self.ledger_nodes:
-            custom = self.ledger(ledger_id).custom_metadata
+        for about, _ in self.entries(self.ledger_ids()):
+            custom = about.custom_metadata
             if custom.get("component") == b"cursor" and CURSOR_PATH_KEY in custom:
                 path = custom[CURSOR_PATH_KEY].decode(errors="replace")
-                found.setdefault(path, []).append(ledger_id)
+                found.setdefault(path, []).append(about.ledger_id)
         return found
 
 
@@ -272,15 +314,35 @@ def storage_address(options: SourceOptions) -> StorageAddress:
     if config is not None and not config.is_file():
         raise CallerError(f"option config: there is no file {config}")
     settings = load_settings(config, is_serving=False).settings
-    persistence = settings.persistence
+    persistence = on_cluster(settings.persistence, options.bookkeeper)
     roots = options.paths or tuple(filter(None, (settings.broker.data_directory,)))
     roots = tuple(map(plain_address, roots))
     url = options.metadata_url or persistence.metadata_store_url
     if not url and not roots:
         raise CallerError("option path is missing: it names the data directory")
     url = url or f"sqlite:{joined(roots[0], metadata_path(Path()).name)}"
+    if persistence.is_on_bookkeeper:
+        _check_on_cluster(options, persistence.bookkeeper_metadata_service_uri)
+        return StorageAddress(_plain_url(url), (), persistence)
     bookies = tuple(map(plain_address, _bookies(options, persistence, roots)))
     return StorageAddress(_plain_url(url), bookies, persistence)
+
+
+def ledger_places(address: StorageAddress) -> LedgerPlaces:
+    """For the driver and every worker. Raises `ConfigurationError` when no bookies are there."""
+    if address.settings.is_on_bookkeeper:
+        return ClusterPlace(address.settings)
+    return find_bookies(address.bookies, password=address.password)
+
+
+def _check_on_cluster(options: SourceOptions, uri: str) -> None:
+    if options.bookies:
+        raise CallerError(f"option bookies: the ledgers lie on the BookKeeper cluster {uri}")
+    if options.table.name == "corrupt":
+        raise CallerError(
+            "table corrupt is of files, and the bookies of a cluster keep theirs: `ackgate bookies check"
+            f" --metadata {uri}` verifies every copy"
+        )
 
 
 def _plain_url(url: str) -> str:
@@ -296,13 +358,15 @@ def open_catalogue(options: SourceOptions) -> Catalogue:
         case MetadataScheme.MEMORY:
             raise ConfigurationError("memory: keeps nothing that could be looked at")
         case MetadataScheme.ZOOKEEPER:
-            return Catalogue(ZooKeeperNodes(address.metadata_url, address.settings))
+            nodes: Nodes = ZooKeeperNodes(address.metadata_url, address.settings)
         case MetadataScheme.SQLITE:
             if is_remote(where):
-                return Catalogue(FetchedSqliteNodes(where))
-            if not Path(where).is_file():
+                nodes = FetchedSqliteNodes(where)
+            elif not Path(where).is_file():
                 raise ConfigurationError(f"no broker has kept anything here: there is no {where}")
-            return Catalogue(SqliteNodes(Path(where)))
+            else:
+                nodes = SqliteNodes(Path(where))
+    return Catalogue(nodes, address.settings)
 
 
 def _bookies(

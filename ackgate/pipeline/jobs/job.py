@@ -60,7 +60,7 @@ class DataAddress:
     @property
     def path(self) -> str:
         """The data directory, for people: no user and no password in it."""
-        names = ("pulsar", "path", "metadataUrl")
+        names = ("pulsar", "path", "metadataUrl", "config")
         given = next((self.options[name] for name in names if name in self.options), "")
         return ",".join(shown_address(each) for each in given.split(",")) or "?"
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.schema.tables import Column
-    from ackgate.pipeline.storage.bookie_files import FoundFile, OpenBookies
+    from ackgate.pipeline.storage.bookie_files import FoundFile
+    from ackgate.pipeline.storage.reading import OpenPlaces
 
 BATCH_ROWS: Final = 4096
 
@@ -29,7 +30,7 @@ _ROLES: Final = {"message": "messages"}
 
 
 def ledger_rows(
-    bookies: OpenBookies, ledgers: Iterable[LedgerMetadata], columns: Sequence[Column]
+    bookies: OpenPlaces, ledgers: Iterable[LedgerMetadata], columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
     """A row for each fragment, ledgers in this order. Raises `StorageError`."""
     schema = arrow_schema(columns)

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.messages.columns import MessageColumns, Numbers
     from ackgate.pipeline.schema.tables import Column
-    from ackgate.pipeline.storage.bookie_files import OpenBookies
     from ackgate.pipeline.storage.entry_columns import EntryColumns
-    from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
-    from ackgate.pipeline.storage.reading import OnCorrupt
+    from ackgate.pipeline.storage.reading import LedgerPlaces, OnCorrupt, OpenPlaces
 
     Flags = npt.NDArray[np.bool_]
 
@@ -79,7 +77,7 @@ ALL_TIMES: Final = PublishTimes()
 
 
 def read_messages(
-    bookies: BookiePlaces | OpenBookies,
+    bookies: LedgerPlaces | OpenPlaces,
     topic: str,
     entry_range: EntryRange,
     columns: Sequence[Column],

@@ -140,11 +140,11 @@ def _add_data_arguments(parser: argparse.ArgumentParser, *, reads_pulsar: bool) 
             metavar="URL",
             help="instead of all these a real Pulsar cluster: zk:HOST:PORT,.../CHROOT",
         )
-        group.add_argument(
-            "--bookkeeper",
-            metavar="URI",
-            help="its bookkeeperMetadataServiceUri, where that is set",
-        )
+    group.add_argument(
+        "--bookkeeper",
+        metavar="URI",
+        help="the BookKeeper cluster that has the ledgers, where --config does not name it",
+    )
     group.add_argument("--topic", help="only this one")
     group.add_argument("--subscription", metavar="S", help="only this one")
 

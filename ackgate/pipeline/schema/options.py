@@ -33,7 +33,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "metadata store.",
     "pulsar": "Instead of all these: a real Pulsar cluster, `zk:HOST:PORT[,HOST:PORT...][/CHROOT]`, read "
     "from its ZooKeeper and bookies; `config` may be its `broker.conf`.",
-    "bookkeeper": "With `pulsar`: its `bookkeeperMetadataServiceUri`, where that is set.",
+    "bookkeeper": "The BookKeeper cluster that has the ledgers, where `config` does not name it "
+    "(`bookkeeperMetadataServiceUri`): `zk+hierarchical://HOST:PORT[;HOST:PORT...]/ledgers`.",
     "topic": "Topics by name, joined by commas; a partitioned topic means all its partitions. "
     "Default: all.",
     "subscription": "Only this one; `messages` and `delivery_journal` hold whole topics.",
@@ -45,8 +46,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "maxPublishTimeMs": "Only messages published then or before.",
     "onCorrupt": "`fail` (default), or `skip`: leave out entries without a good copy.",
     "openLedgers": "Where a read of an open ledger ends: at the last entry `found`, or at the last one "
-    "`confirmed`. Default: found if no process writes to the bookies' directories. For an address that is "
-    "unknown, so: confirmed.",
+    "`confirmed`. Default: found if no process writes to the bookies' directories. For an address and a "
+    "BookKeeper cluster that is unknown, so: confirmed.",
     "version": "The state as of this version of the cursor, or the newest before.",
     "atMs": "The state as of this time, by the broker's clock.",
     "splitBytes": "Larger files are read by several tasks, in parts of about so many bytes.",
@@ -153,8 +154,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
                 raise CallerError(f"option {name} has no meaning for a Pulsar cluster")
     elif "path" not in values and "metadataUrl" not in values and "config" not in values:
         raise CallerError("option path is missing: it names the data directory")
-    elif "bookkeeper" in values:
-        raise CallerError("option bookkeeper has no meaning without pulsar")
+    elif "bookkeeper" in values and "bookies" in values:
+        raise CallerError("options bookkeeper and bookies exclude each other")
     if "version" in values and "atMs" in values:
         raise CallerError("options version and atMs exclude each other")
     table = table_named(values.get("table", "messages").strip())

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from ackgate.cursor import EARLIEST, Position
 from ackgate.errors import CallerError
 from ackgate.pipeline.catalogue.borders import last_confirmed
-from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.catalogue.catalogue import ledger_places, open_catalogue, storage_address
 from ackgate.pipeline.schema.options import OF_STREAMS, parse_options
 from ackgate.pipeline.schema.tables import spark_schema
 from ackgate.pipeline.source.planning import ReadTask, merged, plan_read, together
@@ -39,17 +39,21 @@ from ackgate.pipeline.source.stream_offsets import (
 )
 from ackgate.pipeline.source.streams import TopicStream
 from ackgate.pipeline.source.tasks import read_tasks
-from ackgate.pipeline.storage.bookie_files import OpenBookies
-from ackgate.pipeline.storage.places import find_bookies
 from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.storage.reading import open_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackgate.pipeline.catalogue.catalogue import Catalogue, CatalogueTopic, StorageAddress
+    from ackgate.pipeline.catalogue.catalogue import (
+        Catalogue,
+        CatalogueTopic,
+        KnownLedger,
+        StorageAddress,
+    )
     from ackgate.pipeline.schema.options import SourceOptions
     from ackgate.pipeline.schema.tables import Column
-    from ackgate.pipeline.storage.places import BookiePlaces
+    from ackgate.pipeline.storage.reading import LedgerPlaces
 
 ENTRIES_PER_PARTITION: Final = 100_000
 """Of a batch: so many are read by one task of Spark, at most."""
@@ -131,7 +135,7 @@ def chosen_columns(options: SourceOptions) -> tuple[Column, ...]:
 class AckgatePartition(InputPartition):
     """Tasks, and where the bookies are. Spark sends it to an executor."""
 
-    def __init__(self, bookies: BookiePlaces, tasks: tuple[ReadTask, ...]) -> None:
+    def __init__(self, bookies: LedgerPlaces, tasks: tuple[ReadTask, ...]) -> None:
         self.bookies = bookies
         self.tasks = tasks
 
@@ -146,8 +150,8 @@ class AckgateStreamReader(TopicStream):
         """What lies between two offsets. Raises `CorruptRecordError` naming a trimmed range."""
         starts, stops = decode_offset(start), decode_offset(end)
         address = storage_address(self._options)
-        bookies = find_bookies(address.bookies, password=address.password)
-        with open_catalogue(self._options) as catalogue, OpenBookies(bookies) as opened:
+        bookies = ledger_places(address)
+        with open_catalogue(self._options) as catalogue, open_places(bookies) as opened:
             tasks = [
                 replace(task, ranges=tuple(map(opened.located, task.ranges)))
                 for topic, ledgers in _ledger_ends(catalogue, address, self._options).items()
@@ -180,7 +184,7 @@ class AckgateStreamReader(TopicStream):
         for ledger_id, first, last in spans(start, stop, ledgers):
             if not self._options.wants_ledger(ledger_id):
                 continue
-            metadata, password_check, _ = catalogue.entry(ledger_id)
+            metadata, password_check = catalogue.entry(ledger_id)
             for wanted in wanted_entries:
                 behind = min(last, wanted.last) + 1
                 for at in range(max(first, wanted.first), behind, ENTRIES_PER_PARTITION):
@@ -196,7 +200,7 @@ def _ledger_ends(
 ) -> dict[str, list[LedgerEnd]]:
     """The ledgers of each topic, in order, and up to where each is confirmed."""
     owned = {
-        topic.name: [catalogue.ledger(i) for i in _ledger_ids(catalogue, topic, options)]
+        topic.name: [each.metadata for each in _known_ledgers(catalogue, topic, options)]
         for topic in catalogue.topics(options.topics)
     }
     everything = [about for ledgers in owned.values() for about in ledgers]
@@ -207,11 +211,13 @@ def _ledger_ends(
     }
 
 
-def _ledger_ids(catalogue: Catalogue, topic: CatalogueTopic, options: SourceOptions) -> list[int]:
+def _known_ledgers(
+    catalogue: Catalogue, topic: CatalogueTopic, options: SourceOptions
+) -> list[KnownLedger]:
     ids: Iterator[int]
     if options.table.name != "delivery_journal":
         ids = (ledger.ledger_id for ledger in catalogue.message_ledgers(topic).ledgers)
     else:
         ids = (ledger.ledger_id for ledger in catalogue.journal(topic).ledgers)
     # One that is named but gone is being trimmed right now.
-    return sorted(ledger_id for ledger_id in ids if ledger_id in catalogue.ledger_nodes)
+    return catalogue.entries(sorted(ids))

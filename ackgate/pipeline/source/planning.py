@@ -24,13 +24,15 @@ from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.nodes.paths import DELAYED_INDEX_CURSOR, HIDDEN_CURSORS
 from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.catalogue.borders import last_entries
-from ackgate.pipeline.catalogue.catalogue import open_catalogue, storage_address
+from ackgate.pipeline.catalogue.catalogue import ledger_places, open_catalogue, storage_address
 from ackgate.pipeline.schema.options import SPLIT_BYTES, IdRange
 from ackgate.pipeline.storage.block_search import split_entry_ids
 from ackgate.pipeline.storage.bookie_files import OpenBookies
+from ackgate.pipeline.storage.cluster_entries import OpenCluster
 from ackgate.pipeline.storage.damage import Damage
-from ackgate.pipeline.storage.places import find_bookies
+from ackgate.pipeline.storage.places import BookiePlaces
 from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.storage.reading import open_places
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
         StorageAddress,
     )
     from ackgate.pipeline.schema.options import SourceOptions
-    from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
+    from ackgate.pipeline.storage.reading import LedgerPlaces, OpenPlaces
 
 
 ENTRY_BYTES: Final = 1024
@@ -98,7 +100,7 @@ class ReadTask:
 class ReadPlan:
     """Where to read, and what: each group is one task of Spark."""
 
-    bookies: BookiePlaces
+    bookies: LedgerPlaces
     groups: list[tuple[ReadTask, ...]]
 
 
@@ -108,8 +110,8 @@ def plan_read(options: SourceOptions) -> ReadPlan:
     Raises `CallerError`, `ConfigurationError`, `StorageError`, `CorruptRecordError`.
     """
     address = storage_address(options)
-    bookies = find_bookies(address.bookies, password=address.password)
-    with open_catalogue(options) as catalogue, OpenBookies(bookies) as opened:
+    bookies = ledger_places(address)
+    with open_catalogue(options) as catalogue, open_places(bookies) as opened:
         planning = _Planning(catalogue, options, address, bookies, opened)
         return ReadPlan(bookies, list(together(planning.tasks())))
 
@@ -122,8 +124,8 @@ class _Planning:
         catalogue: Catalogue,
         options: SourceOptions,
         address: StorageAddress,
-        bookies: BookiePlaces,
-        opened: OpenBookies,
+        bookies: LedgerPlaces,
+        opened: OpenPlaces,
     ) -> None:
         self._catalogue = catalogue
         self._options = options
@@ -208,9 +210,10 @@ class _Planning:
             self._catalogue.all_cursors(self._topics(), options.subscription)
         ledgers = (
             about
-            for about in map(self._catalogue.ledger, self._catalogue.ledger_nodes)
-            if options.wants_ledger(about.ledger_id)
-            and (not options.topics or owner_of(about).topic in topics)
+            for about, _ in self._catalogue.entries(
+                filter(options.wants_ledger, self._catalogue.ledger_ids())
+            )
+            if (not options.topics or owner_of(about).topic in topics)
             and options.subscription in (None, owner_of(about).cursor)
         )
         while some := tuple(islice(ledgers, LEDGERS_TOGETHER_MAX)):
@@ -245,19 +248,14 @@ class _Planning:
         entry_ids: Sequence[IdRange] = ALL_ENTRIES,
     ) -> Iterator[EntryRange]:
         """The ranges of those ledgers that are there and wanted, in this order."""
-        known = self._catalogue.ledger_nodes
-        found = [
-            self._catalogue.entry(i)
-            for i in ledger_ids
-            if i in known and self._options.wants_ledger(i)
-        ]
+        found = self._catalogue.entries(filter(self._options.wants_ledger, ledger_ids))
         lasts = last_entries(
             self._address,
             [entry.metadata for entry in found],
             is_found=True if is_cursors else self._options.reads_found,
         )
         self._check_empty([entry.metadata for entry in found], lasts)
-        for metadata, password_check, _ in found:
+        for metadata, password_check in found:
             for first, last in entry_ids:
                 parts = plan_ranges(
                     metadata,
@@ -269,6 +267,8 @@ class _Planning:
 
     def _check_empty(self, ledgers: Iterable[LedgerMetadata], lasts: Mapping[int, int]) -> None:
         """Whether ledgers that nobody closed are empty, or have files that cannot be read."""
+        if not (isinstance(self._opened, OpenBookies) and isinstance(self._bookies, BookiePlaces)):
+            return
         open_ones = (about for about in ledgers if about.state is not LedgerState.CLOSED)
         for about in open_ones:
             if lasts[about.ledger_id] >= 0:
@@ -322,7 +322,7 @@ def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
 
 
 def split_ranges(
-    bookies: OpenBookies, ranges: Iterable[EntryRange], *, split_bytes: int
+    bookies: OpenPlaces, ranges: Iterable[EntryRange], *, split_bytes: int
 ) -> Iterator[EntryRange]:
     """The same entries in the same order, in parts of about so many bytes of a file."""
     for whole in ranges:
@@ -332,8 +332,10 @@ def split_ranges(
             yield replace(whole, first_entry_id=start, last_entry_id=behind - 1)
 
 
-def _split_entry_ids(bookies: OpenBookies, whole: EntryRange, split_bytes: int) -> list[int]:
+def _split_entry_ids(bookies: OpenPlaces, whole: EntryRange, split_bytes: int) -> list[int]:
     """As the first bookie that has the fragment in one file has it."""
+    if isinstance(bookies, OpenCluster):
+        return bookies.split_entry_ids(whole, split_bytes)
     for bookie_id in whole.fragment.ensemble:
         files = bookies.bookie(bookie_id)
         fragment = whole.fragment.first_entry_id

@@ -24,7 +24,8 @@ from ackgate.pipeline.readers.stored_records import StoredRecord, stored_records
 from ackgate.pipeline.readers.unpacked_messages import unpacked_rows
 from ackgate.pipeline.schema.tables import arrow_schema, table_named
 from ackgate.pipeline.storage.bookie_files import OpenBookies
-from ackgate.pipeline.storage.reading import read_range
+from ackgate.pipeline.storage.cluster_entries import OpenCluster
+from ackgate.pipeline.storage.reading import open_places, read_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from ackgate.pipeline.schema.tables import Column
     from ackgate.pipeline.source.planning import ReadTask
     from ackgate.pipeline.storage.damage import Damage
-    from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
+    from ackgate.pipeline.storage.reading import LedgerPlaces, OpenPlaces
 
-    Bookies = BookiePlaces | OpenBookies
+    Bookies = LedgerPlaces | OpenPlaces
 
 
 ROWS_MIN: Final = 2048
@@ -78,13 +79,13 @@ def damage_rows(damages: Sequence[Damage], columns: Sequence[Column]) -> pa.Reco
 
 
 def read_tasks(
-    places: BookiePlaces, tasks: Iterable[ReadTask], options: SourceOptions
+    places: LedgerPlaces, tasks: Iterable[ReadTask], options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these tasks, one after the other, in batches that are worth sending to Spark.
 
     Raises `AckGateError`.
     """
-    with OpenBookies(places) as bookies:
+    with open_places(places) as bookies:
         parts = (read_task(bookies, task, options) for task in tasks)
         yield from put_together(chain.from_iterable(parts))
 
@@ -243,7 +244,7 @@ def _read_delivery_journal(
 def _read_ledgers(
     bookies: Bookies, task: ReadTask, options: SourceOptions, _: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
-    assert isinstance(bookies, OpenBookies)
+    assert isinstance(bookies, OpenBookies | OpenCluster)
     return ledger_rows(bookies, task.ledgers, _columns(options))
 
 

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
 from ackgate.errors import NoSuchEntryError, UnknownFormatError
 from ackgate.persistence.ledgers.quorum import holds
 from ackgate.pipeline.storage.bookie_files import OpenBookies, storage_errors
+from ackgate.pipeline.storage.cluster_entries import ClusterPlace, OpenCluster
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.entry_columns import columns_of_payloads, joined
+from ackgate.pipeline.storage.places import BookiePlaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,11 +34,15 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.bookie_files import BookieFiles
     from ackgate.pipeline.storage.entry_columns import EntryColumns
     from ackgate.pipeline.storage.fragment_stream import FragmentStream
-    from ackgate.pipeline.storage.places import BookiePlaces
     from ackgate.pipeline.storage.ranges import EntryRange
 
 OnCorrupt = Literal["fail", "skip", "tell"]
 """"skip" leaves out damaged entries, but fails for those of a later version; "tell" leaves out both."""
+
+LedgerPlaces: TypeAlias = BookiePlaces | ClusterPlace
+"""Where ledgers lie: plain, for the driver and every worker."""
+
+OpenPlaces: TypeAlias = OpenBookies | OpenCluster
 
 _FIRST_ENTRIES: Final = 1024
 _ENTRIES_MAX: Final = 16_384
@@ -47,24 +53,36 @@ _NAMED_MAX: Final = 5
 """Damaged places that an error message names."""
 
 
+def open_places(places: LedgerPlaces) -> OpenPlaces:
+    """For many ranges. Close it, or use it in a `with`."""
+    return OpenCluster(places) if isinstance(places, ClusterPlace) else OpenBookies(places)
+
+
 def read_range(
-    bookies: BookiePlaces | OpenBookies,
+    bookies: LedgerPlaces | OpenPlaces,
     entry_range: EntryRange,
     *,
     on_corrupt: OnCorrupt = "fail",
     damages: list[Damage] | None = None,
 ) -> Iterator[EntryColumns]:
-    """The range's entries. For many ranges pass `OpenBookies`.
+    """The range's entries. For many ranges pass what `open_places` has opened.
 
     `damages` gets every damaged place that was met, when the reading is over. Raises
     `NoSuchEntryError` (a `CorruptRecordError`) naming bookies, files and bytes, `UnknownFormatError`
     when a later version wrote a file that nobody else has, `StorageError`.
     """
     with contextlib.ExitStack() as stack:
-        if not isinstance(bookies, OpenBookies):
-            bookies = stack.enter_context(OpenBookies(bookies))
+        if isinstance(bookies, ClusterPlace | BookiePlaces):
+            opened = open_places(bookies)
+            stack.callback(opened.close)
+        else:
+            opened = bookies
+        if isinstance(opened, OpenCluster):
+            met: list[Damage] = [] if damages is None else damages
+            yield from opened.read(entry_range, skips=on_corrupt != "fail", damages=met)
+            return
         stack.enter_context(storage_errors(entry_range.ledger_id))
-        reading = _Reading(bookies, entry_range, on_corrupt)
+        reading = _Reading(opened, entry_range, on_corrupt)
         stack.callback(reading.close)
         try:
             yield from reading.batches()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import pickle
 import re
 import subprocess
 import sys
 import urllib.request
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
 
 from ackgate.bookkeeper import BookKeeperClient, LedgerOptions
-from ackgate.errors import NoSuchLedgerError
+from ackgate.errors import CallerError, NoSuchLedgerError
 from ackgate.testing import BrokerFailedError
 from tests.broker.bookkeeper.conftest import new_root
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
@@ -88,6 +89,7 @@ def test_nothing_is_lost_and_nothing_acked_comes_again_after_kill_9(
     keys = ("metadataStoreUrl", "bookkeeperMetadataServiceUri")
     conf.write_text("".join(f"{key}={broker.settings[key]}\n" for key in keys))
     check_stats_of_storage(conf)
+    check_tables_of_storage(conf)
     broker.start()
     again = receive(consumer, 100)
     assert sorted(payloads(again)) == sorted(numbered(200)[1::2])
@@ -126,6 +128,37 @@ def check_stats_of_storage(conf: Path) -> None:
     assert refused.returncode == 2
     assert "not in directories" in refused.stderr
     assert "lie on the BookKeeper cluster" in refused.stderr
+
+
+def check_tables_of_storage(conf: Path) -> None:
+    """Rows as the data source gives them to Spark, planned and read as there."""
+    pytest.importorskip("pyspark")
+    from ackgate.pipeline.source.data_source import AckgateDataSource
+
+    def rows(table: str, **options: str) -> list[dict[str, Any]]:
+        source = AckgateDataSource({"config": str(conf), "table": table, **options})
+        reader = source.reader(source.schema())
+        partitions = pickle.loads(pickle.dumps(reader.partitions()))  # as on their way to workers
+        return [row for part in partitions for b in reader.read(part) for row in b.to_pylist()]
+
+    found = rows("messages", openLedgers="found", columns="entry_id,payload,deliver_at_ms")
+    assert [row["payload"] for row in found[:200]] == numbered(200)
+    assert sum(row["deliver_at_ms"] is not None for row in found) == 50
+    assert len(rows("messages", openLedgers="found", entryIds="3-9,20")) == 8
+    assert len(rows("unpacked_messages", openLedgers="found", splitBytes="1000")) == 250
+    acked = rows("ack_state", subscription="s")
+    assert sum(row["kind"] == "range" for row in acked) == 99
+    assert sum(row["end_entry_id"] - row["first_entry_id"] for row in acked) == 100
+    events = rows("delivery_journal", openLedgers="found")
+    assert sum(row["event"] == "published" for row in events) == 250
+    assert sum(row["event"] == "acked" for row in events) == 100
+    delayed = {(row["ledger_id"], row["entry_id"]) for row in rows("delayed_index")}
+    assert 40 <= len(delayed) <= 50  # sealed buckets of ten each
+    about = rows("ledgers")
+    assert {row["role"] for row in about} == {"messages", "cursor", "delayed", "journal"}
+    assert {row["topic"] for row in about} == {TOPIC}
+    with pytest.raises(CallerError, match="ackgate bookies check"):
+        rows("corrupt")
 
 
 ACKGATE = (sys.executable, "-m", "ackgate")

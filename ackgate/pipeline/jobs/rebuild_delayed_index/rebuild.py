@@ -25,7 +25,7 @@ from ackgate.cursor import LEDGER_ID_MAX, BucketRecord, Position
 from ackgate.dispatcher.buckets import bucket_settings
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.nodes.paths import CANCELLED_CURSOR
-from ackgate.persistence.offline_storage import storage_places
+from ackgate.persistence.offline_storage import refuse_cluster, storage_places
 from ackgate.pipeline.catalogue.catalogue import open_catalogue
 from ackgate.pipeline.jobs.job import JobSummary, SummaryTable
 from ackgate.pipeline.jobs.rebuild_delayed_index import frames
@@ -120,20 +120,26 @@ class Rebuild:
         options = self._run.data.options
         remote = [text for text in options.values() if "://" in text and not text.startswith("zk:")]
         path = options.get("path")
-        if path is None and not options.get("metadataUrl", "").startswith("zk:"):
+        is_named = "config" in options or options.get("metadataUrl", "").startswith("zk:")
+        if path is None and not is_named:
             raise ConfigurationError("--data-dir says which directory is to be written to")
         if any(text == path for text in remote):
             raise ConfigurationError(
                 f"{path} can only be read: --beside writes the index below --output instead"
             )
-        return Placing.opened(
-            storage_places(
-                data_directory=None if path is None else Path(path),
-                config=None if options.get("config") is None else Path(options["config"]),
-                metadata_url=options.get("metadataUrl"),
-                bookies=options.get("bookies"),
-            )
+        places = storage_places(
+            data_directory=None if path is None else Path(path),
+            config=None if options.get("config") is None else Path(options["config"]),
+            metadata_url=options.get("metadataUrl"),
+            bookies=options.get("bookies"),
+            bookkeeper=options.get("bookkeeper"),
         )
+        refuse_cluster(
+            places.settings,
+            "a broker rebuilds an index there (`ackgate delayed clear TOPIC`); --beside writes it below"
+            " --output",
+        )
+        return Placing.opened(places)
 
     @contextlib.contextmanager
     def _batches_bounded_in_bytes(self) -> Iterator[None]:
