@@ -6,7 +6,10 @@ import pytest
 
 from ackgate.errors import ClosedHandleError, LedgerFencedError, StorageError
 from ackgate.persistence import LedgerOptions, LedgerState
+from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
+from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
 from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.testing.proxy import ProxyMode, TcpProxy
 
 pytestmark = pytest.mark.slow
 
@@ -20,16 +23,6 @@ async def add_all(writer, first, count):
     await asyncio.gather(*(writer.append([p]).durable for p in payloads))
 
 
-async def opened(client, ledger_id):
-    """A bookie that has just started may close a connection once more."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await client.open(ledger_id)
-            except StorageError:
-                await asyncio.sleep(0.05)
-
-
 async def second_fragment(client, ledger_id):
     """The ensemble is changed beside adds that are confirmed meanwhile."""
     async with asyncio.timeout(60):
@@ -40,7 +33,8 @@ async def second_fragment(client, ledger_id):
 
 async def test_another_bookie_takes_the_place_of_one_that_is_killed(own_bookkeeper, connect):
     cluster = own_bookkeeper(bookies=4)
-    client = await connect(cluster)
+    # The broken connection tells, and not the time-out, which a busy machine might exceed before.
+    client = await connect(cluster, timeout_seconds=60.0)
     writer = await client.create(LedgerOptions(3, 3, 2))
     await add_all(writer, 0, 100)
     killed = by_id(cluster, (await client.metadata(writer.ledger_id)).fragments[0].ensemble[1])
@@ -50,7 +44,7 @@ async def test_another_bookie_takes_the_place_of_one_that_is_killed(own_bookkeep
     assert 100 <= fragment.first_entry_id <= 200
     assert killed.bookie_id not in fragment.ensemble
     # Its writer is gone without a word; every entry is found, with the killed one still away.
-    reader = await (await connect(cluster)).open(writer.ledger_id)
+    reader = await (await connect(cluster, timeout_seconds=60.0)).open(writer.ledger_id)
     entries = await reader.read(0, 199)
     assert [e.payload for e in entries] == [b"%d" % i for i in range(200)]
     with pytest.raises(LedgerFencedError):
@@ -92,7 +86,7 @@ async def test_a_bookie_that_comes_back_empty_takes_entries_again(own_bookkeeper
     await asyncio.to_thread(cluster.wait_until_ready, emptied)
     killed.kill()
     await add_all(writer, 100, 50)  # the ack quorum is two: the emptied one and the last one
-    reader = await opened(await connect(cluster), writer.ledger_id)
+    reader = await (await connect(cluster)).open(writer.ledger_id)
     entries = await reader.read(0, 149)
     assert [e.payload for e in entries] == [b"%d" % i for i in range(150)]
     another = await (await connect(cluster)).create(LedgerOptions(2, 2, 2))
@@ -150,6 +144,57 @@ async def test_a_paused_bookie_is_replaced_after_the_time_out(own_bookkeeper, co
     assert len(await (await client.open(writer.ledger_id)).read(0, 19)) == 20
 
 
+@pytest.fixture
+def between(monkeypatch):
+    """What is between clients made from now on and one bookie, by its id."""
+
+    def lead(cluster, bookie_id):
+        proxy = TcpProxy(("127.0.0.1", by_id(cluster, bookie_id).port)).start()
+        proxies.append(proxy)
+
+        async def address(_, wanted):
+            assert wanted == bookie_id
+            return BookieAddress("127.0.0.1", proxy.port)
+
+        monkeypatch.setattr(BookKeeperCluster, "address", address)
+        return proxy
+
+    proxies = []
+    yield lead
+    for proxy in proxies:
+        proxy.stop()
+
+
+async def test_a_recovery_goes_on_when_its_bookie_begins_to_serve(
+    real_bookkeeper, connect, between
+):
+    """One that has registered and does not serve yet closes every connection."""
+    client = await connect(real_bookkeeper)
+    writer = await client.create(LedgerOptions(1, 1, 1))
+    await add_all(writer, 0, 20)
+    [bookie_id] = (await client.metadata(writer.ledger_id)).fragments[0].ensemble
+    proxy = between(real_bookkeeper, bookie_id)
+    proxy.switch(ProxyMode.CUT)
+    opening = asyncio.ensure_future((await connect(real_bookkeeper)).open(writer.ledger_id))
+    async with asyncio.timeout(60):
+        while not proxy.counts.refused:
+            await asyncio.sleep(0.01)
+    proxy.switch(ProxyMode.PASS)
+    assert len(await (await opening).read(0, 19)) == 20
+
+
+async def test_a_recovery_gives_up_when_its_time_is_over(real_bookkeeper, connect, between):
+    client = await connect(real_bookkeeper)
+    writer = await client.create(LedgerOptions(1, 1, 1))
+    await add_all(writer, 0, 1)
+    [bookie_id] = (await client.metadata(writer.ledger_id)).fragments[0].ensemble
+    proxy = between(real_bookkeeper, bookie_id)
+    proxy.switch(ProxyMode.CUT)
+    with pytest.raises(StorageError, match="too few bookies answer"):
+        await (await connect(real_bookkeeper, timeout_seconds=0.3)).open(writer.ledger_id)
+    assert proxy.counts.refused > 1
+
+
 async def test_recovery_waits_rather_than_cuts_off(own_bookkeeper, connect):
     """With two of three bookies away nobody can say where the ledger ends."""
     cluster = own_bookkeeper(bookies=3)
@@ -164,7 +209,6 @@ async def test_recovery_waits_rather_than_cuts_off(own_bookkeeper, connect):
     await asyncio.to_thread(cluster.wait_until_gone, *cluster.bookies[:2])
     cluster.bookies[0].start()
     await asyncio.to_thread(cluster.wait_until_ready, cluster.bookies[0])
-    client = await connect(cluster)  # the other one leaves it alone for a while
-    reader = await opened(client, writer.ledger_id)
+    reader = await (await connect(cluster)).open(writer.ledger_id)
     assert reader.last_add_confirmed == 29
     assert len(await reader.read(0, 29)) == 30

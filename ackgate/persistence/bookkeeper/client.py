@@ -235,7 +235,9 @@ class BookKeeperClient:
             )
             if stored.metadata.state is not LedgerState.CLOSED:
                 self._connections.counters.ledgers_recovered += 1
-            running = asyncio.get_running_loop().create_task(recovery.run())
+            running = asyncio.get_running_loop().create_task(
+                recovery.run(self._settings.timeout_seconds)
+            )
             self._recoveries[ledger_id] = running
             running.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
         return await asyncio.shield(running)

@@ -8,9 +8,13 @@ Edge. The steps, each of which any client may do again after a crash in between:
        its write set; surely on too many places not there -> that is the end
     4  metadata IN_RECOVERY -> CLOSED with last entry, length and new fragments, by compare-and-set
 
-As BookKeeper's `LedgerRecoveryOp`, but for two things. Entries are read in batches as far as the fence
-found any, and looked at place by place only where one is missing. And the length is counted from the head of
-the last confirmed entry, which is right where BookKeeper's (first of the fragment, nothing behind it) is 0.
+A bookie that registers and does not serve yet, or begins to listen again, is met in the middle of it: after
+a failure that was quick the steps from 2 on are done again, with backoff, within the client's time-out.
+
+As BookKeeper's `LedgerRecoveryOp`, but for that and two things more. Entries are read in batches as far as
+the fence found any, and looked at place by place only where one is missing. And the length is counted from
+the head of the last confirmed entry, which is right where BookKeeper's (first of the fragment, nothing behind
+it) is 0.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import (
+    BookieRefusedError,
     DigestMismatchError,
     MetadataConflictError,
+    MetadataStoreError,
     NotEnoughBookiesError,
     StorageError,
 )
@@ -32,6 +38,7 @@ from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, PARTS_PER_ADD, F
 from ackgate.persistence.ledgers.quorum import holds, with_fragment, write_set
 from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.ports import Fragment, LedgerEntry, LedgerState
+from ackgate.persistence.system.backoff import backoff_seconds
 from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
@@ -58,6 +65,9 @@ _FIRST_STEP_ENTRIES: Final = 128
 """What they weigh shows how many may follow."""
 
 _LOOK_AT_ONCE: Final = 128
+_RETRY_FIRST_SECONDS: Final = 0.05
+_RETRY_LONGEST_SECONDS: Final = 1.0
+
 _CONFLICTS_MAX: Final = 100
 """Metadata writes lost in a row against others who recover the same ledger."""
 
@@ -83,16 +93,40 @@ class Recovery:
         self._new_fragments: list[Fragment] = []
         """Of this recovery, by what failed meanwhile. Written with the last step."""
 
-    async def run(self) -> LedgerMetadata:
+    async def run(self, timeout_seconds: float) -> LedgerMetadata:
         """The metadata of the closed ledger.
 
-        Raises `StorageError` when too few bookies answer, `NoSuchLedgerError`, `ConfigurationError`
-        for a wrong password. The ledger may be recovered again then.
+        `timeout_seconds`: how long it is tried again when too few bookies answer. Raises `StorageError`
+        then, `NoSuchLedgerError`, `ConfigurationError` for a wrong password. The ledger may be recovered
+        again then.
         """
-        if not await self._begin():
-            return self._stored.metadata
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        failures = 0
+        while await self._begin():
+            try:
+                return await self._attempt()
+            except (BookieRefusedError, MetadataStoreError):
+                raise
+            except StorageError as error:
+                failures += 1
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise
+                logger.warning("recovery of ledger %d: %s", self._stored.metadata.ledger_id, error)
+                pause = backoff_seconds(
+                    failures,
+                    first=_RETRY_FIRST_SECONDS,
+                    longest=_RETRY_LONGEST_SECONDS,
+                    seed=self._stored.metadata.ledger_id,
+                )
+                await asyncio.sleep(min(pause, left))
+        return self._stored.metadata
+
+    async def _attempt(self) -> LedgerMetadata:
         metadata = self._stored.metadata
         self._ensemble = list(metadata.fragments[-1].ensemble)
+        self._new_fragments.clear()
         copies = await self._reads.ask_ensemble(metadata, LAST_ENTRY)
         self._reads.check_covered(metadata, copies)
         found = [copy.entry for copy in copies if copy.entry is not None]

@@ -2,7 +2,7 @@
 
 ::
 
-    with RealBookKeeper(directory, bookies=3) as cluster:    # returns when all bookies are registered
+    with RealBookKeeper(directory, bookies=3) as cluster:    # returns when all bookies serve
         client = await BookKeeperClient.connect(cluster.uri)
         cluster.bookies[0].kill()                            # kill -9; start() brings it back
 
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from ackgate.persistence.bookkeeper.protocol import read_frame
 from ackgate.testing import ZooKeeperProcess
 from ackgate.testing.child_guard import CHILDREN
 from ackgate.testing.zookeeper import free_ports
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 LIB = Path(__file__).parents[3] / "build/bookkeeper/lib"
 READY_SECONDS = 120.0
+_NO_LEDGER = 2**63 - 1
 
 _JAVA = (
     *("-Xms160m", "-Xmx160m", "-XX:MaxDirectMemorySize=128m"),
@@ -152,9 +154,14 @@ class Bookie:
         if self._process is not None and self._process.poll() is not None:
             raise BookKeeperFailedError(f"bookie {self.number} ended:\n{self.log[-3000:]}")
 
-    def is_listening(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def answers(self) -> bool:
+        """Whether it serves: for a while after it has begun to listen it closes every connection."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
+                probe.sendall(read_frame(_NO_LEDGER, 0))
+                return probe.recv(1) != b""
+        except OSError:
+            return False
 
     def kill(self) -> None:
         """kill -9."""
@@ -258,16 +265,14 @@ class RealBookKeeper:
         }
 
     def wait_until_ready(self, *bookies: Bookie) -> None:
-        """Until these, or all, answer on their ports and are known to ZooKeeper.
+        """Until these, or all, are known to ZooKeeper and answer requests.
 
         One that was killed stays known until its session ends; `wait_until_gone` before it is started,
         or this may see its former self.
         """
         wanted = bookies or tuple(self.bookies)
         ids = {bookie.bookie_id for bookie in wanted}
-        self._wait(
-            lambda: all(b.is_listening() for b in wanted) and ids <= self.registered(), *wanted
-        )
+        self._wait(lambda: ids <= self.registered() and all(b.answers() for b in wanted), *wanted)
 
     def wait_until_gone(self, *bookies: Bookie) -> None:
         """Until ZooKeeper has given up these, or all, that were killed."""
