@@ -7,7 +7,7 @@ describes a subscription that was read from its files: what lives in memory only
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.described import count, span, statistic
@@ -40,9 +40,12 @@ class Severity(enum.Enum):
     FINE = "fine"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OverviewRow:
-    """One subscription. Of files everything that lives in memory only is None."""
+    """One subscription. Of files everything that lives in memory only is None.
+
+    Not frozen, since 20,000 are made at a time; nobody changes one that `judged` has returned.
+    """
 
     topic: str = statistic("The topic or partition, with its namespace")
     subscription: str = statistic("Its name")
@@ -104,8 +107,9 @@ class OverviewRow:
 
 
 def judged(row: OverviewRow, now_ms: int) -> OverviewRow:
-    """The row with its severity."""
-    return replace(row, severity=_severity(row, now_ms))
+    """The row, which gets its severity."""
+    row.severity = _severity(row, now_ms)
+    return row
 
 
 def _severity(row: OverviewRow, now_ms: int) -> Severity:

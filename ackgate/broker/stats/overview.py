@@ -22,10 +22,11 @@ from ackgate.broker.stats.take import TYPE_NAMES
 from ackgate.described import statistic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackgate.broker.stats.sampler import StatsSampler
     from ackgate.broker.topic import SubscriptionDriver, Topic
+    from ackgate.dispatcher import PauseReason
 
 PAGE_ROWS_MAX: Final = 200
 """Rows of one answer."""
@@ -44,6 +45,8 @@ SNAPSHOT_KEPT_SECONDS: Final = 60.0
 ROWS_AT_ONCE: Final = 100
 """Rows taken, or compared, before others get their turn."""
 
+_NO_REASONS: Final[Mapping[PauseReason, int]] = {}
+
 _RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
@@ -58,22 +61,21 @@ def overview_row(
     tracker, held_nacks = core.tracker, core.held_nacks
     delayed = 0 if tracker is None else tracker.entry_count
     nacks = 0 if held_nacks is None else held_nacks.entry_count
-    due = [
-        source.next_deadline_ms
-        for source in (tracker, held_nacks)
-        if source is not None and source.entry_count
-    ]
     backlog = cursor.backlog_entries
     with_consumers = 0 if dispatching is None else dispatching.in_flight_entries
     outcome = None if store is None else store.outcome
     settings = gate.settings
+    due_ms = None
+    if delayed or nacks:
+        due = [each.next_deadline_ms for each in (tracker, held_nacks) if each is not None]
+        due_ms = min((at for at in due if at is not None), default=None)
     row = OverviewRow(
         topic=str(subscription.topic.name),
         subscription=subscription.name,
         severity=Severity.FINE,
         type=TYPE_NAMES[subscription.type],
         is_gate_enabled=settings.enabled,
-        gate_reasons={} if gate.is_open else dict(gate.reasons),
+        gate_reasons=_NO_REASONS if gate.is_open else dict(gate.reasons),
         shut_since_ms=gate.shut_since_ms,
         shuts_in_seconds=None,
         ranges=cursor.range_count,
@@ -90,7 +92,7 @@ def overview_row(
         read_failure=subscription.why_unread or None,
         delayed=delayed,
         nacks=nacks,
-        next_due_ms=min((at for at in due if at is not None), default=None),
+        next_due_ms=due_ms,
         consumers=len(seen),
         consumers_with_room=sum(
             known.permits > 0
@@ -105,7 +107,7 @@ def overview_row(
     )
     if row.ranges and settings.enabled and gate.is_open:
         headrooms = [(at, left.to_shut) for at, left in sampler.headrooms_kept(subscription)]
-        row = replace(row, shuts_in_seconds=seconds_until_used_up(headrooms))
+        row.shuts_in_seconds = seconds_until_used_up(headrooms)
     return judged(row, now_ms)
 
 
@@ -180,32 +182,36 @@ class RowsFound(NamedTuple):
 
     rows: list[OverviewRow]
     matching: int
-    severities: dict[str, int]
 
 
-def page_of_rows(rows: Iterable[OverviewRow], query: OverviewQuery) -> RowsFound:
-    """Filter, sort and cut. Pure."""
-    text = query.text.casefold()
-    counted: Counter[Severity] = Counter()
-    found = []
-    for row in rows:
-        counted[row.severity] += 1
-        if row.severity in query.severities and (
-            not text or text in row.topic.casefold() or text in row.subscription.casefold()
-        ):
-            found.append(row)
-    found.sort(key=lambda row: (row.topic, row.subscription))
-    key = _KEYS[query.order]
+def page_of_rows(rows: Sequence[OverviewRow], query: OverviewQuery) -> RowsFound:
+    """Filter, sort and cut. Pure. `rows`: in the order of topic and subscription."""
+    text, severities = query.text.casefold(), query.severities
+    found = list(rows)
+    if len(severities) < len(Severity):
+        found = [row for row in found if row.severity in severities]
+    if text:
+        found = [
+            row
+            for row in found
+            if text in row.topic.casefold() or text in row.subscription.casefold()
+        ]
     if query.order is not Order.TOPIC:
-        found.sort(key=key)
+        found.sort(key=_KEYS[query.order])
     if query.is_reversed:
         found.reverse()
     stop = query.offset + min(query.rows_max, PAGE_ROWS_MAX)
-    return RowsFound(
-        found[query.offset : stop],
-        len(found),
-        {severity.value: counted[severity] for severity in Severity},
-    )
+    return RowsFound(found[query.offset : stop], len(found))
+
+
+def counted_severities(rows: Iterable[OverviewRow]) -> dict[str, int]:
+    """How many rows are how bad, the worst first."""
+    counted = Counter(row.severity.value for row in rows)
+    return {severity.value: counted[severity.value] for severity in Severity}
+
+
+def _by_name(row: OverviewRow) -> tuple[str, str]:
+    return row.topic, row.subscription
 
 
 Drivers: TypeAlias = "dict[tuple[str, str], ref[SubscriptionDriver]]"
@@ -213,6 +219,7 @@ Drivers: TypeAlias = "dict[tuple[str, str], ref[SubscriptionDriver]]"
 
 class _Snapshot(NamedTuple):
     rows: list[OverviewRow]
+    severities: dict[str, int]
     drivers: Drivers
     taken_ms: int
     good_until_ms: int
@@ -246,7 +253,7 @@ class Overview:
             taken_ms=snapshot.taken_ms,
             total=len(snapshot.rows),
             matching=found.matching,
-            severities=found.severities,
+            severities=snapshot.severities,
             offset=query.offset,
             rows=tuple(rows),
         )
@@ -283,7 +290,11 @@ class Overview:
             taken_ms = self.clock_ms()
             good_ms = SNAPSHOT_SHARE * (taken_ms - began_ms)
             good_ms = min(max(good_ms, SNAPSHOT_MS_MIN), SNAPSHOT_MS_MAX)
-            self._snapshot = _Snapshot(rows, drivers, taken_ms, taken_ms + good_ms)
+            rows.sort(key=_by_name)
+            await asyncio.sleep(0)
+            self._snapshot = _Snapshot(
+                rows, counted_severities(rows), drivers, taken_ms, taken_ms + good_ms
+            )
             self._forget_later()
             return self._snapshot
         finally:

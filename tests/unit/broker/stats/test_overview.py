@@ -19,6 +19,7 @@ from ackgate.broker.stats import (
     page_of_rows,
     why,
 )
+from ackgate.broker.stats.overview import counted_severities
 from ackgate.broker.stats.sampler import TREND_POINTS_MAX, TREND_SPACING_MS_MAX, RangesTrend
 from ackgate.cursor import Position
 from ackgate.dispatcher import PauseReason
@@ -166,6 +167,7 @@ def test_pages_are_those_of_a_sorted_list() -> None:
         )
         for number in range(300)
     ]
+    rows.sort(key=lambda r: (r.topic, r.subscription))
     measure = {
         Order.RANGES: lambda r: -r.ranges,
         Order.BACKLOG: lambda r: -r.backlog,
@@ -196,7 +198,9 @@ def test_pages_are_those_of_a_sorted_list() -> None:
     assert {r.subscription for r in found.rows} == {
         r.subscription for r in rows if "default/t7" in r.topic and r.severity is Severity.AT_RISK
     }
-    assert sum(found.severities.values()) == 300
+    counted = counted_severities(rows)
+    assert list(counted) == [severity.value for severity in Severity]
+    assert sum(counted.values()) == 300
 
 
 def test_a_trend_is_bounded_and_reaches_back_an_hour() -> None:
