@@ -78,9 +78,9 @@ def _run(arguments: argparse.Namespace) -> int:
         from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
 
         return run_pulsar(arguments)
-    from ackgate.commands.stats.command import run_stats  # noqa: PLC0415
+    from ackgate.commands.stats.command import run_overview, run_stats  # noqa: PLC0415
 
-    return run_stats(arguments)
+    return run_overview(arguments) if arguments.command == "overview" else run_stats(arguments)
 
 
 def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
@@ -117,30 +117,30 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
     )
     stats.add_argument("topic", metavar="TOPIC")
     stats.add_argument("--subscription", metavar="S", help="only this one")
-    source = stats.add_mutually_exclusive_group()
-    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
-    source.add_argument(
-        "--data-dir", type=Path, help="read the files of a running or dead broker, without changes"
+    _add_source_arguments(stats)
+    overview = commands.add_parser(
+        "overview", help="all subscriptions, worst first, from a broker or its files"
     )
-    stats.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
-    stats.add_argument(
-        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
+    overview.add_argument("--text", default="", metavar="T", help="only those with it in a name")
+    overview.add_argument(
+        "--state",
+        action="append",
+        choices=("stuck", "at-risk", "waiting", "fine"),
+        help="only these; may be repeated",
     )
-    stats.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
-    stats.add_argument(
-        "--bookkeeper",
-        metavar="URI",
-        help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
+    overview.add_argument(
+        "--order",
+        default="worst",
+        choices=(
+            *("worst", "topic", "subscription", "ranges", "backlog", "unacked", "again"),
+            *("delayed", "shuts-in", "consumers"),
+        ),
+        help="which come first (default: worst)",
     )
-    stats.add_argument("--json", action="store_true", help="for programs")
-    stats.add_argument(
-        "--watch",
-        type=float,
-        nargs="?",
-        const=1.0,
-        metavar="SECONDS",
-        help="repeat at this interval (default: 1 s)",
-    )
+    overview.add_argument("--reversed", action="store_true", help="which come last")
+    overview.add_argument("--offset", type=int, default=0, help="leave out so many (default: 0)")
+    overview.add_argument("--rows", type=int, default=20, help="how many (default: 20)")
+    _add_source_arguments(overview)
     config = commands.add_parser("config", help="check a broker.conf")
     check = config.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "check",
@@ -160,3 +160,31 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
     for name, line in (others or {}).items():
         commands.add_parser(name, help=line)
     return parser
+
+
+def _add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """The broker or the files, and how the answer is shown."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--url", help="of a broker's admin port (default: http://127.0.0.1:8080)")
+    source.add_argument(
+        "--data-dir", type=Path, help="read the files of a running or dead broker, without changes"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the broker's broker.conf")
+    parser.add_argument(
+        "--metadata-url", metavar="URL", help="read the files of a cluster: zk:HOST:PORT,.../ROOT"
+    )
+    parser.add_argument("--bookies", metavar="DIR[,DIR]", help="its storage directories")
+    parser.add_argument(
+        "--bookkeeper",
+        metavar="URI",
+        help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument(
+        "--watch",
+        type=float,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="repeat at this interval (default: 1 s)",
+    )

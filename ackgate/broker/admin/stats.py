@@ -27,6 +27,7 @@ from ackgate.broker.stats import (
     earliest_publish_times,
     internal_stats,
     iso_time,
+    oldest_holes,
     subscription_stats,
     to_json,
     topic_stats,
@@ -163,7 +164,7 @@ async def get_partitioned_internal_stats(call: Call) -> Reply:
 
 
 async def get_ack_state(call: Call) -> Reply:
-    """One subscription: its statistics, and the acked share of each ledger in `?cells=` slices (ours).
+    """One subscription: statistics, oldest holes, acked share of each ledger in `?cells=` slices (ours).
 
     With ``bitmaps=true`` also the acked entry ids above the mark-delete: a portable Roaring bitmap
     per ledger, in base64, as far as `BITMAP_BYTES_MAX` goes (``bitmapsOmitted`` says how many not).
@@ -180,6 +181,7 @@ async def get_ack_state(call: Call) -> Reply:
             subscription=subscription.name,
             stats=subscription_stats(subscription, call.broker.sampler),
             picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
+            holes=oldest_holes(subscription, call.broker.sampler),
         )
     )
     if call.is_asked("bitmaps"):

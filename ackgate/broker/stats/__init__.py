@@ -12,7 +12,7 @@ from ackgate.faces import lazy_face
 if TYPE_CHECKING:
     from ackgate.broker.stats.ack_state import AckState, GateForecast
     from ackgate.broker.stats.delayed import DelayedState, NackStatistics, delayed_state
-    from ackgate.broker.stats.glance import OverviewRow, Severity, judged, why
+    from ackgate.broker.stats.glance import OverviewRow, Severity, hole_text, judged, why
     from ackgate.broker.stats.holes import (
         EntryState,
         Hole,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Overview,
         OverviewAnswer,
         OverviewQuery,
+        counted_severities,
         overview_row,
         page_of_rows,
     )
@@ -80,9 +81,11 @@ __all__ = [
     "SubscriptionStats",
     "TopicStats",
     "ack_picture",
+    "counted_severities",
     "delayed_state",
     "earliest_publish_times",
     "from_json",
+    "hole_text",
     "internal_stats",
     "iso_time",
     "judged",
@@ -102,7 +105,7 @@ __getattr__ = lazy_face(
     {
         "ackgate.broker.stats.ack_state": ("AckState", "GateForecast"),
         "ackgate.broker.stats.delayed": ("DelayedState", "NackStatistics", "delayed_state"),
-        "ackgate.broker.stats.glance": ("OverviewRow", "Severity", "judged", "why"),
+        "ackgate.broker.stats.glance": ("OverviewRow", "Severity", "hole_text", "judged", "why"),
         "ackgate.broker.stats.holes": (
             "EntryState",
             "Hole",
@@ -125,6 +128,7 @@ __getattr__ = lazy_face(
             "OverviewAnswer",
             "OverviewQuery",
             "PAGE_ROWS_MAX",
+            "counted_severities",
             "overview_row",
             "page_of_rows",
         ),

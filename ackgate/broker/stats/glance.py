@@ -141,7 +141,7 @@ def _sentences(row: OverviewRow, oldest: Hole | None, now_ms: int) -> Iterator[s
         reasons = "; ".join(_reason(reason, row) for reason in row.gate_reasons)
         yield f"dispatch is paused{since}: {reasons}"
     if oldest is not None and (row.ranges or row.gate_reasons):
-        yield hole_sentence(oldest, now_ms)
+        yield f"oldest hole {hole_text(oldest, now_ms)}"
     if row.failing_since_ms is not None:
         yield (
             f"acks cannot be persisted for {span(now_ms - row.failing_since_ms)}: "
@@ -183,21 +183,20 @@ def _reason(reason: PauseReason, row: OverviewRow) -> str:
             )
 
 
-def hole_sentence(hole: Hole, now_ms: int) -> str:
-    """Who has the oldest hole."""
-    what = f"oldest hole {hole.first}"
+def hole_text(hole: Hole, now_ms: int) -> str:
+    """Where a hole is and who has it, since when."""
     since = "" if hole.since_ms is None else f" for {span(now_ms - hole.since_ms)}"
     match hole.state.value:
         case "held":
-            return f"{what} held by consumer {hole.holder}{since}"
+            return f"{hole.first} held by consumer {hole.holder}{since}"
         case "delayed":
-            return f"{what} waits for its delivery time"
+            return f"{hole.first} waits for its delivery time"
         case "nacked":
-            return f"{what} waits after a negative ack"
+            return f"{hole.first} waits after a negative ack"
         case "unread":
-            return f"{what} was not delivered yet"
+            return f"{hole.first} was not delivered yet"
         case _:
-            return f"{what} waits to be delivered again"
+            return f"{hole.first} waits to be delivered again"
 
 
 def _waits(row: OverviewRow, now_ms: int) -> Iterator[str]:

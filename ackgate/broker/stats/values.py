@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.stats.ack_state import AckState
     from ackgate.broker.stats.delayed import DelayedState
+    from ackgate.broker.stats.holes import Hole
     from ackgate.broker.stats.ledger_acks import AckPicture
 
 
@@ -190,6 +191,8 @@ class AckStateAnswer:
     subscription: str
     stats: SubscriptionStats
     picture: AckPicture
+    holes: tuple[Hole, ...] = ()
+    """The oldest ones, with who has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.broker.stats import to_json
 
 if TYPE_CHECKING:
-    from ackgate.broker.stats import AckPicture, AckState, SubscriptionStats
+    from ackgate.broker.stats import AckPicture, AckState, Hole, SubscriptionStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class SubscriptionAnswer:
     """As in Pulsar. None: read from files."""
     written_ms: int | None
     """Files: when the newest record was written, in ms since 1970."""
+    holes: tuple[Hole, ...] = ()
+    """The oldest ones, with who has them; of files none."""
 
 
 @dataclass(frozen=True, slots=True)

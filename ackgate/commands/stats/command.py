@@ -1,4 +1,4 @@
-"""``ackgate stats``: how a topic's subscriptions stand, from a broker or from its files.
+"""``ackgate stats`` and ``ackgate overview``: how subscriptions stand, from a broker or from its files.
 
 Edge: prints. For people a table and pictures, for programs JSON: one object, or with ``--watch``
 one a line. While watching, a broker that does not answer is reported and asked again.
@@ -13,10 +13,18 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats import CELLS_MAX
+from ackgate.broker.stats import (
+    CELLS_MAX,
+    PAGE_ROWS_MAX,
+    Order,
+    OverviewQuery,
+    Severity,
+    to_json,
+)
 from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
+from ackgate.commands.stats.overview_view import render_overview
 from ackgate.commands.stats.view import render
 from ackgate.errors import CallerError, ConfigurationError, StorageError
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from ackgate.broker.stats import OverviewAnswer
     from ackgate.commands.stats.answer import StatsAnswer
 
 WATCH_SECONDS_MIN: Final = 0.1
@@ -40,25 +49,49 @@ def run_stats(arguments: argparse.Namespace) -> int:
         if arguments.json
         else partial(render, look=look)
     )
+    return _answered(arguments, lambda: show(ask()))
+
+
+def run_overview(arguments: argparse.Namespace) -> int:
+    """All subscriptions, worst first; once, or again and again. Raises `AckGateError`."""
+    look = _look()
+    query = OverviewQuery(
+        text=arguments.text,
+        severities=frozenset(map(Severity, arguments.state or Severity)),
+        order=Order(arguments.order),
+        is_reversed=arguments.reversed,
+        offset=arguments.offset,
+        rows_max=arguments.rows,
+    )
+    if not 1 <= query.rows_max <= PAGE_ROWS_MAX:
+        raise ConfigurationError(f"--rows {query.rows_max}: from 1 to {PAGE_ROWS_MAX}")
+    if query.offset < 0:
+        raise ConfigurationError(f"--offset {query.offset}: at least 0")
+    ask = _overview_question(arguments, query)
+    if arguments.json:
+        indent = None if arguments.watch is not None else 2
+        return _answered(arguments, lambda: json.dumps(to_json(ask()), indent=indent))
+    return _answered(arguments, lambda: render_overview(ask(), look))
+
+
+def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
+    """Print the text once, or with ``--watch`` until interrupted."""
     if arguments.watch is None:
-        _say(show(ask()))
+        _say(text())
         return 0
     if arguments.watch < WATCH_SECONDS_MIN:
         raise CallerError(f"--watch {arguments.watch}: at least {WATCH_SECONDS_MIN} s")
     repaint = _REPAINT if sys.stdout.isatty() and not arguments.json else ""
     while True:
         try:
-            _say(repaint + show(ask()))
+            _say(repaint + text())
         except StorageError as error:
             print(f"{repaint}{error}", file=sys.stderr, flush=True)  # noqa: T201
         time.sleep(arguments.watch)
 
 
 def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAnswer]:
-    places = (arguments.data_dir, arguments.config, arguments.metadata_url)
-    if any((*places, arguments.bookies, arguments.bookkeeper)):
-        if arguments.url is not None:
-            raise ConfigurationError("--url asks a broker: it says itself where its files are")
+    if _names_files(arguments):
         from ackgate.commands.stats.stored import stored_stats  # noqa: PLC0415
 
         return partial(
@@ -82,6 +115,36 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
         subscription=arguments.subscription,
         cells=cells,
     )
+
+
+def _names_files(arguments: argparse.Namespace) -> bool:
+    """Whether files are to be read. Raises `ConfigurationError` if a broker is named, too."""
+    places = (arguments.data_dir, arguments.config, arguments.metadata_url)
+    is_named = any((*places, arguments.bookies, arguments.bookkeeper))
+    if is_named and arguments.url is not None:
+        raise ConfigurationError("--url asks a broker: it says itself where its files are")
+    return is_named
+
+
+def _overview_question(
+    arguments: argparse.Namespace, query: OverviewQuery
+) -> Callable[[], OverviewAnswer]:
+    if _names_files(arguments):
+        from ackgate.commands.stats.stored import stored_overview  # noqa: PLC0415
+
+        return partial(
+            stored_overview,
+            query,
+            data_directory=arguments.data_dir,
+            config=arguments.config,
+            metadata_url=arguments.metadata_url,
+            bookies=arguments.bookies,
+            bookkeeper=arguments.bookkeeper,
+        )
+    from ackgate.commands.stats.query import query_overview  # noqa: PLC0415
+    from ackgate.commands.terminal.admin_client import DEFAULT_URL  # noqa: PLC0415
+
+    return partial(query_overview, query, url=arguments.url or DEFAULT_URL)
 
 
 def _look() -> Look:

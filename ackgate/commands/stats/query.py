@@ -14,10 +14,10 @@ Edge: HTTP with the standard library. From Python::
 from __future__ import annotations
 
 import time
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
 
-from ackgate.broker.stats import AckStateAnswer, from_json
+from ackgate.broker.stats import AckStateAnswer, OverviewAnswer, from_json
 from ackgate.broker.wire import TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.commands.terminal.admin_client import (
@@ -27,6 +27,9 @@ from ackgate.commands.terminal.admin_client import (
     path_of,
 )
 from ackgate.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from ackgate.broker.stats import OverviewQuery
 
 T = TypeVar("T")
 
@@ -63,6 +66,22 @@ def query_stats(
     )
 
 
+def query_overview(
+    query: OverviewQuery, *, url: str = DEFAULT_URL, timeout_seconds: float = TIMEOUT_SECONDS
+) -> OverviewAnswer:
+    """Ask the broker whose admin interface is at `url` for all its subscriptions. Raises as `query_stats`."""
+    asked = {
+        "text": query.text,
+        "state": ",".join(sorted(severity.value for severity in query.severities)),
+        "order": query.order.value,
+        "reversed": str(query.is_reversed).lower(),
+        "offset": query.offset,
+        "rows": query.rows_max,
+    }
+    text = AdminClient(url, timeout_seconds).own_text(f"overview?{urlencode(asked)}")
+    return from_json(OverviewAnswer, text)
+
+
 def _subscription(
     broker: AdminClient, topic: TopicName, subscription: str, cells: int
 ) -> SubscriptionAnswer:
@@ -77,6 +96,7 @@ def _subscription(
         picture=answer.picture,
         stats=answer.stats,
         written_ms=None,
+        holes=answer.holes,
     )
 
 

@@ -10,10 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.cluster import read_partition_count
-from ackgate.broker.stats import AckState, ack_picture
+from ackgate.broker.stats import (
+    AckState,
+    OverviewAnswer,
+    OverviewRow,
+    Severity,
+    ack_picture,
+    counted_severities,
+    judged,
+    page_of_rows,
+    why,
+)
 from ackgate.broker.wire import InvalidTopicNameError, TopicName
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
 from ackgate.cursor import ManagedCursor, MessageLedgers
@@ -22,6 +33,7 @@ from ackgate.persistence.cursors.offline import read_cursor
 from ackgate.persistence.nodes.paths import (
     EMBEDDED_NAMESPACE,
     HIDDEN_CURSORS,
+    MANAGED_LEDGERS,
     cursor_path,
     embedded_topic_path,
     name_of_node,
@@ -34,9 +46,14 @@ from ackgate.persistence.records.outcome import RecoveryReport
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ackgate.broker.stats import OverviewQuery
     from ackgate.persistence.cursors.offline import StoredCursorView
     from ackgate.persistence.nodes.topic_node import TopicNode
+    from ackgate.persistence.offline_storage import StoragePlaces
     from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+_TOPIC_DEPTH: Final = 4
+"""Tenant, namespace, ``persistent`` and the topic, below `MANAGED_LEDGERS`."""
 
 
 def stored_stats(
@@ -113,6 +130,88 @@ async def read_stored_stats(
     )
 
 
+def stored_overview(
+    query: OverviewQuery,
+    *,
+    data_directory: Path | None = None,
+    config: Path | None = None,
+    metadata_url: str | None = None,
+    bookies: str | None = None,
+    bookkeeper: str | None = None,
+) -> OverviewAnswer:
+    """All subscriptions in storage, as a broker's overview has them; places and errors as `stored_stats`."""
+    places = storage_places(
+        data_directory=data_directory,
+        config=config,
+        metadata_url=metadata_url,
+        bookies=bookies,
+        bookkeeper=bookkeeper,
+    )
+    return asyncio.run(_read_overview(query, places, metadata_url))
+
+
+async def _read_overview(
+    query: OverviewQuery, places: StoragePlaces, metadata_url: str | None
+) -> OverviewAnswer:
+    now_ms = time.time_ns() // 1_000_000
+    async with opened_ledgers(places) as opened:
+        storage = _Storage(opened.metadata, opened.client, places.password)
+        rows = [
+            _stored_row(answer, now_ms)
+            for topic in await storage.topics()
+            for answer in await storage.subscriptions(topic, None, 1)
+        ]
+    rows.sort(key=lambda row: (row.topic, row.subscription))
+    found = page_of_rows(rows, query)
+    return OverviewAnswer(
+        source=metadata_url
+        or (places.metadata_url if places.is_shared else str(places.data_directory)),
+        is_live=False,
+        taken_ms=now_ms,
+        total=len(rows),
+        matching=found.matching,
+        severities=counted_severities(rows),
+        offset=query.offset,
+        rows=tuple(replace(row, why=why(row, None, now_ms)) for row in found.rows),
+    )
+
+
+def _stored_row(answer: SubscriptionAnswer, now_ms: int) -> OverviewRow:
+    """What is stored of a subscription; what lives in memory only is not known."""
+    state = answer.ack_state
+    return judged(
+        OverviewRow(
+            topic=answer.topic,
+            subscription=answer.subscription,
+            severity=Severity.FINE,
+            type=None,
+            is_gate_enabled=None,
+            gate_reasons={},
+            shut_since_ms=None,
+            shuts_in_seconds=None,
+            ranges=state.ranges_live,
+            ranges_max=None,
+            backlog=state.cursor.backlog_entries,
+            undelivered=None,
+            unacked_messages=None,
+            comes_again=state.entries_dropped + state.batch_indexes_dropped,
+            is_on_fallback=None,
+            failing_since_ms=None,
+            last_failure=None,
+            read_failure=None,
+            delayed=None,
+            nacks=None,
+            next_due_ms=None,
+            consumers=None,
+            consumers_with_room=None,
+            is_blocked_on_unacked=None,
+            last_sent_ms=None,
+            last_acked_ms=None,
+        ),
+        now_ms,
+    )
+
+
 class _Topic(NamedTuple):
     """A topic, or a partition, and its node."""
 
@@ -160,6 +259,19 @@ class _Storage:
                     return brokers
             return _Topic(f"persistent://{namespace}/{hosts_name}", path, None)
         return _Topic.of(TopicName.parse(text).require_persistent())
+
+    async def topics(self) -> list[_Topic]:
+        """All topics and partitions, a host's too."""
+        paths = [MANAGED_LEDGERS]
+        for _ in range(_TOPIC_DEPTH):
+            paths = [
+                f"{path}/{node}" for path in paths for node in await self._metadata.children(path)
+            ]
+        topics = []
+        for path in paths:
+            tenant, namespace, _, name = map(name_of_node, path.split("/")[-_TOPIC_DEPTH:])
+            topics.append(_Topic(f"persistent://{tenant}/{namespace}/{name}", path, None))
+        return topics
 
     async def _is_hosts(self, path: str) -> bool:
         stored = await self._metadata.get(path)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats import ConsumerStats, SubscriptionStats
+from ackgate.broker.stats import ConsumerStats, SubscriptionStats, hole_text
 from ackgate.commands.stats.hole_picture import hole_picture
 from ackgate.commands.stats.look import LABEL_COLUMNS, Look
 from ackgate.cursor import LATEST
 from ackgate.described import count, descriptions, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from ackgate.broker.stats import AckState, DelayedState
+    from ackgate.broker.stats import AckState, DelayedState, Hole
     from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
     from ackgate.commands.stats.look import Look
     from ackgate.cursor import RecoveredStateReport
@@ -99,6 +99,8 @@ def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) ->
         yield _line("forecast", _forecast(state, look))
     if shown.stats is not None:
         yield from _consumers(shown.stats.consumers, look)
+    if shown.holes:
+        yield _line("holes", _oldest(shown.holes, answer.taken_ms))
     yield from _picture(shown, look)
 
 
@@ -269,6 +271,21 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
         yield _line("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
 
 
+def _oldest(holes: Sequence[Hole], now_ms: int) -> str:
+    """The first hole, and the first of each further consumer."""
+    first_of = {hole.holder: hole for hole in reversed(holes)}
+    named = [holes[0], *(hole for hole in holes if first_of[hole.holder] is hole)]
+    return "; ".join(dict.fromkeys(hole_text(hole, now_ms) for hole in named))
+
+
+def _legend(look: Look) -> str:
+    full, part = look.glyphs.densities[-1], look.glyphs.densities[len(look.glyphs.densities) // 2]
+    return (
+        f"{look.glyphs.passed} up to the mark-delete  {full} acked  {part} partly  "
+        f"(blank) not acked  {look.glyphs.unread} not read yet"
+    )
+
+
 def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
     cursor = shown.ack_state.cursor
     # Files do not say how far has been read.
@@ -279,6 +296,8 @@ def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
         padding = " " * (look.cells - len(acks.cells))
         figures = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
         yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
+    if shown.picture.ledgers:
+        yield _line("", look.dim(_legend(look)))
     if shown.picture.ledgers_omitted:
         yield _line("", look.dim(f"and {count(shown.picture.ledgers_omitted, 'later ledger')}"))
 

@@ -44,6 +44,11 @@ class AdminClient:
         _, text = self._answer("GET", path, None)
         return text
 
+    def own_text(self, *path: str) -> bytes:
+        """What a GET below ``/ackgate``, the paths that Pulsar does not have, answers."""
+        _, text = self._answer("GET", path, None, root="ackgate")
+        return text
+
     def ask(self, method: str, *path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """What a request below ``/admin/v2`` answers, in JSON; None: nothing.
 
@@ -52,9 +57,11 @@ class AdminClient:
         """
         return _read(*self._answer(method, path, body))
 
-    def _answer(self, method: str, path: Sequence[str], body: object) -> tuple[str, bytes]:
+    def _answer(
+        self, method: str, path: Sequence[str], body: object, root: str = "admin/v2"
+    ) -> tuple[str, bytes]:
         """The address of the broker that answered, and its answer."""
-        url = "/".join((self._url, "admin/v2", *path))
+        url = "/".join((self._url, root, *path))
         for _ in range(REDIRECTS_MAX):
             text, location = self._once(method, url, body)
             if location is None:

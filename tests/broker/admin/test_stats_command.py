@@ -374,3 +374,65 @@ def test_files_say_what_a_broker_finds_after_kill_9(tmp_path: Path) -> None:
         assert recovery is not None
         assert recovery.source is RecoverySource.LEDGER
         assert recovery.lost is None
+
+
+def test_the_oldest_holes_and_a_legend(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stats", TOPIC, "--url", broker.url, "--subscription", "billing"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"  holes  .*:10 held by consumer c1 for [0-9.]+ s$", text, re.MULTILINE)
+    assert "up to the mark-delete" in text
+    assert "not read yet" in text
+
+
+def test_the_overview_for_people(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["overview", "--url", broker.url]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert re.match(r"[45] subscriptions: .*  loaded by http", head)
+    [place] = [number for number, line in enumerate(lines) if "billing" in line]
+    assert "public/default/orders  ranges 25/10,000" in lines[place]
+    assert "oldest hole " in lines[place + 1]
+    assert main(["overview", "--url", broker.url, "--text", "BILLING", "--rows", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 2
+    assert main(["overview", "--url", broker.url, "--text", "nobody"]) == 0
+    assert "none matches" in capsys.readouterr().out
+
+
+def test_the_overview_of_files_has_what_is_stored(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = fingerprints(broker.directory)
+    arguments = ["overview", "--data-dir", str(broker.directory), "--order", "ranges"]
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert fingerprints(broker.directory) == before
+    assert not told["isLive"]
+    assert told["total"] == told["matching"] == 3  # no reader's
+    first = told["rows"][0]
+    assert (first["topic"], first["subscription"], first["ranges"]) == (TOPIC, "billing", 25)
+    assert first["backlog"] == MESSAGES - len(ACKED)
+    assert first["consumers"] is None
+    assert main(arguments) == 0
+    assert "as persisted in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rows", "0"], "from 1 to 200"),
+        (["--offset", "-1"], "at least 0"),
+        (["--data-dir", "/nowhere/at/all"], "/nowhere/at/all"),
+    ],
+)
+def test_a_bad_question_for_the_overview(
+    broker: InProcessBroker,
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = [] if "--data-dir" in arguments else ["--url", broker.url]
+    assert main(["overview", *source, *arguments]) == 2
+    assert words in capsys.readouterr().err

@@ -12,6 +12,7 @@ from ackgate.broker.stats import (
     EntryState,
     Hole,
     Order,
+    OverviewAnswer,
     OverviewQuery,
     OverviewRow,
     Severity,
@@ -21,6 +22,9 @@ from ackgate.broker.stats import (
 )
 from ackgate.broker.stats.overview import counted_severities
 from ackgate.broker.stats.sampler import TREND_POINTS_MAX, TREND_SPACING_MS_MAX, RangesTrend
+from ackgate.commands.stats.hole_picture import ASCII
+from ackgate.commands.stats.look import Look
+from ackgate.commands.stats.overview_view import render_overview
 from ackgate.cursor import Position
 from ackgate.dispatcher import PauseReason
 
@@ -220,3 +224,31 @@ def test_a_trend_that_stands_still_has_two_points() -> None:
     for second in range(600):
         trend.note(NOW_MS + second * 1000, 5)
     assert trend.points == ((NOW_MS, 5), (NOW_MS + 599_000, 5))
+
+
+def test_for_a_terminal_and_no_name_moves_its_cursor() -> None:
+    shut = row(
+        subscription="a\x1b[2Jb",
+        gate_reasons={PauseReason.RANGES_LIVE: NOW_MS},
+        shut_since_ms=NOW_MS - 3_000,
+        ranges=12,
+        ranges_max=10,
+        backlog=1_234,
+        unacked_messages=7,
+        comes_again=2,
+        delayed=1,
+        nacks=1,
+    )
+    told = replace(shut, why=("a\x1bsentence",), ranges_history=((0, 0), (30_000, 6), (60_000, 12)))
+    answer = OverviewAnswer(
+        "http://broker", True, NOW_MS, 9, 5, counted_severities([told]), 2, (told,)
+    )
+    assert render_overview(answer, Look(glyphs=ASCII)).splitlines() == [
+        "9 subscriptions: 1 stuck  loaded by http://broker",
+        (
+            "stuck    a\\x1b[2Jb  public/default/orders  ranges 12/10          =======#  gate shut for 3.0 s"
+            "  backlog 1,234  unacked 7  again 2  delayed 1  nacks 1"
+        ),
+        "         a\\x1bsentence",
+        "3 to 3 of 5: --offset, --rows",
+    ]

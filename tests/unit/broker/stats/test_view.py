@@ -217,6 +217,7 @@ def test_a_subscription_whose_gate_is_shut() -> None:
           consumers   consumer  address         permits  unacked  out/s  acked/s  again/s
                       c1        127.0.0.1:5000    1,000       15   10.0      5.0      0.0  blocked
           ledger 5    __=#  :,                15 of 40 acked, 3 ranges
+                      _ up to the mark-delete  # acked  = partly  (blank) not acked  , not read yet
                       and 2 later ledgers"""
     )
 
@@ -354,6 +355,7 @@ def test_a_subscription_read_from_files() -> None:
           durable     2 ranges of 3, 1 acked entry would come again after a crash, written 2 h ago
           stored      from ledger: 1 range above 5:9, version 12, 3 records  1 record torn  lost: cursor ledger 7 is gone
           ledger 5    __=#  :                 15 of 40 acked, 3 ranges
+                      _ up to the mark-delete  # acked  = partly  (blank) not acked  , not read yet
                       and 2 later ledgers"""  # noqa: E501 - lines of a terminal
     )
 
