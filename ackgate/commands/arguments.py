@@ -143,7 +143,8 @@ def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
             "--ranges-max",
             type=int,
             metavar="N",
-            help="the brokers' managedLedgerMaxUnackedRangesToPersist (default: --config's, or 10000)",
+            help="the brokers' managedLedgerMaxUnackedRangesToPersist (default: --admin's, --config's, or "
+            "10000)",
         )
         parser.add_argument(
             "--batch-indexes-max",
@@ -154,9 +155,8 @@ def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
         parser.add_argument(
             "--ack-form",
             choices=("ranges", "words", "ranges-5", "words-5"),
-            default="ranges",
             help="how they write acks: words with managedLedgerPersistIndividualAckAsLongArray, "
-            "...-5 from Pulsar 5.0 on (default: ranges)",
+            "...-5 from Pulsar 5.0 on (default: as --admin and --config say, or ranges)",
         )
     stats.add_argument(
         "--admin", metavar="URL", help="ask the live broker, too, and compare: http://HOST:8080"
@@ -190,7 +190,8 @@ def add_pulsar_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
             "--config",
             type=Path,
             metavar="FILE",
-            help="the cluster's broker.conf: caps; and its metadataStoreDigest, if ZooKeeper wants one",
+            help="the cluster's broker.conf: caps, retention; and its metadataStoreDigest, if ZooKeeper "
+            "wants one",
         )
         parser.add_argument(
             "--timeout",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ackgate.extras import named_extras
 
 with named_extras("bookkeeper"):
-    from ackgate.pulsar.admin import LiveCursor, LiveTopic, live_topic
+    from ackgate.pulsar.admin import LiveCursor, LiveTopic, live_keys, live_topic
     from ackgate.pulsar.cluster import (
         BucketView,
         CursorView,
@@ -33,8 +33,15 @@ with named_extras("bookkeeper"):
         decode_managed_ledger,
     )
     from ackgate.pulsar.nodes import PulsarTopic
-    from ackgate.pulsar.reports import (
+    from ackgate.pulsar.policies import (
         FOREVER,
+        BrokerKeys,
+        PulsarPolicies,
+        PulsarPolicy,
+        PulsarRetention,
+        policies_in_force,
+    )
+    from ackgate.pulsar.reports import (
         SubscriptionReport,
         TopicLedger,
         TopicReport,
@@ -55,6 +62,7 @@ with named_extras("bookkeeper"):
 __all__ = [
     "FOREVER",
     "AckForm",
+    "BrokerKeys",
     "BucketPlace",
     "BucketView",
     "CursorView",
@@ -68,6 +76,9 @@ __all__ = [
     "PersistedAcks",
     "PulsarCluster",
     "PulsarLedgerOwner",
+    "PulsarPolicies",
+    "PulsarPolicy",
+    "PulsarRetention",
     "PulsarTopic",
     "StoredLedger",
     "StoredSegment",
@@ -88,8 +99,10 @@ __all__ = [
     "decode_schema",
     "gate_outlook",
     "kept_by",
+    "live_keys",
     "live_topic",
     "missing_on_disk",
+    "policies_in_force",
     "report_topic",
     "topic_ledgers",
 ]

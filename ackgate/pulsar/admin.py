@@ -102,6 +102,23 @@ def live_topic(
         raise CorruptRecordError(f"{url}/internalStats: {error!r}") from error
 
 
+def live_keys(
+    admin_url: str, *, token: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[dict[str, str], tuple[int, int] | None]:
+    """Keys of the broker's configuration as it runs with them, and its version (None: it says none).
+
+    It answers superusers only. Raises as `live_topic`.
+    """
+    base = f"{admin_url.rstrip('/')}/admin/v2/brokers"
+    keys = _get(f"{base}/configuration/runtime", token, timeout_seconds)
+    version = _text(f"{base}/version", token, timeout_seconds).decode(errors="replace")
+    found = re.match(r'"?(\d+)\.(\d+)', version, re.ASCII)
+    return (
+        {key: str(value) for key, value in keys.items()},
+        None if found is None else (int(found[1]), int(found[2])),
+    )
+
+
 def _live_topic(topic: str, internal: dict[str, Any], stats: dict[str, Any]) -> LiveTopic:
     counts = {int(each["ledgerId"]): int(each["entries"]) for each in internal["ledgers"]}
     last = Position.parse(internal["lastConfirmedEntry"])
@@ -154,6 +171,16 @@ def acked_of(text: str) -> dict[int, BitMap]:
 
 
 def _get(url: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(url, token, timeout_seconds))
+    except ValueError as error:
+        raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptRecordError(f"{url} does not answer with an object")
+    return found
+
+
+def _text(url: str, token: str | None, timeout_seconds: float) -> bytes:
     if urlsplit(url).scheme not in {"http", "https"}:
         raise CallerError(f"not the address of an admin interface: {url!r}")
     headers = {"Accept": "application/json"}
@@ -162,7 +189,7 @@ def _get(url: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
     try:
         with urllib.request.urlopen(request, timeout=timeout_seconds) as response:  # noqa: S310
-            text = response.read(ANSWER_BYTES_MAX + 1)
+            text: bytes = response.read(ANSWER_BYTES_MAX + 1)
     except urllib.error.HTTPError as error:
         with error:
             kind = CallerError if error.code < 500 else StorageError
@@ -174,10 +201,4 @@ def _get(url: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
         raise StorageError(f"{url} does not speak HTTP ({type(error).__name__})") from error
     if len(text) > ANSWER_BYTES_MAX:
         raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise CorruptRecordError(f"{url} does not answer with an object")
-    return found
+    return text

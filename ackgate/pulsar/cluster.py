@@ -17,9 +17,9 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
-from ackgate.cursor import EARLIEST, CursorSnapshot, ManagedCursor, MessageLedgers
+from ackgate.cursor import EARLIEST, CursorSnapshot, ManagedCursor, MessageLedgers, Position
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -30,6 +30,7 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.bookkeeper import BookKeeperClient
+from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
 from ackgate.pulsar.formats import (
     BucketPlace,
     DelayedRows,
@@ -42,10 +43,12 @@ from ackgate.pulsar.formats import (
     decode_cursor_entry,
     decode_cursor_node,
     decode_managed_ledger,
+    entry_of_compacted,
     pieces_before,
 )
 from ackgate.pulsar.nodes import PulsarNodes, PulsarTopic, decoded, encoded, zookeeper_address
-from ackgate.pulsar.schemas import TopicSchema, decode_schema
+from ackgate.pulsar.policies import BrokerKeys, PolicyEvents, policies_in_force
+from ackgate.pulsar.schemas import TopicSchema, ValueDecoder, decode_schema
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.bookkeeper import BookKeeperSettings
     from ackgate.persistence.metadata.session_options import SessionOptions
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
+    from ackgate.pulsar.policies import PulsarPolicies
     from ackgate.pulsar.restarts import Acks
 
 _INTERNAL: Final = "#pulsar.internal."
@@ -61,6 +65,15 @@ _READ_STEP: Final = 200
 """Entries of one read."""
 
 _LEDGERS_AT_ONCE: Final = 32
+_NAMESPACES_KEPT: Final = 64
+"""Whose topics' policies are in memory at a time."""
+
+_POLICY_EVENTS_MAX: Final = 500_000
+"""Of one namespace: a minute of reading. Brokers read as many when they start."""
+
+_COMPACTION: Final = "__compaction"
+"""The cursor of compaction. Its mark-delete's properties name the ledger that compaction has written."""
+
 _GONE: Final = (NoSuchLedgerError, NoSuchEntryError)
 """Reading a cursor's ledger ends so when it was deleted: its broker has begun another, or it is lost."""
 
@@ -243,6 +256,7 @@ class PulsarCluster:
         self._settings = settings
         self._password = password
         self._opening: asyncio.Task[BookKeeperClient] | None = None
+        self._events: dict[tuple[str, str], asyncio.Task[PolicyEvents]] = {}
 
     @classmethod
     async def connect(
@@ -269,6 +283,9 @@ class PulsarCluster:
 
     async def close(self) -> None:
         """End connections and sessions."""
+        for task in self._events.values():
+            task.cancel()
+        await asyncio.gather(*self._events.values(), return_exceptions=True)
         if self._opening is not None:
             self._opening.cancel()
             results = await asyncio.gather(self._opening, return_exceptions=True)
@@ -366,13 +383,71 @@ class PulsarCluster:
             length += sum(len(entry.payload) for entry in entries)
         return found + 1, length
 
-    async def policies(self, topic: PulsarTopic) -> Mapping[str, Any]:
-        """The policies of the topic's namespace, as stored in JSON."""
-        return await self._nodes.policies(topic)
-
     async def subscriptions(self, topic: PulsarTopic) -> list[str]:
         """Names of the topic's cursors, those that brokers keep for themselves among them."""
         return await self._nodes.subscriptions(topic)
+
+    # ------------------------------------------------------------------------------------ policies
+
+    async def broker_keys(self, given: BrokerKeys | None = None) -> BrokerKeys:
+        """`given` with what was changed at run time for all brokers. Raises `CorruptRecordError`."""
+        dynamic = await self._nodes.dynamic_configuration()
+        return (given or BrokerKeys()).updated(dynamic, "dynamic configuration")
+
+    async def policies(
+        self, topic: PulsarTopic, broker: BrokerKeys | None = None
+    ) -> PulsarPolicies:
+        """What is in force for the topic. `broker`: the brokers' keys; default: `broker_keys()`.
+
+        Raises `ConfigurationError`, `CorruptRecordError`, `StorageError`.
+        """
+        broker = broker or await self.broker_keys()
+        of_namespace = await self._nodes.namespace_policies(topic)
+        place = topic.tenant, topic.namespace
+        if place not in self._events:
+            while len(self._events) >= _NAMESPACES_KEPT:
+                self._events.pop(next(iter(self._events)))
+            self._events[place] = asyncio.create_task(self._policy_events(*place))
+        events = await asyncio.shield(self._events[place])
+        return policies_in_force(topic, events.of(topic), of_namespace, broker)
+
+    async def _policy_events(self, tenant: str, namespace: str) -> PolicyEvents:
+        """The policies of the namespace's topics: its topic of events, read from its beginning."""
+        name = PulsarTopic(tenant, namespace, "__change_events")
+        try:
+            parts = await self.parts(str(name))
+        except CallerError:
+            return PolicyEvents()
+        try:
+            return await self._read_policy_events(parts)
+        except _GONE:  # compacted and trimmed meanwhile
+            return await self._read_policy_events(parts)
+
+    async def _read_policy_events(self, parts: Sequence[PulsarTopic]) -> PolicyEvents:
+        events = PolicyEvents()
+        decoder = ValueDecoder(await self.schemas(parts[0]))
+        count = 0
+        for part in parts:
+            compacted = await self.compacted_ledger_id(part)
+            ledger_ids = [ledger.ledger_id for ledger in (await self.node(part)).ledgers]
+            # What is compacted comes first: all that is left of the topic itself is newer or says the same.
+            for ledger_id in ledger_ids if compacted is None else [compacted, *ledger_ids]:
+                async for entry in self.entries(ledger_id):
+                    count += 1
+                    if count > _POLICY_EVENTS_MAX:
+                        raise StorageError(f"{part}: more than {_POLICY_EVENTS_MAX:,} events")
+                    payload, position = entry.payload, Position(ledger_id, entry.entry_id)
+                    if ledger_id == compacted:
+                        payload = entry_of_compacted(payload, name=f"{part} {position}")
+                    _apply_events(events, decoder, payload, part, position)
+        return events
+
+    async def compacted_ledger_id(self, topic: PulsarTopic) -> int | None:
+        """The ledger that holds the compacted topic; None: it was never compacted. Raises as `look`."""
+        if _COMPACTION not in await self.subscriptions(topic):
+            return None
+        [cursor] = await self.cursors(topic, [_COMPACTION])
+        return cursor.acks.properties.get("CompactedTopicLedger")
 
     # ------------------------------------------------------------------------------------- cursors
 
@@ -590,8 +665,27 @@ class PulsarCluster:
                 topic = PulsarTopic(parts[0], "/".join(parts[1:-1]), decoded(parts[-1]))
                 named = {at.ledger_id for _, at in await self._nodes.schema_places(topic)}
                 return ledger_id not in named
+            case "compacted":
+                if owner.topic is None or await self._nodes.get(owner.topic.path) is None:
+                    return None if owner.topic is None else True
+                return ledger_id != await self.compacted_ledger_id(owner.topic)
             case _:
                 return None
+
+
+def _apply_events(
+    events: PolicyEvents, decoder: ValueDecoder, payload: bytes, topic: PulsarTopic, at: Position
+) -> None:
+    for message in unpacked(without_broker_metadata(payload, at).entry, at):
+        about = message.metadata
+        own = about if message.single is None else message.single
+        event = None
+        if message.payload is not None:
+            try:
+                event = decoder.decode(message.payload, about.schema_version)
+            except ValueError as error:
+                raise CorruptRecordError(f"{topic} {at}: {error}") from error
+        events.apply(own.partition_key, event, clusters=len(about.replicate_to))
 
 
 def owner_of_ledger(metadata: LedgerMetadata) -> PulsarLedgerOwner:

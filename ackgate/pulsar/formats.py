@@ -76,6 +76,8 @@ class StoredLedger:
     """Its entries lie in tiered storage as well, or only there."""
     is_on_bookies: bool = True
     """False: offloaded, and deleted from the bookies."""
+    offload_driver: str | None = None
+    """``aws-s3``, ``filesystem``, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ def decode_managed_ledger(value: bytes, *, name: str) -> StoredTopic:
                 info.timestamp or None,
                 is_offloaded=offload.complete,
                 is_on_bookies=not offload.bookkeeperDeleted,
+                offload_driver=offload.driverMetadata.name or None,
             )
         )
     return StoredTopic(
@@ -394,6 +397,21 @@ def decode_bucket_segment(payload: bytes, *, name: str) -> DelayedRows:
     ).reshape(-1, 3)
     due_ms, ledger_ids, entry_ids = columns.astype(np.int64).T
     return DelayedRows(due_ms, ledger_ids, entry_ids)
+
+
+# ------------------------------------------------------------------------------- a compacted topic's ledger
+
+
+def entry_of_compacted(payload: bytes, *, name: str) -> bytes:
+    """The message in an entry of a compacted topic's ledger, as it is in a ledger of messages.
+
+    Before it stands where it was: ``| size | position | size | message |``. Raises `CorruptRecordError`.
+    """
+    at = 4 + int.from_bytes(payload[:4], "big")
+    stop = at + 4 + int.from_bytes(payload[at : at + 4], "big")
+    if not at + 4 <= stop == len(payload):
+        raise CorruptRecordError(f"{name}: {len(payload)} bytes that hold no message")
+    return payload[at + 4 :]
 
 
 # ------------------------------------------------------------------------------------------------ bytes

@@ -8,6 +8,7 @@ does::
     /managed-ledgers/<tenant>/<cluster>/<namespace>/persistent/<topic>  the same of names of before 2.0
     /admin/partitioned-topics/<tenant>/<namespace>/persistent/<topic>   {"partitions": N}
     /admin/policies/<tenant>/<namespace>                                policies, in JSON
+    /admin/configuration                                                keys of all brokers, in JSON
     /schemas/<tenant>/<namespace>/<topic>                               where its schemas lie
 """
 
@@ -225,9 +226,14 @@ class PulsarNodes:
             for each in stored.index
         ]
 
-    async def policies(self, topic: PulsarTopic) -> dict[str, Any]:
+    async def namespace_policies(self, topic: PulsarTopic) -> dict[str, Any]:
         """The policies of its namespace, as stored. Those of a topic lie in a topic of their own."""
         return await self.json(f"/admin/policies/{topic.tenant}/{topic.namespace}")
+
+    async def dynamic_configuration(self) -> dict[str, str]:
+        """Keys of broker.conf that were changed at run time, for all brokers."""
+        found = await self.json("/admin/configuration")
+        return {key: str(value) for key, value in found.items()}
 
 
 def zookeeper_address(url: str) -> str:

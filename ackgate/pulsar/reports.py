@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ackgate.cursor import Position
 from ackgate.errors import AckGateError, NoSuchLedgerError, StorageError
@@ -17,10 +17,13 @@ from ackgate.pulsar.restarts import PersistCaps, gate_outlook, kept_by, missing_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyroaring import BitMap
+
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pulsar.admin import LiveCursor, LiveTopic
     from ackgate.pulsar.cluster import BucketView, CursorView, PulsarCluster, TopicView
     from ackgate.pulsar.nodes import PulsarTopic
+    from ackgate.pulsar.policies import PulsarPolicies
     from ackgate.pulsar.restarts import GateOutlook
 
 
@@ -37,12 +40,21 @@ class SubscriptionReport:
     """Of delayed messages."""
     live: LiveCursor | None = None
     """None: the broker was not asked, or does not have the cursor."""
-    crash_entries: int | None = None
-    """Entries acked in the broker's memory that a crash now would deliver again. None: not asked."""
-    close_entries: int | None = None
-    """Of those the ones that an orderly shutdown would not write either: they are beyond the cap."""
+    after_crash: Mapping[int, BitMap] | None = None
+    """Entries acked in the broker's memory that a crash now would deliver again, by message ledger.
+    Acks within batches are not among them: the admin interface does not show these. None: not asked."""
+    after_close: Mapping[int, BitMap] | None = None
+    """Those that come again after an orderly shutdown: they are beyond the cap."""
     troubles: tuple[str, ...] = ()
     """What could not be read."""
+
+    @property
+    def crash_entries(self) -> int | None:
+        return None if self.after_crash is None else sum(map(len, self.after_crash.values()))
+
+    @property
+    def close_entries(self) -> int | None:
+        return None if self.after_close is None else sum(map(len, self.after_close.values()))
 
     @property
     def batches_again(self) -> int:
@@ -60,6 +72,8 @@ class TopicReport:
     """Subscriptions that cannot be read, and why."""
     taken_ms: int
     caps: PersistCaps
+    policies: PulsarPolicies | None = None
+    """None: not read."""
 
     def beside(self, live: LiveTopic) -> TopicReport:
         """The same with what its broker has in memory."""
@@ -77,13 +91,12 @@ class TopicReport:
     def _beside(
         self, report: SubscriptionReport, live: LiveCursor, counts: Mapping[int, int]
     ) -> SubscriptionReport:
-        missing = missing_on_disk(report.cursor.acks, live, counts)
         return replace(
             report,
             live=live,
             outlook=_outlook(report.cursor, live.range_count, self.caps, self.taken_ms),
-            crash_entries=sum(map(len, missing.values())),
-            close_entries=kept_by(live.acked, self.caps).entries_dropped,
+            after_crash=missing_on_disk(report.cursor.acks, live, counts),
+            after_close=kept_by(live.acked, self.caps).dropped,
         )
 
 
@@ -93,17 +106,18 @@ async def report_topic(
     *,
     subscriptions: Sequence[str] | None = None,
     caps: PersistCaps | None = None,
+    policies: PulsarPolicies | None = None,
 ) -> TopicReport:
     """All subscriptions of the topic, or these.
 
-    `caps`: the broker's; default: those of 4.0. Raises `CallerError`, `CorruptRecordError`,
-    `StorageError` where nothing of the topic can be read.
+    `caps`: the broker's; default: those of 4.0. `policies`: to be reported, too. Raises
+    `CallerError`, `CorruptRecordError`, `StorageError` where nothing of the topic can be read.
     """
     caps = caps or PersistCaps()
     view, cursors, failures = await cluster.look(topic, subscriptions)
     now_ms = time.time_ns() // 1_000_000
     reports = [await _report(cluster, cursor, caps, now_ms) for cursor in cursors]
-    return TopicReport(view, tuple(reports), failures, now_ms, caps)
+    return TopicReport(view, tuple(reports), failures, now_ms, caps, policies)
 
 
 async def _report(
@@ -152,10 +166,14 @@ class TopicLedger:
     bytes: int | None
     closed_ms: int | None
     is_offloaded: bool = False
+    """It lies in tiered storage, as well or only."""
+    offload_driver: str | None = None
+    """Of tiered storage, as the topic's node names it."""
     needed_by: tuple[str, ...] = ()
     """Of messages: subscriptions that have not acked all of it."""
     retained_until_ms: int | None = None
-    """Of messages: when its namespace's retention ends. None: it has none, or the ledger is open."""
+    """Of messages: when the topic's retention ends, or `FOREVER`. None: it has none, or none any more,
+    or the ledger is open."""
 
     @property
     def is_missing(self) -> bool:
@@ -163,23 +181,26 @@ class TopicLedger:
         return self.metadata is None and not self.is_offloaded
 
 
-FOREVER: Final = 2**63 - 1
-"""Of `retained_until_ms`: there is no end."""
-
-
-async def topic_ledgers(cluster: PulsarCluster, topic: PulsarTopic) -> list[TopicLedger]:
+async def topic_ledgers(
+    cluster: PulsarCluster, topic: PulsarTopic, policies: PulsarPolicies | None = None
+) -> list[TopicLedger]:
     """Ledgers of the topic's messages, of its cursors and of buckets of delayed messages, in this order.
 
-    Raises `CallerError`, `CorruptRecordError`, `StorageError`.
+    `policies`: those in force, for `retained_until_ms`. Raises `CallerError`, `CorruptRecordError`,
+    `StorageError`.
     """
     view, cursors, failures = await cluster.look(topic)
-    policies = await cluster.policies(topic)
     rows = []
+    bytes_after = view.bytes
     for stored in view.node.ledgers:
         metadata = await _metadata(cluster, stored.ledger_id)
         is_open = stored.entries is None
         after = Position(stored.ledger_id, view.entry_counts[stored.ledger_id] - 1)
         needed = tuple(c.subscription for c in cursors if c.acks.mark_delete < after)
+        bytes_after -= stored.bytes or 0
+        until = None
+        if policies is not None and not is_open:
+            until = policies.retention.value.until_ms(stored.closed_ms, bytes_after)
         rows.append(
             TopicLedger(
                 stored.ledger_id,
@@ -190,8 +211,9 @@ async def topic_ledgers(cluster: PulsarCluster, topic: PulsarTopic) -> list[Topi
                 view.open_bytes if is_open else stored.bytes,
                 None if is_open else stored.closed_ms,
                 stored.is_offloaded,
+                stored.offload_driver,
                 (*needed, *failures),
-                None if is_open else _retained_until(policies, stored.closed_ms),
+                until,
             )
         )
     for cursor in cursors:
@@ -220,12 +242,3 @@ async def _metadata(cluster: PulsarCluster, ledger_id: int) -> LedgerMetadata | 
         return await client.metadata(ledger_id)
     except NoSuchLedgerError:
         return None
-
-
-def _retained_until(policies: Mapping[str, Any], closed_ms: int | None) -> int | None:
-    """By the time alone; a size may end it earlier."""
-    retention = policies.get("retention_policies") or {}
-    minutes = retention.get("retentionTimeInMinutes", 0)
-    if not isinstance(minutes, int) or minutes == 0 or closed_ms is None:
-        return None
-    return FOREVER if minutes < 0 else closed_ms + minutes * 60_000

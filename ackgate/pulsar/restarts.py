@@ -60,6 +60,8 @@ class PersistCaps:
     batch_indexes_max: int = 10_000
     """[managedLedgerMaxBatchDeletedIndexToPersist]"""
     form: AckForm = AckForm.RANGES
+    origin: str = "default"
+    """Who says how many ranges."""
 
     def __post_init__(self) -> None:
         for name in ("ranges_max", "batch_indexes_max"):
@@ -71,8 +73,12 @@ class Kept(NamedTuple):
     """What a write keeps of the acks above the mark-delete."""
 
     acked: dict[int, BitMap]
+    dropped: dict[int, BitMap]
     ranges_dropped: int
-    entries_dropped: int
+
+    @property
+    def entries_dropped(self) -> int:
+        return sum(map(len, self.dropped.values()))
 
 
 def kept_by(acked: Mapping[int, BitMap], caps: PersistCaps) -> Kept:
@@ -87,10 +93,11 @@ def kept_by(acked: Mapping[int, BitMap], caps: PersistCaps) -> Kept:
         case AckForm.WORDS_5:
             kept = _whole_ledgers(acked, caps.ranges_max, counts_itself=True)
             kept = kept or _lowest_ranges(acked, caps.ranges_max)
+    dropped = {i: bitmap - kept.get(i, BitMap()) for i, bitmap in acked.items()}
     return Kept(
         kept,
+        {i: bitmap for i, bitmap in dropped.items() if bitmap},
         sum(map(run_count, acked.values())) - sum(map(run_count, kept.values())),
-        sum(map(len, acked.values())) - sum(map(len, kept.values())),
     )
 
 

@@ -171,7 +171,7 @@ async def test_nothing_is_written_and_nothing_is_fenced(
         async with await PulsarCluster.connect(metadata) as cluster:
             [topic] = [topic async for topic in cluster.topics()]
             report = await report_topic(cluster, topic)
-            rows = await topic_ledgers(cluster, topic)
+            rows = await topic_ledgers(cluster, topic, await cluster.policies(topic))
             views = [view async for view in cluster.ledgers(orphans_after_ms=0)]
             entries = [e async for e in cluster.entries(made.opened.ledger_id)]
         for words in (["topics"], ["stats", TOPIC], ["cursors"], ["ledgers", TOPIC], ["ledgers"]):

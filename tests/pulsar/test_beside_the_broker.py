@@ -26,6 +26,7 @@ from ackgate.pulsar import (
     PulsarCluster,
     PulsarTopic,
     kept_by,
+    live_keys,
     live_topic,
     report_topic,
     topic_ledgers,
@@ -64,7 +65,11 @@ def send_all(client: client_library.Client, topic: str, count: int, **options: A
 
 
 def internal_stats(pulsar: RealPulsar, name: str) -> dict[str, Any]:
-    return pulsar.admin(f"persistent/public/default/{name}/internalStats")
+    return internal_stats_of(pulsar, f"persistent/public/default/{name}")
+
+
+def internal_stats_of(pulsar: RealPulsar, path: str) -> dict[str, Any]:
+    return pulsar.admin(f"{path}/internalStats")
 
 
 def stats(pulsar: RealPulsar, name: str) -> dict[str, Any]:
@@ -238,6 +243,117 @@ async def test_buckets_of_delayed_messages(real_pulsar: RealPulsar, cluster: Pul
     assert kinds == ["messages", "messages", "messages", "delayed", "delayed"]
 
 
+async def test_policies_of_topics_namespaces_and_brokers(
+    real_pulsar: RealPulsar, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside what the admin interface says to be applied; before and after the events are compacted."""
+    gate = "dispatcherPauseOnAckStatePersistent"
+    names = [f"persistent://public/ruled/{name}" for name in ("own", "plain", "gone")]
+    own, plain, gone = (f"persistent/public/ruled/{name}" for name in ("own", "plain", "gone"))
+    real_pulsar.admin("namespaces/public/ruled", method="PUT", body={})
+    client = real_pulsar.client()
+    for name in names:
+        client.create_producer(name).send(b"there")
+    client.close()
+
+    def post(path: str, body: object = None) -> None:
+        real_pulsar.admin(path, method="POST", body=body)
+
+    def retained(minutes: int, megabytes: int) -> dict[str, int]:
+        return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+
+    def applied(path: str) -> dict[str, Any]:
+        def ask(what: str) -> Any:
+            return real_pulsar.admin(f"{path}/{what}?applied=true")
+
+        retention = ask("retention")
+        return {
+            "retention": (retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]),
+            "ttl": ask("messageTTL"),
+            "delayed": ask("delayedDelivery")["active"],
+            # Of the topic 4.0.7 answers without the namespace, whose value is in force nevertheless.
+            "gate": ask(gate) or bool(real_pulsar.admin(f"namespaces/public/ruled/{gate}")),
+            "writes": ask("persistence")["managedLedgerMaxMarkDeleteRate"],
+        }
+
+    async def found(name: str) -> tuple[dict[str, Any], set[str]]:
+        async with await PulsarCluster.connect(real_pulsar.metadata) as cluster:
+            keys, version = live_keys(real_pulsar.admin_url)
+            broker = (await cluster.broker_keys()).updated(keys, "broker", version)
+            assert broker.caps == PersistCaps(RANGES_MAX, origin="broker")
+            p = await cluster.policies(PulsarTopic.parse(name), broker)
+        values = (
+            p.retention,
+            p.ttl_seconds,
+            p.delayed_delivery,
+            p.gate,
+            p.cursor_writes_per_second,
+        )
+        names = ("retention", "ttl", "delayed", "gate", "writes")
+        return {n: v.value for n, v in zip(names, values, strict=True)}, {v.origin for v in values}
+
+    async def compare() -> None:
+        for path, name in zip((own, plain, gone), names, strict=True):
+            for _ in range(200):  # brokers follow the events
+                if applied(path) == (await found(name))[0]:
+                    break
+                await asyncio.sleep(0.05)
+            assert applied(path) == (await found(name))[0], name
+
+    await compare()
+    assert await found(names[0]) == (
+        {"retention": (0, 0), "ttl": 0, "delayed": True, "gate": False, "writes": 0},
+        {"broker"},
+    )
+    post("namespaces/public/ruled/retention", retained(60, 5))
+    post("namespaces/public/ruled/messageTTL", 3600)
+    post(f"namespaces/public/ruled/{gate}")
+    post("namespaces/public/ruled/delayedDelivery", {"tickTime": 500, "active": False})
+    quorums = {f"bookkeeper{of}": 1 for of in ("Ensemble", "WriteQuorum", "AckQuorum")}
+    post("namespaces/public/ruled/persistence", {**quorums, "managedLedgerMaxMarkDeleteRate": 3})
+    post(f"{own}/retention", retained(-1, -1))
+    post(f"{own}/messageTTL?messageTTL=7200")
+    post(f"{own}/delayedDelivery", {"tickTime": 500, "active": True})
+    post(f"{gone}/retention", retained(7, 7))
+    await compare()
+    values, origins = await found(names[0])
+    assert values == {
+        "retention": (-1, -1),
+        "ttl": 7200,
+        "delayed": True,
+        "gate": True,
+        "writes": 3.0,
+    }
+    assert origins == {"topic", "namespace"}
+    assert (await found(names[2]))[0]["retention"] == (7, 7)
+
+    events = "persistent/public/ruled/__change_events"
+    real_pulsar.admin(f"{gone}?force=true", method="DELETE")  # its policies go with it
+    real_pulsar.admin(f"{events}/compaction", method="PUT")
+    while real_pulsar.admin(f"{events}/compaction")["status"] != "SUCCESS":
+        await asyncio.sleep(0.05)
+    real_pulsar.admin(f"{events}/unload", method="PUT")
+    post(f"{plain}/retention", retained(9, 9))  # this one only behind the compacted ones
+    for name, retention in zip(names, [(-1, -1), (9, 9), (60, 5)], strict=True):
+        assert (await found(name))[0]["retention"] == retention
+    async with await PulsarCluster.connect(real_pulsar.metadata) as cluster:
+        topic = PulsarTopic.parse("public/ruled/__change_events")
+        compacted = await cluster.compacted_ledger_id(topic)
+        assert compacted == internal_stats_of(real_pulsar, events)["compactedLedger"]["ledgerId"]
+        assert (await cluster.policies(topic)).retention == ((0, 0), "system topic")
+        [view] = [v async for v in cluster.ledgers() if v.metadata.ledger_id == compacted]
+        assert view.owner.topic == topic
+        views = [v async for v in cluster.ledgers(orphans_after_ms=0)]
+        assert not [v for v in views if v.is_orphan and v.owner.topic == topic]
+    metadata = ("--metadata", real_pulsar.metadata)
+    code = await asyncio.to_thread(main, ["pulsar", "stats", names[0], *metadata])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "retention for ever [topic], TTL 2 h [topic], delayed delivery on [topic]" in out
+    code = await asyncio.to_thread(main, ["pulsar", "ledgers", names[1], *metadata])
+    assert "retention 9 min, at most 9 MB [topic]" in capsys.readouterr().out
+
+
 async def test_ledgers_and_their_owners(real_pulsar: RealPulsar, cluster: PulsarCluster) -> None:
     views = [view async for view in cluster.ledgers(orphans_after_ms=0)]
     named = {}
@@ -296,11 +412,13 @@ async def test_for_people_and_for_programs(
         code = await asyncio.to_thread(main, ["pulsar", *words, "--metadata", real_pulsar.metadata])
         return code, *capsys.readouterr()
 
-    code, out, _ = await run("stats", "capped", "--admin", real_pulsar.admin_url, "--ranges-max=30")
+    code, out, _ = await run("stats", "capped", "--admin", real_pulsar.admin_url)
     assert code == 0
     assert "31 ranges, 31 holes" in out
     assert "39 acked entries after a crash" in out
-    assert "70 of 30 ranges: shut" in out
+    assert "39 acked entries after a shutdown, beyond the cap (" in out
+    assert "cap 30 ranges [broker]" in out
+    assert "off [broker]; 70 of 30 ranges: acks beyond the cap are lost" in out
     assert len(re.findall(r"^  ledger \d+ .* of \d+ acked", out, re.MULTILINE)) == 3
     code, out, _ = await run("stats", "capped", "--json", "--ranges-max=30")
     [topic] = json.loads(out)["topics"]
@@ -315,6 +433,8 @@ async def test_for_people_and_for_programs(
     code, out, _ = await run("ledgers", "orders")
     assert "cursor worker" in out
     code, out, _ = await run("ledgers", "--orphans", "--older-than", "0")
+    assert (code, out.count("\n"), out.startswith("no orphans of ")) == (0, 1, True)
+    code, out, _ = await run("ledgers", "--orphans", "--older-than", "0", "--json")
     assert (code, out) == (0, "")
     code, _, err = await run("stats", "nothing-of-this-name")
     assert (code, err.count("\n")) == (2, 1)

@@ -80,13 +80,14 @@ FACES: dict[str, str] = {
         register run_pipeline
     """,
     "ackgate.pulsar": """
-        AckForm BucketPlace BucketView CursorView DelayedRows FOREVER GateOutlook Kept
-        LedgerView LiveCursor LiveTopic PersistCaps PersistedAcks PulsarCluster
-        PulsarLedgerOwner PulsarTopic StoredLedger StoredSegment StoredSubscription StoredTopic
-        SubscriptionReport TopicLedger TopicLook TopicReport TopicSchema TopicView ValueDecoder
+        AckForm BrokerKeys BucketPlace BucketView CursorView DelayedRows FOREVER GateOutlook Kept
+        LedgerView LiveCursor LiveTopic PersistCaps PersistedAcks PulsarCluster PulsarLedgerOwner
+        PulsarPolicies PulsarPolicy PulsarRetention PulsarTopic StoredLedger StoredSegment
+        StoredSubscription StoredTopic SubscriptionReport TopicLedger TopicLook TopicReport TopicSchema
+        TopicView ValueDecoder
         decode_bucket_head decode_bucket_segment decode_cursor_entry decode_cursor_node
-        decode_managed_ledger decode_schema gate_outlook kept_by live_topic missing_on_disk
-        report_topic topic_ledgers
+        decode_managed_ledger decode_schema gate_outlook kept_by live_keys live_topic
+        missing_on_disk policies_in_force report_topic topic_ledgers
     """,
     "ackgate.subscription": """
         Acked AckedMixed AckedThrough ActiveChange Attached Awaited ConsumerCounts DelayedOfLedger

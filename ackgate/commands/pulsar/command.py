@@ -8,6 +8,7 @@ a million topics take no memory; progress goes to standard error where that is a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sys
@@ -18,30 +19,41 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.broker.stats import CELLS_MAX
 from ackgate.commands.pulsar.view import (
     LEDGER_HEAD,
+    LEDGERS_HEAD,
     cursor_json,
     cursor_line,
     ledger_json,
     ledger_line,
+    orphans_line,
     render_topic,
     report_json,
     topic_json,
     topic_ledger_json,
     topic_ledger_rows,
+    topic_ledgers_title,
     topic_line,
 )
 from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
 from ackgate.commands.terminal.tables import printable, table
-from ackgate.config.load import load_settings
-from ackgate.errors import AckGateError, ConfigurationError, MetadataStoreError, SessionLostError
+from ackgate.config.load import gather, load_settings
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    ConfigurationError,
+    MetadataStoreError,
+    SessionLostError,
+)
 from ackgate.persistence.bookkeeper import client_settings
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.offline_storage import quiet_logs
 from ackgate.pulsar import (
     AckForm,
-    PersistCaps,
+    BrokerKeys,
     PulsarCluster,
+    PulsarPolicy,
     PulsarTopic,
+    live_keys,
     live_topic,
     report_topic,
     topic_ledgers,
@@ -52,7 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from ackgate.config import PersistenceSettings
+    from ackgate.pulsar import PersistCaps, PulsarPolicies
 
 _TOPICS_AT_ONCE: Final = 64
 _CURSORS_AT_ONCE: Final = 8
@@ -82,16 +94,17 @@ async def _run(arguments: argparse.Namespace, output: _Output) -> None:
         bookies=client_settings(settings.persistence),
         password=settings.persistence.managed_ledger_password.get_secret_value().encode(),
     ) as cluster:
-        caps = _caps(arguments, settings.persistence)
         match arguments.action:
             case "topics":
                 await _topics(cluster, arguments, output)
             case "cursors":
-                await _cursors(cluster, arguments, output, caps)
+                await _cursors(cluster, arguments, output)
+            case "ledgers" if arguments.orphans or arguments.topic is None:
+                await _all_ledgers(cluster, arguments, output)
             case "ledgers":
                 await _ledgers(cluster, arguments, output)
             case _:
-                await _stats(cluster, arguments, output, caps)
+                await _stats(cluster, arguments, output)
 
 
 class _Output:
@@ -99,19 +112,20 @@ class _Output:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.is_json: bool = arguments.json
-        self._shows_progress = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._shows_progress = sys.stderr.isatty()
         self._shown_at = time.monotonic()
         self._shown = 0
+        self._is_on_line = False
         self._failures = 0
         self._has_output = False
 
     def line(self, text: str, value: dict[str, Any]) -> None:
         """One thing, for people or for programs."""
-        self._has_output = True
-        print(json.dumps(value) if self.is_json else printable(text))  # noqa: T201
+        self.text(json.dumps(value) if self.is_json else printable(text))
 
     def text(self, text: str) -> None:
         self._has_output = True
+        self._clear()
         print(text)  # noqa: T201
 
     def failed(self, what: str | None, error: AckGateError | str) -> None:
@@ -119,6 +133,7 @@ class _Output:
         if what is not None and isinstance(error, MetadataStoreError | SessionLostError):
             raise error
         self._failures += 1
+        self._clear()
         text = str(error) if what is None else f"{what}: {error}"
         print(f"ackgate: {printable(text)}", file=sys.stderr)  # noqa: T201
 
@@ -128,12 +143,17 @@ class _Output:
         now = time.monotonic()
         if self._shows_progress and now - self._shown_at > _PROGRESS_SECONDS:
             self._shown_at = now
+            self._is_on_line = True
             print(f"\r{self._shown:,} {noun}", end="", file=sys.stderr, flush=True)  # noqa: T201
+
+    def _clear(self) -> None:
+        if self._is_on_line:
+            self._is_on_line = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)  # noqa: T201
 
     def end(self) -> int:
         """The exit code."""
-        if self._shows_progress and self._shown:
-            print("\r", end="", file=sys.stderr)  # noqa: T201
+        self._clear()
         if not self._failures:
             return 0
         return 1 if self._has_output else 2
@@ -184,9 +204,8 @@ async def _topics(cluster: PulsarCluster, arguments: argparse.Namespace, output:
         output.seen(len(group), "topics")
 
 
-async def _cursors(
-    cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output, caps: PersistCaps
-) -> None:
+async def _cursors(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
+    caps = _caps(arguments, await _broker_keys(cluster, arguments))
     wanted = None if arguments.subscription is None else [arguments.subscription]
     async for group in _groups(_chosen(cluster, arguments), _CURSORS_AT_ONCE):
         reports = await asyncio.gather(
@@ -209,15 +228,19 @@ async def _cursors(
         output.seen(len(group), "topics")
 
 
-async def _stats(
-    cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output, caps: PersistCaps
-) -> None:
+async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
+    keys = await _broker_keys(cluster, arguments)
+    caps = _caps(arguments, keys)
     look = _look()
     cells = min(look.cells, CELLS_MAX)
     wanted = None if arguments.subscription is None else [arguments.subscription]
-    answers = []
+    answers: list[dict[str, Any]] = []
+    has_shown = False
     for topic in await cluster.parts(arguments.topic):
-        report = await report_topic(cluster, topic, subscriptions=wanted, caps=caps)
+        policies = await _policies(cluster, topic, keys, output)
+        report = await report_topic(
+            cluster, topic, subscriptions=wanted, caps=caps, policies=policies
+        )
         if arguments.admin is not None:
             # After the disk: what is in memory and not on disk is never counted too low.
             live = await asyncio.to_thread(
@@ -236,7 +259,9 @@ async def _stats(
         if output.is_json:
             answers.append(report_json(report, cells))
         elif report.subscriptions or not report.failures:
-            output.text(render_topic(report, cluster.url, look))
+            text = render_topic(report, cluster.url, look)
+            output.text(f"\n{text}" if has_shown else text)
+            has_shown = True
     if output.is_json:
         output.text(json.dumps({"metadata": cluster.url, "topics": answers}, indent=2))
 
@@ -249,36 +274,85 @@ def _token(path: Path | None) -> str | None:
 
 
 async def _ledgers(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
-    if arguments.topic is not None:
-        for topic in await cluster.parts(arguments.topic):
-            rows = await topic_ledgers(cluster, topic)
-            if output.is_json:
-                for row in rows:
-                    output.line("", topic_ledger_json(topic, row))
-            else:
-                output.text(str(topic))
-                lines = table(LEDGER_HEAD, topic_ledger_rows(rows), right="ledger entries size")
-                output.text("\n".join(map(printable, lines or ["no ledgers"])))
+    keys = await _broker_keys(cluster, arguments)
+    for topic in await cluster.parts(arguments.topic):
+        policies = await _policies(cluster, topic, keys, output)
+        rows = await topic_ledgers(cluster, topic, policies)
+        if output.is_json:
             for row in rows:
-                if row.is_missing:
-                    output.failed(str(topic), f"ledger {row.ledger_id} is named and does not exist")
-        return
+                output.line("", topic_ledger_json(topic, row))
+        else:
+            output.text(topic_ledgers_title(topic, rows, policies))
+            lines = table(LEDGER_HEAD, topic_ledger_rows(rows), right="ledger entries size")
+            output.text("\n".join(map(printable, lines or ["no ledgers"])))
+        for row in rows:
+            if row.is_missing:
+                output.failed(str(topic), f"ledger {row.ledger_id} is named and does not exist")
+
+
+async def _all_ledgers(
+    cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output
+) -> None:
+    wanted = None if arguments.topic is None else set(await cluster.parts(arguments.topic))
     age_ms = round(arguments.older_than * 1000) if arguments.orphans else None
+    looked = found = size = 0
     async for view in cluster.ledgers(orphans_after_ms=age_ms, failed=output.failed):
-        if view.is_orphan or not arguments.orphans:
-            output.line(ledger_line(view), ledger_json(view))
+        looked += 1
         output.seen(1, "ledgers")
+        if arguments.orphans and not view.is_orphan:
+            continue
+        if wanted is not None and view.owner.topic not in wanted:
+            continue
+        if not found and not output.is_json:
+            output.text(LEDGERS_HEAD)
+        found += 1
+        size += max(0, view.metadata.length_bytes)
+        output.line(ledger_line(view), ledger_json(view))
+    if arguments.orphans and not output.is_json:
+        output.text(orphans_line(found, size, looked, arguments.older_than))
 
 
-def _caps(arguments: argparse.Namespace, settings: PersistenceSettings) -> PersistCaps:
-    if arguments.action not in {"stats", "cursors"}:
-        return PersistCaps()
-    ranges, batches = arguments.ranges_max, arguments.batch_indexes_max
-    return PersistCaps(
-        settings.managed_ledger_max_unacked_ranges_to_persist if ranges is None else ranges,
-        settings.managed_ledger_max_batch_deleted_index_to_persist if batches is None else batches,
-        AckForm(arguments.ack_form),
-    )
+# ---------------------------------------------------------------------------------- what brokers say
+
+
+async def _broker_keys(cluster: PulsarCluster, arguments: argparse.Namespace) -> BrokerKeys:
+    """The brokers' configuration: as the file has it, as changed since, and as a live one says."""
+    given = gather(arguments.config).given
+    keys = BrokerKeys({key: PulsarPolicy(each.text, each.origin) for key, each in given.items()})
+    keys = await cluster.broker_keys(keys)
+    if getattr(arguments, "admin", None) is None:
+        return keys
+    with contextlib.suppress(CallerError):  # it answers superusers only
+        texts, version = await asyncio.to_thread(
+            live_keys,
+            arguments.admin,
+            token=_token(arguments.token_file),
+            timeout_seconds=arguments.timeout,
+        )
+        keys = keys.updated(texts, "broker", version)
+    return keys
+
+
+def _caps(arguments: argparse.Namespace, keys: BrokerKeys) -> PersistCaps:
+    caps = keys.caps
+    if arguments.ranges_max is not None:
+        caps = replace(caps, ranges_max=arguments.ranges_max, origin="--ranges-max")
+    if arguments.batch_indexes_max is not None:
+        caps = replace(caps, batch_indexes_max=arguments.batch_indexes_max)
+    if arguments.ack_form is not None:
+        caps = replace(caps, form=AckForm(arguments.ack_form))
+    return caps
+
+
+async def _policies(
+    cluster: PulsarCluster, topic: PulsarTopic, keys: BrokerKeys, output: _Output
+) -> PulsarPolicies | None:
+    """None: they cannot be read, which standard error says."""
+    try:
+        return await cluster.policies(topic, keys)
+    except AckGateError as error:
+        output.failed(f"{topic}: its policies", error)
+        return None
 
 
 def _look() -> Look:

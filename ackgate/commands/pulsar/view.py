@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import ack_picture, to_json
 from ackgate.commands.stats.hole_picture import hole_picture
 from ackgate.commands.stats.look import LABEL_COLUMNS
 from ackgate.commands.terminal.tables import printable, size_text, time_text
-from ackgate.cursor import LATEST
+from ackgate.cursor import LATEST, run_bounds
 from ackgate.described import count, span
 from ackgate.persistence.ports import LedgerState
 from ackgate.pulsar import FOREVER, PulsarTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyroaring import BitMap
 
     from ackgate.broker.stats import AckPicture
     from ackgate.commands.stats.look import Look
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pulsar import (
-        GateOutlook,
         LedgerView,
         LiveCursor,
+        PersistCaps,
+        PulsarPolicies,
+        PulsarPolicy,
+        PulsarRetention,
         StoredTopic,
         SubscriptionReport,
         TopicLedger,
         TopicReport,
     )
 
+_PLURALS: Final = {"messages": "messages", "cursor": "cursors", "delayed": "delayed messages"}
+_RUNS_SHOWN: Final = 4
 RANGES_MAX: Final = 10_000
 """Ranges of one subscription in JSON; further ones are counted only."""
 
 LEDGER_HEAD: Final = ("ledger", "kind", "state", "entries", "size", "E/W/A", "closed", "kept by")
+LEDGERS_HEAD: Final = (
+    f"{'ledger':>12} {'state':<11} {'kind':<9} {'entries':>13} {'size':>10} {'created':<20}  owner"
+)
 
 
 # ---------------------------------------------------------------------------------------------- topics
@@ -121,7 +132,9 @@ def cursor_json(report: SubscriptionReport) -> dict[str, Any]:
         "misfits": to_json(cursor.misfits),
         "isAtCap": report.is_at_cap,
         "againAfterCrashEntries": report.crash_entries,
+        "againAfterCrash": _ranges_json(report.after_crash),
         "againAfterCloseEntries": report.close_entries,
+        "againAfterClose": _ranges_json(report.after_close),
         "batchesAgain": report.batches_again,
         "gate": {
             "ranges": outlook.ranges,
@@ -163,6 +176,20 @@ def _live_json(live: LiveCursor) -> dict[str, Any]:
     }
 
 
+def _ranges_json(acked: Mapping[int, BitMap] | None) -> list[list[int]] | None:
+    """[ledger id, first entry, last entry], at most `RANGES_MAX`."""
+    if acked is None:
+        return None
+    return [[*each] for each in itertools.islice(_runs(acked), RANGES_MAX)]
+
+
+def _runs(acked: Mapping[int, BitMap]) -> Iterator[tuple[int, int, int]]:
+    for ledger_id, bitmap in sorted(acked.items()):
+        starts, stops = run_bounds(bitmap)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            yield ledger_id, start, stop - 1
+
+
 def _indexes(mask: int) -> list[int]:
     return [index for index in range(mask.bit_length()) if mask >> index & 1]
 
@@ -178,12 +205,58 @@ def report_json(report: TopicReport, cells: int) -> dict[str, Any]:
         "entries": view.entries,
         "bytes": view.bytes,
         "ledgers": {str(ledger_id): entries for ledger_id, entries in view.entry_counts.items()},
+        "policies": None if report.policies is None else _policies_json(report.policies),
+        "caps": {
+            "rangesMax": report.caps.ranges_max,
+            "batchIndexesMax": report.caps.batch_indexes_max,
+            "ackForm": report.caps.form.value,
+            "origin": report.caps.origin,
+        },
         "subscriptions": [
             {**cursor_json(each), "picture": to_json(_picture(report, each, cells))}
             for each in report.subscriptions
         ],
         "failures": {name: str(error) for name, error in report.failures.items()},
     }
+
+
+def _policies_json(policies: PulsarPolicies) -> dict[str, Any]:
+    retention = policies.retention
+    single: dict[str, PulsarPolicy[Any]] = {
+        "ttlSeconds": policies.ttl_seconds,
+        "delayedDelivery": policies.delayed_delivery,
+        "gate": policies.gate,
+        "cursorWritesPerSecond": policies.cursor_writes_per_second,
+    }
+    return {
+        "retention": {**retention.value._asdict(), "origin": retention.origin},
+        **{name: {"value": of.value, "origin": of.origin} for name, of in single.items()},
+    }
+
+
+def retention_text(retention: PulsarRetention) -> str:
+    if not retention.minutes or not retention.megabytes:
+        return "no retention"
+    if retention.minutes < 0 and retention.megabytes < 0:
+        return "retention for ever"
+    time = span(retention.minutes * 60_000) if retention.minutes > 0 else "without end"
+    size = f", at most {retention.megabytes:,} MB" if retention.megabytes > 0 else ""
+    return f"retention {time}{size}"
+
+
+def _policies(policies: PulsarPolicies, caps: PersistCaps) -> str:
+    ttl, rate = policies.ttl_seconds, policies.cursor_writes_per_second
+    writes = f"{rate.value:g}/s" if rate.value > 0 else "with each ack"
+    is_delayed = "on" if policies.delayed_delivery.value else "off"
+    return ", ".join(
+        (
+            f"{retention_text(policies.retention.value)} [{policies.retention.origin}]",
+            f"{f'TTL {span(ttl.value * 1000)}' if ttl.value > 0 else 'no TTL'} [{ttl.origin}]",
+            f"delayed delivery {is_delayed} [{policies.delayed_delivery.origin}]",
+            f"cursors written {writes} [{rate.origin}]",
+            f"cap {count(caps.ranges_max, 'range')} [{caps.origin}]",
+        )
+    )
 
 
 def render_topic(report: TopicReport, source: str, look: Look) -> str:
@@ -197,6 +270,8 @@ def render_topic(report: TopicReport, source: str, look: Look) -> str:
         f"{name}  {look.dim(f'as persisted in {source}; its broker may know more')}",
         f"{entries} in {ledgers}, {size_text(view.bytes)}",
     ]
+    if report.policies is not None:
+        lines.append(look.dim(_policies(report.policies, report.caps)))
     for each in report.subscriptions:
         lines += ("", *_subscription(report, each, look))
     if not report.subscriptions:
@@ -221,7 +296,8 @@ def _subscription(report: TopicReport, each: SubscriptionReport, look: Look) -> 
     if not cursor.misfits.is_clean:
         yield _line("", look.warning("some acks are of entries that do not exist any more"))
     yield _line("again", _again(each, look))
-    yield _line("gate", _gate(each.outlook, look))
+    gate = None if report.policies is None else report.policies.gate
+    yield _line("gate", _gate(each, gate, look))
     if each.buckets or each.troubles:
         yield _line("delayed", _delayed(each, report.taken_ms, look))
     if live is not None:
@@ -259,16 +335,14 @@ def _stored(each: SubscriptionReport, now_ms: int, look: Look) -> str:
 
 def _again(each: SubscriptionReport, look: Look) -> str:
     words = []
-    if each.crash_entries is not None:
-        text = f"{count(each.crash_entries, 'acked entry', 'acked entries')} after a crash"
-        words.append(look.bad(text) if each.crash_entries else look.good(text))
-    if each.close_entries:
-        text = f"{count(each.close_entries, 'acked entry', 'acked entries')} after a shutdown"
-        words.append(look.bad(f"{text}: beyond the cap"))
+    if each.after_crash is not None:
+        words.append(_come_again(each.after_crash, "after a crash", look))
+    if each.after_close:
+        words.append(_come_again(each.after_close, "after a shutdown, beyond the cap", look))
     if each.batches_again:
         batches = count(each.batches_again, "partly acked batch", "partly acked batches")
         words.append(look.warning(f"{batches} whole: brokers do not read them from the node"))
-    if each.is_at_cap:
+    if each.is_at_cap and each.live is None:
         words.append(
             look.warning("as much is stored as the cap allows: more may be in memory only")
         )
@@ -276,13 +350,32 @@ def _again(each: SubscriptionReport, look: Look) -> str:
         words.append(
             look.dim("nothing but the backlog, of what is on disk (--admin asks the broker)")
         )
-    return ", ".join(words)
+    return "; ".join(words)
 
 
-def _gate(outlook: GateOutlook, look: Look) -> str:
+def _come_again(acked: Mapping[int, BitMap], when: str, look: Look) -> str:
+    number = sum(map(len, acked.values()))
+    text = f"{count(number, 'acked entry', 'acked entries')} {when}"
+    if not number:
+        return look.good(text)
+    some = list(itertools.islice(_runs(acked), _RUNS_SHOWN + 1))
+    shown = [f"{i}:{a}" if a == b else f"{i}:{a}-{b}" for i, a, b in some[:_RUNS_SHOWN]]
+    more = ", ..." if len(some) > _RUNS_SHOWN else ""
+    return f"{look.bad(text)} ({', '.join(shown)}{more})"
+
+
+def _gate(each: SubscriptionReport, gate: PulsarPolicy[bool] | None, look: Look) -> str:
+    outlook = each.outlook
     text = f"{outlook.ranges:,} of {count(outlook.ranges_max, 'range')}"
+    if each.live is not None and each.live.kind in {"Exclusive", "Failover"}:
+        text = f"none for {each.live.kind}; {text}"
+    elif gate is not None:
+        text = f"{'on' if gate.value else 'off'} [{gate.origin}]; {text}"
+    if outlook.is_past and (gate is None or not gate.value):
+        is_shut = "shut where it is on, else " if gate is None else ""
+        return look.bad(f"{text}: {is_shut}acks beyond the cap are lost with a restart")
     if outlook.is_past:
-        return look.bad(f"{text}: shut where it is on, and acks are lost with a crash")
+        return look.bad(f"{text}: shut, acks beyond the cap are lost with a restart")
     if outlook.shuts_in_seconds is None:
         return text
     return look.warning(
@@ -296,8 +389,12 @@ def _delayed(each: SubscriptionReport, now_ms: int, look: Look) -> str:
     past = sum(bucket.due_by(now_ms) for bucket in each.buckets)
     text = (
         f"{count(len(each.buckets), 'bucket')} with {count(entries, 'entry', 'entries')}, "
-        f"{size_text(size)}, {past:,} of them due"
+        f"{size_text(size)}, {past:,} of them past due"
     )
+    dues = [s for bucket in each.buckets for s in bucket.segments]
+    if dues:
+        first, last = min(s.min_due_ms for s in dues), max(s.max_due_ms for s in dues)
+        text += f", from {time_text(first)} to {time_text(last)}"
     if each.troubles:
         text += "  " + look.bad(f"{count(len(each.troubles), 'bucket')} cannot be read")
     return text
@@ -343,10 +440,27 @@ def topic_ledger_rows(ledgers: Sequence[TopicLedger]) -> list[tuple[str, ...]]:
     ]
 
 
+def topic_ledgers_title(
+    topic: PulsarTopic, rows: Sequence[TopicLedger], policies: PulsarPolicies | None
+) -> str:
+    sizes = []
+    for kind in ("messages", "cursor", "delayed"):
+        of_kind = [row for row in rows if row.kind == kind]
+        if of_kind:
+            size = size_text(sum(row.bytes or 0 for row in of_kind))
+            sizes.append(f"{count(len(of_kind), 'ledger')} of {_PLURALS[kind]}, {size}")
+    if policies is not None:
+        retention = policies.retention
+        sizes.append(f"{retention_text(retention.value)} [{retention.origin}]")
+    return f"{printable(str(topic))}\n{'; '.join(sizes)}"
+
+
 def _state(row: TopicLedger) -> str:
+    where = f"offloaded ({row.offload_driver})" if row.offload_driver else "offloaded"
     if row.metadata is not None:
-        return row.metadata.state.value
-    return "offloaded" if row.is_offloaded else "MISSING"
+        state = row.metadata.state.value
+        return f"{state}, {where}" if row.is_offloaded else state
+    return f"{where} only" if row.is_offloaded else "MISSING"
 
 
 def _kept_by(row: TopicLedger) -> str:
@@ -358,7 +472,9 @@ def _kept_by(row: TopicLedger) -> str:
     if row.retained_until_ms is not None:
         until = "for ever" if row.retained_until_ms == FOREVER else time_text(row.retained_until_ms)
         words.append(f"retention until {until}".replace("until for ever", "for ever"))
-    return ", ".join(words) or ("-" if row.closed_ms is not None else "being written")
+    if row.closed_ms is None:
+        words.append("being written")
+    return ", ".join(words) or "nothing: the next trim deletes it"
 
 
 def _quorums(metadata: LedgerMetadata) -> str:
@@ -374,6 +490,7 @@ def topic_ledger_json(topic: PulsarTopic, row: TopicLedger) -> dict[str, Any]:
         "subscription": row.subscription,
         "isMissing": row.is_missing,
         "isOffloaded": row.is_offloaded,
+        "offloadDriver": row.offload_driver,
         "entries": row.entries,
         "bytes": row.bytes,
         "closedMs": row.closed_ms,
@@ -396,6 +513,15 @@ def _metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
             for f in metadata.fragments
         ],
     }
+
+
+def orphans_line(found: int, size: int, looked: int, older_than_seconds: float) -> str:
+    """The sum, after the orphans."""
+    age = f"; ledgers younger than {span(older_than_seconds * 1000)} are not judged"
+    of_all = f"of {count(looked, 'ledger')}" + (age if older_than_seconds else "")
+    if not found:
+        return f"no orphans {of_all}"
+    return f"{count(found, 'orphan')} with {size_text(size)} {of_all}"
 
 
 def ledger_line(view: LedgerView) -> str:
