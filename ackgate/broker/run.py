@@ -123,7 +123,8 @@ async def _serve(settings: Settings, data_directory: Path) -> int:
         return 0
     sys.setswitchinterval(SWITCH_SECONDS)
     collecting = Collector().begin()
-    print(f"ackgate ready {broker.service_url} {broker.web_url}", flush=True)  # noqa: T201
+    addresses = (broker.service.plain, broker.web.plain, broker.service.tls, broker.web.tls)
+    print("ackgate ready", *filter(None, addresses), flush=True)  # noqa: T201
     ownership = broker.ownership
     ownership.on_displaced = told_to_stop.set
     if ownership.displaced is None:

@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
@@ -27,6 +27,7 @@ from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
+from ackgate.network import NOWHERE, ClientTls, PemFile, ReloadedTls, ServerTls, Urls
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
@@ -46,12 +47,85 @@ if TYPE_CHECKING:
     from ackgate.broker.admin import Peers
     from ackgate.broker.ledger_storage import LedgerStorage
     from ackgate.config.settings import Settings
+    from ackgate.config.tls import TlsSettings
     from ackgate.persistence.ports import LedgerClient, MetadataStore
 
 log = logging.getLogger(__name__)
 
 STORAGE_LOOK_SECONDS: Final = 30.0
 """How often the bookies of a cluster are counted."""
+
+
+class _HasPorts(Protocol):
+    """A server that listens on any number of ports."""
+
+    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
+        """Returns the port. Raises `OSError`."""
+
+
+class _PortsTls:
+    """TLS of the ports, and to other brokers. All files are read before anything else is begun."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises `ConfigurationError`."""
+        tls, broker = settings.tls, settings.broker
+        self.protocol: ReloadedTls | None = None
+        self.web: ReloadedTls | None = None
+        self._peers: ReloadedTls | None = None
+        seconds = tls.tls_cert_refresh_check_duration_sec
+        if broker.broker_service_port_tls is not None:
+            port = _port_tls(tls, tls.tls_protocols, tls.tls_ciphers, "tlsCiphers")
+            self.protocol = ReloadedTls(port, seconds)
+        if broker.web_service_port_tls is not None:
+            port = _port_tls(
+                tls,
+                tls.web_service_tls_protocols,
+                tls.web_service_tls_ciphers,
+                "webServiceTlsCiphers",
+            )
+            self.web = ReloadedTls(port, seconds)
+        if tls.broker_client_tls_enabled:
+            self.peers(settings)
+
+    def peers(self, settings: Settings) -> ReloadedTls | None:
+        """TLS to other brokers, as the settings of now want it. Raises `ConfigurationError`."""
+        if not settings.tls.broker_client_tls_enabled:
+            return None
+        if self._peers is None:
+            self._peers = ReloadedTls(
+                _peers_tls(settings.tls), settings.tls.tls_cert_refresh_check_duration_sec
+            )
+        return self._peers
+
+
+def _peers_tls(tls: TlsSettings) -> ClientTls:
+    return ClientTls(
+        trust=PemFile("brokerClientTrustCertsFilePath", tls.broker_client_trust_certs_file_path),
+        certificate=PemFile(
+            "brokerClientCertificateFilePath", tls.broker_client_certificate_file_path
+        ),
+        key=PemFile("brokerClientKeyFilePath", tls.broker_client_key_file_path),
+        verifies_server=not tls.tls_allow_insecure_connection,
+        verifies_host_name=tls.tls_hostname_verification_enabled,
+        protocols=tls.broker_client_tls_protocols,
+        ciphers=tls.broker_client_tls_ciphers,
+        ciphers_key="brokerClientTlsCiphers",
+    )
+
+
+def _port_tls(
+    tls: TlsSettings, protocols: tuple[str, ...], ciphers: tuple[str, ...], ciphers_key: str
+) -> ServerTls:
+    trust = "" if tls.tls_allow_insecure_connection else tls.tls_trust_certs_file_path
+    return ServerTls(
+        certificate=PemFile("tlsCertificateFilePath", tls.tls_certificate_file_path),
+        key=PemFile("tlsKeyFilePath", tls.tls_key_file_path),
+        trust=PemFile("tlsTrustCertsFilePath", trust),
+        requires_client_certificate=tls.tls_require_trusted_client_cert_on_connect,
+        protocols=protocols,
+        ciphers=ciphers,
+        ciphers_key=ciphers_key,
+    )
 
 
 class BrokerServer:
@@ -79,8 +153,11 @@ class BrokerServer:
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
         self._peers: Peers | None = None
-        self.protocol_port = 0
-        self.http_port = 0
+        self.service = NOWHERE
+        """Where clients connect."""
+        self.web = NOWHERE
+        """Where the admin interface answers."""
+        self._tls: _PortsTls
         self._protocol = ProtocolServer(
             services, self.registry, self.schemas, services.publish_buffer, authentication
         )
@@ -97,6 +174,7 @@ class BrokerServer:
         becomes the broker's to close.
         """
         authentication = _authentication(settings)
+        tls = _PortsTls(settings)
         async with Stopping(lambda: settings.broker.broker_shutdown_timeout_ms / 1000) as stopping:
             directory = DataDirectory.acquire(data_directory)
             stopping.then("the data directory", directory.release)
@@ -109,6 +187,7 @@ class BrokerServer:
             stopping.then("the bookies", storage.client.close, share=2)
             services = _make_services(settings, metadata, storage.client, storage.run)
             broker = cls(settings, directory, services, storage, authentication)
+            broker._tls = tls
             broker.services.disk_space = space
             space.mend = partial(_free_room, metadata, storage)
             broker.services.forget_topic = broker.registry.forget
@@ -124,23 +203,30 @@ class BrokerServer:
     async def _serve(self, stopping: Stopping) -> None:
         """Start the services; `stopping` gets what to stop, in reverse order."""
         broker = self.settings.broker
-        host = broker.bind_address
         old_ledgers = await self.storage.ledgers_so_far()
         stopping.then("connections", self._protocol.close)
         stopping.then("the other brokers", self._close_peers)
-        self.protocol_port = await _listening(
-            self._protocol.listen(host, broker.broker_service_port),
-            host,
-            broker.broker_service_port,
+        self.service = Urls(
+            await self._listen("pulsar", self._protocol, broker.broker_service_port),
+            await self._listen(
+                "pulsar+ssl", self._protocol, broker.broker_service_port_tls, self._tls.protocol
+            ),
         )
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
-        self._peers = Peers(lambda: _credentials(self.services.settings))
+        self._peers = Peers(
+            lambda: _credentials(self.services.settings),
+            lambda: self._tls.peers(self.services.settings),
+        )
         self.ownership.ask_to_acquire = self._peers.acquire
 
-        self.http_port, stop_http = await serve_http(self, host, broker.web_service_port)
-        stopping.then("the admin interface", stop_http)
+        admin = await serve_http(self)
+        stopping.then("the admin interface", admin.close)
+        self.web = Urls(
+            await self._listen("http", admin, broker.web_service_port),
+            await self._listen("https", admin, broker.web_service_port_tls, self._tls.web),
+        )
         # First: clients are waiting for that.
         stopping.then("closing topics", self._close_topics, share=6)
         stopping.then("the port", self._protocol.stop_accepting)
@@ -149,7 +235,10 @@ class BrokerServer:
         stopping.then("policies", self.services.policies.stop)
         stopping.then("dynamic configuration", self.dynamic.stop)
         await self.ownership.join(self._record())
-        self.directory.describe({"pulsar": self.service_url, "http": self.web_url})
+        addresses = (*self.service, *self.web)
+        self.directory.describe(
+            {address.partition(":")[0]: address for address in addresses if address}
+        )
         stopping.then("upkeep", self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
         counting = Chore(self.storage.count_bookies, lambda: STORAGE_LOOK_SECONDS)
@@ -158,6 +247,22 @@ class BrokerServer:
             for chore in (sampling, counting, *chores(self.services, self.registry))
         ]
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
+
+    async def _listen(
+        self, scheme: str, server: _HasPorts, port: int | None, tls: ReloadedTls | None = None
+    ) -> str:
+        """Open one more port of a server. Returns its address; empty: none is wanted."""
+        if port is None:
+            return ""
+        host = self.settings.broker.bind_address
+        try:
+            found = await server.listen(host, port, tls)
+        except OSError as error:
+            # asyncio repeats the address in its own words; what has no number is about the name.
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror or error
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error
+        return f"{scheme}://{self._advertised_host}:{found}"
 
     @property
     def peers(self) -> Peers:
@@ -169,27 +274,40 @@ class BrokerServer:
     def _record(self) -> BrokerRecord:
         return BrokerRecord(
             broker_id=self.broker_id,
-            service_url=self.service_url,
-            web_url=self.web_url,
+            service_url=self.service.plain,
+            web_url=self.web.plain,
             instance="",
             bookies=self.storage.names,
             started_ms=int(self.started_at * 1000),
             run=self.storage.run,
+            service_url_tls=self.service.tls,
+            web_url_tls=self.web.tls,
         )
 
     @property
     def broker_id(self) -> str:
         """``host:port`` of the admin interface, by which Pulsar calls a broker."""
-        return self.web_url.removeprefix("http://")
+        return self.web.any.partition("://")[2]
 
     @property
     def service_url(self) -> str:
-        return f"pulsar://{self._advertised_host}:{self.protocol_port}"
+        """Where clients connect: in clear, if that is possible."""
+        return self.service.any
 
     @property
     def web_url(self) -> str:
-        """Where the admin interface answers."""
-        return f"http://{self._advertised_host}:{self.http_port}"
+        """Where the admin interface answers: in clear, if that is possible."""
+        return self.web.any
+
+    @property
+    def protocol_port(self) -> int:
+        """The port in `service_url`."""
+        return int(self.service_url.rpartition(":")[2])
+
+    @property
+    def http_port(self) -> int:
+        """The port in `web_url`."""
+        return int(self.web_url.rpartition(":")[2])
 
     @property
     def cluster_storage(self) -> ClusterStorage | None:
@@ -336,13 +454,3 @@ def _make_services(
     )
     services.clock_us = lambda: time.time_ns() // 1_000
     return services
-
-
-async def _listening(listening: Awaitable[int], host: str, port: int) -> int:
-    try:
-        return await listening
-    except OSError as error:
-        # asyncio repeats the address in its own words; what has no number is about the name.
-        number = error.errno or 0
-        why = os.strerror(number) if number > 0 else error.strerror or error
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error

@@ -1,4 +1,4 @@
-"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed``, ``pulsar`` and ``tokens``.
+"""The command lines of ``ackgate bookies``, ``ledgers``, ``delayed``, ``pulsar``, ``tokens``, ``tls``.
 
 Pure. Apart from the commands themselves, which load much more.
 """
@@ -278,3 +278,32 @@ def add_tokens_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
             action="store_true",
             help="read it from standard input, which is the default",
         )
+
+
+def add_tls_parser(commands: Any) -> None:  # noqa: ANN401 - as above
+    """Add ``ackgate tls``."""
+    tls = commands.add_parser("tls", help="make certificates for trying TLS")
+    make = tls.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+        "make-test-certificates",
+        help="an authority, a server's certificate, and some of clients",
+        description="Writes PEM files into DIR, and prints the settings that name them. Whoever reads DIR "
+        "can pass for anybody: for trying only.",
+    )
+    make.add_argument("directory", type=Path, metavar="DIR", help="made if it is not there")
+    make.add_argument(
+        "--host",
+        dest="hosts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name or address of the server; may be repeated (localhost, 127.0.0.1 and ::1 "
+        "are in it)",
+    )
+    make.add_argument(
+        "--client",
+        dest="clients",
+        action="append",
+        metavar="NAME",
+        help="the common name of a client; may be repeated (default: client and admin)",
+    )
+    make.add_argument("--days", type=int, default=365, help="valid for so long (default: 365)")

@@ -13,6 +13,7 @@ from ackgate.commands.arguments import (
     add_delayed_parser,
     add_ledgers_parser,
     add_pulsar_parser,
+    add_tls_parser,
     add_tokens_parser,
 )
 from ackgate.errors import AckGateError, OwnershipError
@@ -74,6 +75,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from ackgate.commands.tokens_command import run_tokens  # noqa: PLC0415
 
         return run_tokens(arguments)
+    if arguments.command == "tls":
+        from ackgate.commands.tls_command import run_tls  # noqa: PLC0415
+
+        return run_tls(arguments)
     if arguments.command == "pulsar":
         from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
 
@@ -157,6 +162,7 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
     add_ledgers_parser(commands)
     add_pulsar_parser(commands)
     add_tokens_parser(commands)
+    add_tls_parser(commands)
     for name, line in (others or {}).items():
         commands.add_parser(name, help=line)
     return parser

@@ -43,17 +43,31 @@ class BrokerSettings(SettingsGroup):
         "data",
         "Holds everything that must survive a restart. One broker at a time.",
     )
-    broker_service_port: int = setting(
+    broker_service_port: int | None = setting(
         6650,
-        "Port of the binary protocol. 0: any free one.",
+        "Port of the binary protocol, in clear. 0: any free one. Empty: none.",
         pulsar=6650,
         ge=0,
         le=65_535,
     )
-    web_service_port: int = setting(
+    broker_service_port_tls: int | None = setting(
+        None,
+        "Port of the binary protocol by TLS. 0: any free one. Empty: none.",
+        pulsar=None,
+        ge=0,
+        le=65_535,
+    )
+    web_service_port: int | None = setting(
         8080,
-        "Port of the admin interface. 0: any free one.",
+        "Port of the admin interface, in clear. 0: any free one. Empty: none.",
         pulsar=8080,
+        ge=0,
+        le=65_535,
+    )
+    web_service_port_tls: int | None = setting(
+        None,
+        "Port of the admin interface by TLS. 0: any free one. Empty: none.",
+        pulsar=None,
         ge=0,
         le=65_535,
     )
@@ -137,7 +151,8 @@ class BrokerSettings(SettingsGroup):
     )
     handshake_timeout_seconds: int = setting(
         10,
-        "A connection that has not sent CONNECT by then is closed.",
+        "A connection that has not sent CONNECT by then is closed; one whose TLS handshake is not "
+        "through by then, too.",
         unit="s",
         ge=1,
         le=3_600,

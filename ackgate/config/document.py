@@ -30,7 +30,8 @@ sources, the last of which wins:
 1. the defaults below;
 2. `--config FILE`, a `broker.conf` as it is. Keys that are not listed here have no effect: a warning
    counts them at the start, and `ackgate config check FILE` lists them. Those that enable security are
-   [refused](#security-that-is-refused). An empty value leaves a key unset;
+   [refused](#security-that-is-refused). An empty value leaves a key unset, but for `brokerServicePort` and
+   `webServicePort`: there is no such port then, from whatever source;
 3. the environment: `ACKGATE_<key>`, such as `ACKGATE_brokerServicePort=6651`, or
    `PULSAR_PREFIX_<key>` as with Pulsar's container images;
 4. `--set KEY=VALUE`. An unknown key is an error here. An empty value brings back the default.
@@ -54,7 +55,7 @@ programs.
 _SECURITY: Final = """\
 ## Security that is refused
 
-The broker has no authorization or TLS, and must not look as if it had. With one of these
+The broker has not everything that Pulsar has, and must not look as if it had. With one of these
 keys enabled, in the file or the environment, it does not start, and names them. `--set KEY=false`
 (`--set KEY=` where the value is no switch) starts it without.
 
@@ -68,6 +69,7 @@ _INTRODUCTIONS: Final = {
     "dispatcher": "When deliveries pause, and how much may be on its way to consumers.",
     "delayed": "Messages that wait for their time, and where that is remembered.",
     "journal": "The delivery journal: what became of each message, for the data pipeline.",
+    "tls": "Encrypted ports, and who is asked for a certificate: [security.md](security.md).",
     "broker": "Addresses, connections, topics, message ledgers and retention.",
     "security": "Who may connect, and what they may do: [security.md](security.md).",
 }

@@ -25,13 +25,14 @@ INT_MAX: Final = 2**31 - 1
 """Pulsar keeps most counts in a Java int; nothing here needs more."""
 
 _OWN: Final = object()
-_WORDS_IN_CAPITALS: Final = {"id": "ID", "mb": "MB", "tls": "TLS"}
+_WORDS_IN_CAPITALS: Final = {"id": "ID", "mb": "MB"}
 
 
 def key_of(attribute: str) -> str:
     """A field's key in Pulsar's spelling."""
     first, *rest = attribute.split("_")
-    return first + "".join(_WORDS_IN_CAPITALS.get(word, word.capitalize()) for word in rest)
+    capitals = _WORDS_IN_CAPITALS | ({"tls": "TLS"} if first == "bookkeeper" else {})
+    return first + "".join(capitals.get(word, word.capitalize()) for word in rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,11 @@ def is_secret(field: FieldInfo) -> bool:
     return field.annotation is SecretStr
 
 
+def may_be_nothing(field: FieldInfo) -> bool:
+    """Whether an empty text is a value of its own: none."""
+    return type(None) in get_args(field.annotation)
+
+
 def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
     """Smallest and largest value allowed."""
     lowest: float | None = None
@@ -149,7 +155,7 @@ def allowed(field: FieldInfo) -> str:
         words += f", at most {highest}"
     unit = about(field).unit
     words += f" ({unit})" if unit else ""
-    return f"{words}, or nothing" if field.default is None else words
+    return f"{words}, or nothing" if may_be_nothing(field) else words
 
 
 def _kind(annotation: object) -> str:

@@ -2,7 +2,8 @@
 
 Edge: reads the file, and is the only reader of the environment.
 
-- *File*: a Pulsar `broker.conf` as it is. An empty value leaves the key unset, as in Pulsar. Keys
+- *File*: a Pulsar `broker.conf` as it is. An empty value leaves the key unset, as in Pulsar; of a port
+  it means that there is none, as in Pulsar, too, and from every source. Keys
   that are not used here are collected, not refused: such a file has hundreds of them. Those that ask
   for security are refused (`unused_keys.py`).
 - *Environment*: `ACKGATE_<key>`, or `PULSAR_PREFIX_<key>` as with Pulsar's container images; the
@@ -23,7 +24,7 @@ from ackgate.config.field import key_of
 from ackgate.config.persistence import ONLY_OF_DIRECTORIES
 from ackgate.config.properties import parse_properties
 from ackgate.config.security import SecuritySettings
-from ackgate.config.settings import FIELDS, Given, Settings, unknown_key
+from ackgate.config.settings import CLEARED_BY_NOTHING, FIELDS, Given, Settings, unknown_key
 from ackgate.config.unused_keys import SECURITY_KEYS, UnusedKey, refuse_security, unused_keys
 from ackgate.errors import ConfigurationError
 
@@ -141,7 +142,7 @@ def gather(
     given = _from_file(config_file, older) if config_file else {}
     given |= _from_environment(os.environ if environ is None else environ, older)
     for key, override in _from_overrides(overrides, older).items():
-        if override.text:
+        if override.text or key in CLEARED_BY_NOTHING:
             given[key] = override
         else:
             given.pop(key, None)
@@ -152,7 +153,11 @@ def _from_file(path: Path, older: dict[str, Given]) -> dict[str, Given]:
     properties = parse_properties(_read(path), str(path))
     # An empty value unsets the key: also when an earlier line of the file had set it.
     last = {found.key: Given(found.value.strip(), f"{path}:{found.line}") for found in properties}
-    return _by_present_name({key: value for key, value in last.items() if value.text}, older)
+    return _by_present_name(_that_say_something(last), older)
+
+
+def _that_say_something(given: Mapping[str, Given]) -> dict[str, Given]:
+    return {key: value for key, value in given.items() if value.text or key in CLEARED_BY_NOTHING}
 
 
 def _read(path: Path) -> str:
@@ -174,14 +179,12 @@ def _read(path: Path) -> str:
 def _from_environment(environ: Mapping[str, str], older: dict[str, Given]) -> dict[str, Given]:
     found: dict[str, Given] = {}
     for prefix in ENVIRONMENT_PREFIXES:
-        found |= _by_present_name(
-            {
-                name.removeprefix(prefix): Given(text.strip(), f"environment {name}")
-                for name, text in environ.items()
-                if name.startswith(prefix) and text.strip()
-            },
-            older,
-        )
+        named = {
+            name.removeprefix(prefix): Given(text.strip(), f"environment {name}")
+            for name, text in environ.items()
+            if name.startswith(prefix)
+        }
+        found |= _by_present_name(_that_say_something(named), older)
     return found
 
 

@@ -17,7 +17,15 @@ from ackgate.config.cursor import CursorSettings
 from ackgate.config.defaults import ENTRY_OVERHEAD_BYTES
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
-from ackgate.config.field import INT_MAX, SettingsGroup, about, allowed, is_secret, key_of
+from ackgate.config.field import (
+    INT_MAX,
+    SettingsGroup,
+    about,
+    allowed,
+    is_secret,
+    key_of,
+    may_be_nothing,
+)
 from ackgate.config.journal import JournalSettings
 from ackgate.config.persistence import (
     BOOKKEEPER_COPIES,
@@ -25,6 +33,7 @@ from ackgate.config.persistence import (
     PersistenceSettings,
 )
 from ackgate.config.security import SecuritySettings
+from ackgate.config.tls import TlsSettings
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,6 +49,7 @@ ROOMS: Final[Mapping[str, type[SettingsGroup]]] = {
     "journal": JournalSettings,
     "broker": BrokerSettings,
     "security": SecuritySettings,
+    "tls": TlsSettings,
 }
 
 FIELDS: Final[Mapping[str, FieldInfo]] = {
@@ -49,6 +59,11 @@ FIELDS: Final[Mapping[str, FieldInfo]] = {
 
 DYNAMIC_KEYS: Final = frozenset(key for key, field in FIELDS.items() if about(field).is_dynamic)
 """What may change while the broker runs."""
+
+CLEARED_BY_NOTHING: Final = frozenset(
+    key for key, field in FIELDS.items() if may_be_nothing(field) and field.default is not None
+)
+"""Keys that an empty value switches off, where it brings back the default of others."""
 
 _COPIES: Final = (
     "managedLedgerDefaultEnsembleSize",
@@ -79,6 +94,7 @@ class Settings(BaseModel):
     journal: JournalSettings = Field(default_factory=JournalSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
     security: SecuritySettings = Field(default_factory=SecuritySettings)
+    tls: TlsSettings = Field(default_factory=TlsSettings)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -96,7 +112,34 @@ class Settings(BaseModel):
                 f"need maxEntryBytes >= maxMessageSize + {ENTRY_OVERHEAD_BYTES}, "
                 f"got {entry_bytes} and {message_bytes}"
             )
+        self._agree_on_ports()
         return self
+
+    def _agree_on_ports(self) -> None:
+        broker = self.broker
+        for plain, by_tls, plain_key, tls_key in (
+            (
+                *(broker.broker_service_port, broker.broker_service_port_tls),
+                *("brokerServicePort", "brokerServicePortTls"),
+            ),
+            (
+                *(broker.web_service_port, broker.web_service_port_tls),
+                *("webServicePort", "webServicePortTls"),
+            ),
+        ):
+            if plain is None and by_tls is None:
+                raise ValueError(f"{plain_key} and {tls_key} are both empty: one of them is needed")
+            if by_tls is not None and not self.tls.tls_certificate_file_path:
+                raise ValueError(f"{tls_key} needs tlsCertificateFilePath")
+        ports = (broker.broker_service_port_tls, broker.web_service_port_tls)
+        if self.tls.tls_require_trusted_client_cert_on_connect and ports == (None, None):
+            raise ValueError(
+                "tlsRequireTrustedClientCertOnConnect needs brokerServicePortTls or webServicePortTls"
+            )
+        if self.tls.broker_client_tls_enabled and broker.web_service_port_tls is None:
+            raise ValueError(
+                "brokerClientTlsEnabled needs webServicePortTls: there the other brokers ask this one"
+            )
 
     def with_dynamic(self, changes: Mapping[str, str]) -> Settings:
         """These settings with some changed at run time, by key; all of them or none.
@@ -165,7 +208,7 @@ def _parse(key: str, text: str) -> object:
     """The text in a form that pydantic takes: it reads numbers and switches itself."""
     if get_origin(FIELDS[key].annotation) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
-    return text
+    return None if not text and key in CLEARED_BY_NOTHING else text
 
 
 def _text(value: object) -> str:

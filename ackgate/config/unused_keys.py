@@ -69,10 +69,6 @@ def _unless_false(text: str) -> bool:
     return text.lower() != "false"  # "yes" switches nothing on in Pulsar, and is meant to
 
 
-def _if_set(_: str) -> bool:
-    return True
-
-
 def _if_encrypted_address(text: str) -> bool:
     return any(scheme in text.lower() for scheme in ("pulsar+ssl:", "https:"))
 
@@ -85,6 +81,8 @@ class SecuritySwitch(NamedTuple):
     """The protection that it promises, in words."""
     is_on: Callable[[str], bool] = _unless_false
     """Of a value that is not empty."""
+    given_by: tuple[str, ...] = ()
+    """Settings each of which gives what it asks for."""
 
     @property
     def off(self) -> str:
@@ -94,15 +92,13 @@ class SecuritySwitch(NamedTuple):
 
 SECURITY_SWITCHES: Final = (
     SecuritySwitch("authorizationEnabled", "roles may do what they were granted, and no more"),
-    SecuritySwitch("brokerServicePortTls", "the binary protocol encrypted", _if_set),
-    SecuritySwitch("webServicePortTls", "the admin interface encrypted", _if_set),
     SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
     SecuritySwitch("advertisedListeners", "clients sent to encryption", _if_encrypted_address),
-    SecuritySwitch("tlsEnabled", "ports that encrypt"),
+    SecuritySwitch(
+        "tlsEnabled", "ports that encrypt", given_by=("brokerServicePortTls", "webServicePortTls")
+    ),
     SecuritySwitch("tlsEnabledWithKeyStore", "ports that encrypt, by a key store"),
-    SecuritySwitch("tlsRequireTrustedClientCertOnConnect", "clients show a trusted certificate"),
     SecuritySwitch("encryptionRequireOnProducer", "only encrypted messages are taken"),
-    SecuritySwitch("brokerClientTlsEnabled", "brokers talk to each other encrypted"),
     SecuritySwitch("brokerClientTlsEnabledWithKeyStore", "the same, by a key store"),
     SecuritySwitch("replicationTlsEnabled", "clusters talk to each other encrypted"),
 )
@@ -119,11 +115,14 @@ class SecurityAsked(NamedTuple):
 
 
 def security_asked_for(given: Mapping[str, Given]) -> list[SecurityAsked]:
-    """The switches that are on."""
+    """The switches that are on, and ask for what no setting gives."""
     return [
         SecurityAsked(switch, given[switch.key])
         for switch in SECURITY_SWITCHES
-        if switch.key in given and given[switch.key].text and switch.is_on(given[switch.key].text)
+        if switch.key in given
+        and given[switch.key].text
+        and switch.is_on(given[switch.key].text)
+        and not any(key in given and given[key].text for key in switch.given_by)
     ]
 
 

@@ -45,7 +45,7 @@ LOG_LINES_MAX: Final = 2_000
 LOG_LINE_BYTES_MAX: Final = 4_096
 """A longer line is cut here, so that the buffer has a bound in bytes, too."""
 
-_READY: Final = re.compile(rb"ackgate ready (pulsar://\S+:(\d+)) (http://\S+:(\d+))\n")
+_READY: Final = re.compile(rb"ackgate ready( (pulsar|http|pulsar\+ssl|https)://\S+:\d+)+\n")
 _ERROR_LINES: Final = 20
 
 
@@ -54,7 +54,10 @@ class BrokerFailedError(Exception):
 
 
 class BrokerProcess:
-    """`python -m ackgate broker` on one data directory, any number of times, one at a time."""
+    """`python -m ackgate broker` on one data directory, any number of times, one at a time.
+
+    A port that `settings` name (`brokerServicePortTls`, or an empty `webServicePort` for none) is theirs.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,11 @@ class BrokerProcess:
         self.port = port
         self.http_port = http_port
         self.service_url = ""
+        """In clear, if that is possible; `service_url_tls` if not."""
         self.admin_url = ""
+        self.service_url_tls = ""
+        """Empty without `brokerServicePortTls`."""
+        self.admin_url_tls = ""
         self.starts = 0
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,8 +131,17 @@ class BrokerProcess:
             code = self.wait()
             what = f"printed {line!r}" if line else f"ended with exit code {code}"
             raise BrokerFailedError(self._story(f"{what} instead of its ready line"))
-        self.service_url, self.admin_url = ready[1].decode(), ready[3].decode()
-        self.port, self.http_port = int(ready[2]), int(ready[4])
+        urls = {url.partition(":")[0]: url for url in line.decode().split()[2:]}
+        self.service_url_tls, self.admin_url_tls = urls.get("pulsar+ssl", ""), urls.get("https", "")
+        self.service_url = urls.get("pulsar", self.service_url_tls)
+        self.admin_url = urls.get("http", self.admin_url_tls)
+        for key, url in (
+            ("brokerServicePortTls", self.service_url_tls),
+            ("webServicePortTls", self.admin_url_tls),
+        ):
+            if url:
+                self.settings[key] = _port(url)  # kept for the next start, as the others are
+        self.port, self.http_port = _port(self.service_url), _port(self.admin_url)
         return self
 
     def kill(self) -> None:
@@ -209,8 +225,11 @@ class BrokerProcess:
         command = [
             *(self._python, "-m", "ackgate", "broker"),
             *("--data-dir", str(self.data_directory)),
-            *("--port", str(self.port), "--http-port", str(self.http_port)),
         ]
+        if "brokerServicePort" not in self.settings:
+            command += ["--port", str(self.port)]
+        if "webServicePort" not in self.settings:
+            command += ["--http-port", str(self.http_port)]
         for key, value in self.settings.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             command += ["--set", f"{key}={text}"]
@@ -255,3 +274,7 @@ class BrokerProcess:
     def _story(self, what: str) -> str:
         tail = b"".join(list(self._log)[-_ERROR_LINES:]).decode(errors="replace")
         return f"broker on {self.data_directory}: {what}; the end of its log:\n{tail}"
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])

@@ -37,14 +37,16 @@ from ackgate.broker.admin.http.refusals import RefusedError, status_of
 from ackgate.broker.admin.http.router import Router
 from ackgate.broker.security import AuthenticationFailedError
 from ackgate.broker.wire import NotOwnedError
-from ackgate.errors import AckGateError, ConfigurationError
+from ackgate.errors import AckGateError
+from ackgate.network import LogDamper, listen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from aiohttp.web_protocol import RequestHandler
 
     from ackgate.broker.admin.http.call import AdminBroker
+    from ackgate.network import Listener, ReloadedTls
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +87,40 @@ SECTIONS: Final = {
 ROUTER: Final = Router(route for routes in SECTIONS.values() for route in routes)
 
 
-async def serve_http(
-    broker: AdminBroker, host: str, port: int
-) -> tuple[int, Callable[[], Awaitable[None]]]:
-    """Listen. Returns the port and how to stop. Raises `ConfigurationError`."""
+class AdminServer:
+    """The ports of the admin interface. Make it with `serve_http`."""
+
+    def __init__(
+        self,
+        runner: web.ServerRunner,
+        handshake_seconds: Callable[[], float],
+        streams: _Streams,
+    ) -> None:
+        self._runner = runner
+        self._handshake_seconds = handshake_seconds
+        self._streams = streams
+        self._listeners: list[Listener] = []
+
+    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
+        """Returns the port. Raises `OSError`. May be called for several."""
+        server = self._runner.server
+        assert server is not None  # the runner was set up
+        listener = await listen(
+            host, port, server, tls=tls, handshake_seconds=self._handshake_seconds
+        )
+        self._listeners.append(listener)
+        return listener.port
+
+    async def close(self) -> None:
+        """Close the ports, and the connections when what they ask was answered, or after a while."""
+        while self._listeners:
+            self._listeners.pop().close()
+        self._streams.end()
+        await self._runner.cleanup()
+
+
+async def serve_http(broker: AdminBroker) -> AdminServer:
+    """Ready to listen."""
     settings = broker.settings.broker
     guard = BrowserGuard(
         broker.host_names,
@@ -117,20 +149,9 @@ async def serve_http(
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
     await runner.setup()
-    site = web.TCPSite(runner, host, port)
-    try:
-        await site.start()
-    except OSError as error:
-        await runner.cleanup()
-        raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}"
-        ) from error
-
-    async def stop() -> None:
-        streams.end()
-        await runner.cleanup()
-
-    return int(runner.addresses[0][1]), stop
+    return AdminServer(
+        runner, lambda: broker.services.settings.broker.handshake_timeout_seconds, streams
+    )
 
 
 class _Streams:
@@ -197,14 +218,24 @@ class _BoundedServer(web.Server):
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """What aiohttp calls an error is a client that speaks no HTTP: a line, and no trace."""
-    if record.exc_info is not None:
-        log.info("bad request: %s", record.exc_info[1])
-        return False
-    return True
+    if record.exc_info is None:
+        return log.isEnabledFor(record.levelno)
+    text = str(record.exc_info[1])
+    if _SPEAKS_TLS in text:
+        text = "a client speaks TLS on the port in clear"
+    left_out = _damper.admit(text if len(text) < 80 else "other", time.monotonic())
+    if left_out is not None:
+        more = f" (and {left_out} such lines left out)" if left_out else ""
+        log.info("bad request: %s%s", text, more)
+    return False
 
 
+_SPEAKS_TLS: Final = "HTTPS traffic"
+"""What aiohttp says of the beginning of a TLS handshake."""
+_damper: Final = LogDamper()
 _http_log: Final = logging.getLogger(f"{__name__}.http")
 _http_log.addFilter(_is_worth_a_line)
+_http_log.setLevel(logging.DEBUG)  # some clients that speak no HTTP are shown at this level only
 
 
 async def answer(
@@ -226,7 +257,7 @@ async def answer(
             Call(broker, found.parameters, query, body, request.method, raw_path, identity)
         )
     except NotOwnedError as error:
-        return _redirect(error, request.raw_path)
+        return _redirect(error, request.raw_path, is_tls=request.secure)
     except AuthenticationFailedError as error:
         log.info("authentication of %s failed: %s", request.remote, error)
         return json_reply({"reason": str(error)}, status_of(error))._replace(headers=CHALLENGE)
@@ -270,9 +301,9 @@ def _shown(request: web.BaseRequest) -> Shown:
     )
 
 
-def _redirect(error: NotOwnedError, raw_path: str) -> Reply:
-    """Redirect to the broker that serves the topic, or that has to take it."""
-    location = error.web_url + raw_path
+def _redirect(error: NotOwnedError, raw_path: str, *, is_tls: bool) -> Reply:
+    """Redirect to the broker that serves the topic, or that has to take it; by TLS if it was asked so."""
+    location = error.web.like(is_tls=is_tls) + raw_path
     if not error.is_owner and f"{AUTHORITATIVE}=true" not in raw_path:
         location += f"{'&' if '?' in raw_path else '?'}{AUTHORITATIVE}=true"
     return Reply(307, location=location)

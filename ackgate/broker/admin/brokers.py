@@ -64,7 +64,7 @@ async def leader(call: Call) -> Reply:
     broker = call.broker.ownership.view.leader
     if broker is None:
         raise RefusedError(404, "Couldn't find leader broker")
-    return json_reply({"serviceUrl": broker.web_url, "brokerId": broker.broker_id})
+    return json_reply({"serviceUrl": broker.web.any, "brokerId": broker.broker_id})
 
 
 async def owned_namespaces(call: Call) -> Reply:
@@ -86,7 +86,12 @@ async def get_cluster(call: Call) -> Reply:
     """The addresses of this cluster."""
     _check_cluster(call)
     return json_reply(
-        {"serviceUrl": call.broker.web_url, "brokerServiceUrl": call.broker.service_url}
+        {
+            "serviceUrl": call.broker.web.plain,
+            "serviceUrlTls": call.broker.web.tls,
+            "brokerServiceUrl": call.broker.service.plain,
+            "brokerServiceUrlTls": call.broker.service.tls,
+        }
     )
 
 

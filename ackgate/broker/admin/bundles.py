@@ -42,7 +42,7 @@ async def unload_bundle(call: Call) -> Reply:
     await ownership.look(bundle)
     if ownership.state(bundle) is BundleState.ELSEWHERE:
         owner = ownership.view.owners[bundle]
-        raise NotOwnedError(bundle, owner.web_url, is_owner=True)
+        raise NotOwnedError(bundle, owner.web, is_owner=True)
     await ownership.release(bundle, destination)
     return DONE
 
@@ -65,7 +65,7 @@ async def _unload(call: Call, bundle: Bundle) -> Reply:
     await ownership.look(bundle)
     if ownership.state(bundle) is BundleState.ELSEWHERE:
         owner = ownership.view.owners[bundle]
-        return await call.broker.peers.ask(owner.web_url, "PUT", f"{bundle_path(bundle)}/unload")
+        return await call.broker.peers.ask(owner.web, "PUT", f"{bundle_path(bundle)}/unload")
     await ownership.release(bundle)
     return DONE
 
@@ -93,13 +93,15 @@ async def look_up(call: Call) -> Reply:
     name = call.topic_name
     found = await call.broker.ownership.locate(name, is_authoritative=call.is_asked(AUTHORITATIVE))
     if not found.is_owner:
-        raise NotOwnedError(name, found.web_url, is_owner=False)
+        raise NotOwnedError(name, found.web, is_owner=False)
     return json_reply(
         {
-            "brokerUrl": found.service_url,
-            "httpUrl": found.web_url,
-            "nativeUrl": found.service_url,
-            "brokerUrlSsl": "",
+            "brokerUrl": found.service.plain,
+            "brokerUrlTls": found.service.tls,
+            "httpUrl": found.web.plain,
+            "httpUrlTls": found.web.tls,
+            "nativeUrl": found.service.plain,
+            "brokerUrlSsl": found.service.tls,
         }
     )
 

@@ -75,4 +75,4 @@ async def _on_one(call: Call, partition: TopicName, handler: Handler, tail: str 
     path += call.tail if tail is None else tail
     if query:
         path += f"?{urlencode(query)}"
-    return await call.broker.peers.ask(location.web_url, call.method, path, call.body)
+    return await call.broker.peers.ask(location.web, call.method, path, call.body)

@@ -69,7 +69,7 @@ async def unload_topic(call: Call) -> Reply:
     name, ownership = call.topic_name, call.broker.ownership
     bundle = (await ownership.bundles(name.namespace_name)).of(name)
     if ownership.state(bundle) is BundleState.ELSEWHERE:
-        raise NotOwnedError(name, ownership.view.owners[bundle].web_url, is_owner=True)
+        raise NotOwnedError(name, ownership.view.owners[bundle].web, is_owner=True)
     await call.broker.registry.unload(name)
     return DONE
 

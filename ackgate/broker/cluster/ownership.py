@@ -44,6 +44,7 @@ from ackgate.errors import (
     MetadataStoreError,
     OwnershipError,
 )
+from ackgate.network import NOWHERE
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord, OwnerRecord, broker_path
 from ackgate.persistence.ports import SessionState
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster.bundles import Bundle
     from ackgate.broker.cluster.services import BrokerServices
     from ackgate.broker.wire import NamespaceName, TopicName
+    from ackgate.network import Urls
     from ackgate.persistence.ports import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -78,8 +80,10 @@ class Location(NamedTuple):
     """Where a topic is served."""
 
     broker_id: str
-    service_url: str
-    web_url: str
+    service: Urls
+    """Where clients reach that broker."""
+    web: Urls
+    """Its admin interface."""
     is_here: bool
     is_owner: bool
     """False: no broker owns the topic yet, and this one has to take it."""
@@ -88,10 +92,10 @@ class Location(NamedTuple):
 class TopicsPort(Protocol):
     """The topics of this broker, as ownership sees them."""
 
-    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[Urls], None]:
         """Close, with all that is dirty persisted, and return a function that sends the clients away.
 
-        What is returned takes the address of the new owner, or an empty text.
+        What is returned takes the address of the new owner, or `NOWHERE`.
         """
 
     def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
@@ -127,8 +131,8 @@ class Ownership:
         self.displaced: ConfigurationError | None = None
         """Why this broker can own nothing any more: another one that lives has its address."""
         self.on_displaced: Callable[[], None] = lambda: None
-        self.ask_to_acquire: Callable[[str, Bundle], Awaitable[bool]] | None = None
-        """Ask the broker at this web address to acquire a bundle; whether it did."""
+        self.ask_to_acquire: Callable[[Urls, Bundle], Awaitable[bool]] | None = None
+        """Ask the broker with this admin interface to acquire a bundle; whether it did."""
 
     # ---------------------------------------------------------------- joining and leaving
 
@@ -298,7 +302,7 @@ class Ownership:
         if location is None or (is_authoritative and not location.is_here):
             location = await self.locate(topic, is_authoritative=is_authoritative)
         if not location.is_here:
-            raise NotOwnedError(topic, location.web_url, is_owner=location.is_owner)
+            raise NotOwnedError(topic, location.web, is_owner=location.is_owner)
 
     def is_served_here(self, topic: TopicName) -> bool:
         """Whether the topic's bundle is owned, without I/O."""
@@ -327,11 +331,11 @@ class Ownership:
         if chosen == me.broker_id:
             return None
         broker = self.view.brokers[chosen]
-        return Location(chosen, broker.service_url, broker.web_url, is_here=False, is_owner=False)
+        return Location(chosen, broker.service, broker.web, is_here=False, is_owner=False)
 
     def _here(self) -> Location:
         me = self._require_me()
-        return Location(me.broker_id, me.service_url, me.web_url, is_here=True, is_owner=True)
+        return Location(me.broker_id, me.service, me.web, is_here=True, is_owner=True)
 
     def _require_me(self) -> BrokerRecord:
         if self._me is None:
@@ -353,7 +357,7 @@ class Ownership:
         try:
             epoch = await self._nodes.next_epoch(bundle)
             me = self._require_me()
-            wanted = OwnerRecord(me.broker_id, me.service_url, me.web_url, me.instance, epoch)
+            wanted = OwnerRecord.of(me, epoch)
             owner = await self._nodes.claim(bundle, wanted)
         except BaseException:
             if session == self._session:
@@ -383,18 +387,18 @@ class Ownership:
         if self.state(bundle) is not BundleState.OWNED:
             return
         self._move(bundle, BundleEvent.RELEASE)
-        session, service_url = self._session, ""
-        tell: Callable[[str], None] | None = None
+        session, heir = self._session, NOWHERE
+        tell: Callable[[Urls], None] | None = None
         try:
             tell = await self._topics.hand_over(self._is_in(bundle))
             if session == self._session:  # else the node is gone, or another broker's by now
                 await self._remove_node(bundle)
-                service_url = await self._successor(bundle, destination)
+                heir = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
-            log.info("bundle %s is released to %s", bundle, service_url or "any broker")
+            log.info("bundle %s is released to %s", bundle, heir.any or "any broker")
             if tell is not None:
-                tell(service_url)
+                tell(heir)
 
     async def _remove_node(self, bundle: Bundle) -> None:
         """What is not surely gone stays in the view: others still send their clients here."""
@@ -406,22 +410,22 @@ class Ownership:
         if session == self._session:
             self.view.put_owner(bundle, owner)
 
-    async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> str:
-        """Have another broker acquire the bundle. Returns where clients go; empty: not known."""
+    async def _successor(self, bundle: Bundle, destination: BrokerRecord | None) -> Urls:
+        """Have another broker acquire the bundle. Returns where clients go."""
         if self.ask_to_acquire is None or not self._is_member:
-            return ""
+            return NOWHERE
         if destination is None:
             if not self._is_leaving:
-                return ""
+                return NOWHERE
             try:
                 chosen = await self._chosen(bundle)
             except AckGateError:
-                return ""
+                return NOWHERE
             destination = self.view.brokers.get(chosen.broker_id) if chosen else None
         if destination is None or destination.broker_id == self._require_me().broker_id:
-            return ""
-        is_done = await self.ask_to_acquire(destination.web_url, bundle)
-        return destination.service_url if is_done else ""
+            return NOWHERE
+        is_done = await self.ask_to_acquire(destination.web, bundle)
+        return destination.service if is_done else NOWHERE
 
     def _is_in(self, bundle: Bundle) -> Callable[[TopicName], bool]:
         namespace = self._namespaces[bundle.namespace]
@@ -557,7 +561,7 @@ class Ownership:
 
 
 def _owned_by(owner: OwnerRecord) -> Location:
-    return Location(owner.broker_id, owner.service_url, owner.web_url, is_here=False, is_owner=True)
+    return Location(owner.broker_id, owner.service, owner.web, is_here=False, is_owner=True)
 
 
 # ---- The plan: which broker is to own a free bundle

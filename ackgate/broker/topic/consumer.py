@@ -18,6 +18,7 @@ from ackgate.broker.wire import (
 )
 from ackgate.cursor import Position
 from ackgate.errors import CallerError, CursorClosedError, PositionError
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.cursor import ManagedCursor
     from ackgate.dispatcher import ConsumerStatistics
+    from ackgate.network import Urls
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.subscription import ConsumerCounts, Receipt
 
@@ -271,11 +273,11 @@ class Consumer:
             self.is_closed = True
             self.subscription.remove_consumer(self)
 
-    def disconnect(self, service_url: str = "") -> None:
+    def disconnect(self, urls: Urls = NOWHERE) -> None:
         """Detach from the broker's side: the client subscribes again, at this address if given."""
         if not self.is_closed:
             self.is_closed = True
-            self.session.close_consumer(self.consumer_id, service_url)
+            self.session.close_consumer(self.consumer_id, urls)
             self.subscription.remove_consumer(self)
 
 

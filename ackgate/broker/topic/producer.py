@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from ackgate.network import NOWHERE
+
 if TYPE_CHECKING:
     from ackgate.broker.wire import ProducerRequest, SessionPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.network import Urls
 
 
 class PublishedTopic(Protocol):
@@ -108,8 +111,8 @@ class Producer:
             self.is_closed = True
             await self.topic.producers.remove(self)
 
-    def disconnect(self, service_url: str = "") -> None:
+    def disconnect(self, urls: Urls = NOWHERE) -> None:
         """Detach from the broker's side: the client goes to this address, or looks up again."""
         if not self.is_closed:
             self.is_closed = True
-            self.session.close_producer(self.producer_id, service_url)
+            self.session.close_producer(self.producer_id, urls)

@@ -24,11 +24,13 @@ from ackgate.broker.wire import (
     ServiceNotReadyError,
 )
 from ackgate.errors import AckGateError
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from ackgate.broker.topic.producer import Producer
+    from ackgate.network import Urls
 
 WAITING_MAX: Final = 1000
 """Producers of one topic that may wait for exclusive access."""
@@ -107,10 +109,10 @@ class TopicProducers:
             heir.is_ready = True
             heir.session.send_producer_ready(heir.producer_id, heir)
 
-    def disconnect_all(self, service_url: str = "") -> None:
+    def disconnect_all(self, urls: Urls = NOWHERE) -> None:
         """Send everybody away, to this address if it is known: the topic is being closed."""
         for producer in [*self._by_name.values(), *self._waiting]:
-            producer.disconnect(service_url)
+            producer.disconnect(urls)
         self._by_name.clear()
         self._waiting.clear()
         self._holder = None

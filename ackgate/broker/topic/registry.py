@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.topic.services import OwnedTopic, SharedServices
     from ackgate.broker.wire import NamespaceName
+    from ackgate.network import Urls
 
 log = logging.getLogger(__name__)
 
@@ -328,7 +329,7 @@ class TopicRegistry:
             if self._topics.get(str(topic.name)) is topic:
                 del self._topics[str(topic.name)]
 
-    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[Urls], None]:
         """Close topics for another broker, persisting what is dirty.
 
         Returns a function that sends the clients away, to the address of the new owner if it is known.
@@ -343,9 +344,9 @@ class TopicRegistry:
         ]
         await self._on_all(topics, self._settle)
 
-        def tell(service_url: str) -> None:
+        def tell(urls: Urls) -> None:
             for topic in topics:
-                topic.send_away(service_url)
+                topic.send_away(urls)
 
         return tell
 

@@ -39,6 +39,7 @@ from ackgate.errors import (
     OwnershipError,
     PersistTimeoutError,
 )
+from ackgate.network import NOWHERE
 from ackgate.persistence.nodes.paths import cursor_path
 from ackgate.persistence.records.outcome import RecoverySource
 from ackgate.subscription import Awaited
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics, Gate
     from ackgate.dispatcher.timing import Timer
+    from ackgate.network import Urls
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.subscription import ConsumerCounts, Delivery, ReadRequest, Ready, Receipt
@@ -282,10 +284,10 @@ class SubscriptionDriver:
             return
         self._changed()
 
-    def disconnect_consumers(self, service_url: str = "") -> None:
+    def disconnect_consumers(self, urls: Urls = NOWHERE) -> None:
         """Send all consumers away; clients subscribe again, at this address or by a lookup."""
         for consumer in list(self.consumers):
-            consumer.disconnect(service_url)
+            consumer.disconnect(urls)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer takes so many more messages."""

@@ -35,6 +35,7 @@ from ackgate.broker.wire import (
 )
 from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 from ackgate.errors import AckGateError, CallerError, OwnershipError
+from ackgate.network import NOWHERE
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.messages.managed_ledger import ManagedLedger
 from ackgate.persistence.messages.rules import RolloverLimits
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import Position
+    from ackgate.network import Urls
 
 log = logging.getLogger(__name__)
 
@@ -232,11 +234,11 @@ class Topic:
             if failure is not None:
                 raise failure
 
-    def send_away(self, service_url: str = "") -> None:
+    def send_away(self, urls: Urls = NOWHERE) -> None:
         """Close all clients; they go to this address, or where a lookup leads them."""
-        self.producers.disconnect_all(service_url)
+        self.producers.disconnect_all(urls)
         for subscription in list(self.subscriptions.values()):  # a reader's goes with its consumer
-            subscription.disconnect_consumers(service_url)
+            subscription.disconnect_consumers(urls)
 
     def abandon(self, error: OwnershipError) -> None:
         """Release it at once, and write no more: it may have another owner."""

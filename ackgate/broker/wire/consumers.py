@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.ports import ConsumerPort, MessageOut, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
+    from ackgate.network import Urls
 
 log = logging.getLogger(__name__)
 
@@ -212,10 +213,10 @@ class Consumers:
 
         self._session.run(request_id, answer())
 
-    def closed_by_broker(self, consumer_id: int, service_url: str) -> None:
+    def closed_by_broker(self, consumer_id: int, urls: Urls) -> None:
         """Send CLOSE_CONSUMER: the client subscribes again."""
         if self._attached.pop(consumer_id, None) is not None:
-            self._session.send(replies.close_consumer(consumer_id, service_url))
+            self._session.send(replies.close_consumer(consumer_id, urls))
 
     def _forget(self, consumer_id: int, consumer: _Consumer) -> None:
         # The id may have been given to a new consumer while the old one was being detached.

@@ -8,7 +8,10 @@ trace. `server_error` finds the code of whatever is not a `BrokerError`.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ackgate.network import Urls
 
 from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError
 from ackgate.errors import (
@@ -81,11 +84,11 @@ class ServiceNotReadyError(BrokerError):
 class NotOwnedError(ServiceNotReadyError):
     """Another broker serves this topic, or has to take it: the client looks up again."""
 
-    def __init__(self, topic: object, web_url: str, *, is_owner: bool) -> None:
+    def __init__(self, topic: object, web: Urls, *, is_owner: bool) -> None:
         super().__init__(
             f"topic {topic} is not served by this broker; please redo the lookup. Request is denied"
         )
-        self.web_url = web_url
+        self.web = web
         """Admin interface of that broker."""
         self.is_owner = is_owner
         """False: no broker serves it yet, and that one has to take it."""

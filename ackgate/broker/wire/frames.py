@@ -42,6 +42,8 @@ SMALL_CHUNK_BYTES: Final = 4096
 """Smaller pieces of an incomplete frame are gathered, larger ones kept as they came."""
 
 _SIZE_BYTES: Final = 4
+_TLS_HANDSHAKE: Final = 0x1603
+"""How a client begins that takes this for a TLS port: as a size, 369 million bytes."""
 _SIZES: Final = Struct(">II").unpack_from
 _MAGIC: Final = b"\x0e\x01"
 _CHECKSUM_AND_SIZE: Final = Struct(">II").unpack_from
@@ -126,6 +128,10 @@ class FrameDecoder:
 
 
 def _frame_error(total_bytes: int, command_bytes: int, bytes_max: int) -> ProtocolError:
+    if total_bytes >> 16 == _TLS_HANDSHAKE:
+        return ProtocolError(
+            "it speaks TLS, and this port is in clear (or a frame is far too large)"
+        )
     if total_bytes > bytes_max:
         return FrameTooLargeError(f"frame of {total_bytes} bytes is above the limit of {bytes_max}")
     return ProtocolError(f"malformed frame: total size {total_bytes}, command size {command_bytes}")

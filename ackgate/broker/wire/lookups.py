@@ -68,14 +68,14 @@ def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     owners = session.context.owners
     known = owners.location_now(name)
     if known is not None and (known.is_here or not command.authoritative):
-        session.send(replies.lookup(command.request_id, known.service_url))
+        session.send(replies.lookup(command.request_id, known.service))
         return
 
     async def answer() -> bytes:
         found = await owners.locate(name, is_authoritative=command.authoritative)
         if found.is_owner:
-            return replies.lookup(command.request_id, found.service_url)
-        return replies.lookup_redirect(command.request_id, found.service_url, is_authoritative=True)
+            return replies.lookup(command.request_id, found.service)
+        return replies.lookup_redirect(command.request_id, found.service, is_authoritative=True)
 
     session.run(command.request_id, answer(), replies.lookup_failed)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import PositionError
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.config.broker import BrokerSettings
     from ackgate.cursor import Position
+    from ackgate.network import Urls
 
 WORDS_MAX: Final = 1024
 """65,536 messages in one batch: far above any client's bound, low enough to be harmless."""
@@ -317,13 +319,13 @@ class SessionPort(Protocol):
     def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
         """A producer that waited for exclusive access (`is_ready` was False) may publish now."""
 
-    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+    def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         """Send CLOSE_PRODUCER; forget the producer.
 
-        Clients reconnect, to the broker at `service_url` if that is known to serve the topic now.
+        Clients reconnect, to the broker at `urls` if that is known to serve the topic now.
         """
 
-    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+    def close_consumer(self, consumer_id: int, urls: Urls = NOWHERE) -> None:
         """Send CLOSE_CONSUMER; forget the consumer. Clients reconnect."""
 
 

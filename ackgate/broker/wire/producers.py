@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.ports import ProducerPort, ProducerRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
+    from ackgate.network import Urls
 
 log = logging.getLogger(__name__)
 
@@ -264,14 +265,14 @@ class Producers:
         await producer.port.close()
         return replies.success(request_id)
 
-    def closed_by_broker(self, producer_id: int, service_url: str) -> None:
+    def closed_by_broker(self, producer_id: int, urls: Urls) -> None:
         """Send CLOSE_PRODUCER, and ignore what it still sends."""
         if self._forget(producer_id) is None:
             return
         self._recently_closed[producer_id] = None
         if len(self._recently_closed) > RECENTLY_CLOSED_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
-        self._session.send(replies.close_producer(producer_id, service_url))
+        self._session.send(replies.close_producer(producer_id, urls))
 
     def _forget(self, producer_id: int) -> _Producer | None:
         producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)

@@ -1,6 +1,6 @@
-"""The port of the binary protocol: listens, counts connections, and closes them.
+"""The ports of the binary protocol: listens, counts connections, and closes them.
 
-Edge: owns the listening socket and the set of sessions. Bounds: connections in all
+Edge: owns the listening sockets, in clear and by TLS, and the set of sessions. Bounds: connections in all
 (`brokerMaxConnections`), per address (`brokerMaxConnectionsPerIp`), and those that have not sent
 CONNECT (`HALF_OPEN_MAX`; a new one drops the oldest, so that a flood of silent connections locks a
 client out only until its next attempt).
@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ackgate.broker.wire.publish_buffer import PublishBuffer
 from ackgate.broker.wire.session import Session
 from ackgate.broker.wire.session_context import ServedHere, SessionContext
+from ackgate.network import listen
 
 if TYPE_CHECKING:
     from ackgate.broker.security import Authentication
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
     from ackgate.config.broker import BrokerSettings
+    from ackgate.network import Listener, ReloadedTls
 
 log = logging.getLogger(__name__)
 
 HALF_OPEN_MAX: Final = 1_000
 """Connections that have not sent CONNECT yet. Clients send it within a round trip."""
-
-BACKLOG: Final = 1_024
-"""Connections that the kernel keeps for us before we accept them: Netty's figure."""
 
 LAST_WORDS_SECONDS: Final = 0.5
 """How long clients may take to read what was sent to them when the server closes. One that reads nothing, or
@@ -81,20 +80,24 @@ class ProtocolServer:
             publish_buffer=publish_buffer or PublishBuffer(),
             authentication=authentication,
         )
-        self._server: asyncio.Server | None = None
+        self._listeners: list[Listener] = []
         self._sessions: set[Connection] = set()
         self._half_open: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
-    async def listen(self, host: str, port: int) -> int:
-        """Returns the port; 0 lets the system choose one. Raises `OSError`."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Session(self.context), host, port, backlog=BACKLOG
+    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
+        """Returns the port; 0 lets the system choose one. Raises `OSError`. May be called for several."""
+        listener = await listen(
+            host,
+            port,
+            lambda: Session(self.context),
+            tls=tls,
+            handshake_seconds=lambda: self._settings.broker.handshake_timeout_seconds,
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        self._listeners.append(listener)
+        return listener.port
 
     def advertise(self, service_url: str) -> None:
         """Answer every LOOKUP with this address."""
@@ -109,13 +112,12 @@ class ProtocolServer:
         return frozenset(self._sessions)
 
     def stop_accepting(self) -> None:
-        """Close the port. Connections stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Close the ports. Connections stay."""
+        while self._listeners:
+            self._listeners.pop().close()
 
     async def close(self) -> None:
-        """Close the port and every connection; return when all are detached from their topics."""
+        """Close the ports and every connection; return when all are detached from their topics."""
         self.stop_accepting()
         for session in list(self._sessions):
             session.close()
@@ -138,7 +140,7 @@ class ProtocolServer:
         address = _host(session)
         connections_max = settings.broker_max_connections
         per_address_max = settings.broker_max_connections_per_ip
-        is_welcome = self._server is not None and not (
+        is_welcome = bool(self._listeners) and not (
             0 < connections_max <= len(self._sessions)
             or 0 < per_address_max <= self._per_address[address]
         )

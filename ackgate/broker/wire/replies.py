@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.cursor import EARLIEST
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ackgate.broker.wire.ports import ConsumerStatsReply, LastMessageId, MessageOut, Schema
     from ackgate.cursor import Position
+    from ackgate.network import Urls
 
 # ---- Protobuf varints, fast: seven bits a byte, least significant first, high bit = "more follows"
 #
@@ -217,26 +219,33 @@ def partitions_failed(request_id: int, code: int, message: str) -> bytes:
     return encode(command)
 
 
-def lookup(request_id: int, service_url: str) -> bytes:
-    """LOOKUP_RESPONSE: connect to `service_url`, which owns the topic."""
+def lookup(request_id: int, urls: Urls) -> bytes:
+    """LOOKUP_RESPONSE: connect to the broker at `urls`, which owns the topic."""
     command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)
     reply = command.lookupTopicResponse
     reply.request_id = request_id
     reply.response = pb.CommandLookupTopicResponse.Connect
-    reply.brokerServiceUrl = service_url
+    _say_where(reply, urls)
     reply.authoritative = True
     return encode(command)
 
 
-def lookup_redirect(request_id: int, service_url: str, *, is_authoritative: bool) -> bytes:
-    """LOOKUP_RESPONSE: ask the broker at `service_url` the same."""
+def lookup_redirect(request_id: int, urls: Urls, *, is_authoritative: bool) -> bytes:
+    """LOOKUP_RESPONSE: ask the broker at `urls` the same."""
     command = pb.BaseCommand(type=Type.LOOKUP_RESPONSE)
     reply = command.lookupTopicResponse
     reply.request_id = request_id
     reply.response = pb.CommandLookupTopicResponse.Redirect
-    reply.brokerServiceUrl = service_url
+    _say_where(reply, urls)
     reply.authoritative = is_authoritative
     return encode(command)
+
+
+def _say_where(reply: pb.CommandLookupTopicResponse, urls: Urls) -> None:
+    if urls.plain:
+        reply.brokerServiceUrl = urls.plain
+    if urls.tls:
+        reply.brokerServiceUrlTls = urls.tls
 
 
 def lookup_failed(request_id: int, code: int, message: str) -> bytes:
@@ -296,29 +305,33 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
     return encode(command)
 
 
-def close_producer(producer_id: int, service_url: str = "") -> bytes:
+def close_producer(producer_id: int, urls: Urls = NOWHERE) -> bytes:
     """CLOSE_PRODUCER on the broker's initiative. There is no reply.
 
-    Clients that know PIP-307 connect to `service_url` without a lookup.
+    Clients that know PIP-307 connect to `urls` without a lookup.
     """
     command = pb.BaseCommand(type=Type.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = NO_REQUEST_ID
-    if service_url:
-        command.close_producer.assignedBrokerServiceUrl = service_url
+    if urls.plain:
+        command.close_producer.assignedBrokerServiceUrl = urls.plain
+    if urls.tls:
+        command.close_producer.assignedBrokerServiceUrlTls = urls.tls
     return encode(command)
 
 
 # ---- consuming
 
 
-def close_consumer(consumer_id: int, service_url: str = "") -> bytes:
+def close_consumer(consumer_id: int, urls: Urls = NOWHERE) -> bytes:
     """CLOSE_CONSUMER on the broker's initiative."""
     command = pb.BaseCommand(type=Type.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST_ID
-    if service_url:
-        command.close_consumer.assignedBrokerServiceUrl = service_url
+    if urls.plain:
+        command.close_consumer.assignedBrokerServiceUrl = urls.plain
+    if urls.tls:
+        command.close_consumer.assignedBrokerServiceUrlTls = urls.tls
     return encode(command)
 
 

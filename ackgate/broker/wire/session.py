@@ -41,6 +41,7 @@ from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
 from ackgate.broker.wire.intake import Intake
 from ackgate.broker.wire.producers import Producers
 from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
+from ackgate.network import NOWHERE, peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import FailureReply, SessionContext
     from ackgate.config.broker import BrokerSettings
+    from ackgate.network import PeerCertificate, Urls
 
 UNREAD_REPLY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Above the largest frame that a broker sends, so that a large entry alone never reaches it."""
@@ -250,6 +252,11 @@ class Session(asyncio.Protocol):
         """The broker's settings as they are now."""
         return self.context.settings.broker
 
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the client has shown by TLS, verified."""
+        return peer_certificate(self._transport)
+
     # ---- life of the connection (called by the loop)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -327,7 +334,10 @@ class Session(asyncio.Protocol):
         """The connection cannot go on. Say why, here and there."""
         if not self.is_open:
             return
-        log.warning("connection of %s ended: %s", self.peer, error)
+        if self.is_connected:
+            log.warning("connection of %s ended: %s", self.peer, error)
+        else:
+            self.note(log, "connection of %s ended: %s", self.peer, error)
         self.send(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
         self.close()
 
@@ -526,8 +536,8 @@ class Session(asyncio.Protocol):
         """PRODUCER_SUCCESS, for the second time: exclusive access was won."""
         self.producers.ready(producer_id)
 
-    def close_producer(self, producer_id: int, service_url: str = "") -> None:
-        self.producers.closed_by_broker(producer_id, service_url)
+    def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
+        self.producers.closed_by_broker(producer_id, urls)
 
     def send_messages(
         self,
@@ -551,8 +561,8 @@ class Session(asyncio.Protocol):
     def send_ack_error(self, consumer_id: int, request_id: int, error: int, message: str) -> None:
         self.send(replies.ack_error(consumer_id, request_id, error, message))
 
-    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
-        self.consumers.closed_by_broker(consumer_id, service_url)
+    def close_consumer(self, consumer_id: int, urls: Urls = NOWHERE) -> None:
+        self.consumers.closed_by_broker(consumer_id, urls)
 
 
 def _original(command: pb.CommandConnect) -> Original:

@@ -1,6 +1,6 @@
 """A connection as the commands of the protocol see it, and what all connections of one broker share.
 
-Pure (types, one record and the damper of log lines). Commands know a connection by these types only;
+Pure (types and one record). Commands know a connection by these types only;
 ``session.py`` implements them.
 """
 
@@ -8,54 +8,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ackgate.broker.wire.ports import SessionPort
 from ackgate.broker.wire.publish_buffer import PublishBuffer
+from ackgate.network import LogDamper, Urls
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Coroutine, Hashable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ackgate.broker.security import Authentication
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.config.broker import BrokerSettings
-
-LINES_AT_ONCE_MAX: Final = 30
-"""Lines of one kind that are written though they follow each other closely."""
-
-SECONDS_PER_LINE: Final = 10.0
-"""How often a kind gets a line after that."""
-
-KINDS_MAX: Final = 1_000
-"""Kinds that are remembered; of the least recent one more lines than that may be written."""
-
-
-class LogDamper:
-    """Lets the first lines of each kind pass, and then one in a while, which counts the others.
-
-    A client whose message is refused may connect again ten times a second, forever, and each time
-    its line says the same. Pure: time is an argument.
-    """
-
-    def __init__(self) -> None:
-        self._kinds: dict[Hashable, tuple[float, int]] = {}
-        """When the allowance of a kind is full again, and how many lines were left out."""
-
-    def admit(self, kind: Hashable, now_seconds: float) -> int | None:
-        """How many lines of this kind were left out before this one; None: leave this one out, too."""
-        full_at, left_out = self._kinds.pop(kind, (0.0, 0))
-        full_at = max(full_at, now_seconds) + SECONDS_PER_LINE
-        is_admitted = full_at - now_seconds <= LINES_AT_ONCE_MAX * SECONDS_PER_LINE
-        if is_admitted:
-            self._kinds[kind] = full_at, 0
-        else:
-            self._kinds[kind] = full_at - SECONDS_PER_LINE, left_out + 1
-        if len(self._kinds) > KINDS_MAX:
-            del self._kinds[next(iter(self._kinds))]
-        return left_out if is_admitted else None
-
 
 FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
 """(request id, code, message) -> frame."""
@@ -129,7 +95,8 @@ class Located(Protocol):
     """Where a topic is served."""
 
     @property
-    def service_url(self) -> str: ...
+    def service(self) -> Urls:
+        """Where clients reach that broker."""
 
     @property
     def is_here(self) -> bool:
@@ -154,7 +121,7 @@ class TopicOwners(Protocol):
 
 
 class _Here(NamedTuple):
-    service_url: str
+    service: Urls
     is_here: bool = True
     is_owner: bool = True
 
@@ -163,7 +130,7 @@ class ServedHere:
     """There is no other broker: every topic is served at one address."""
 
     def __init__(self, service_url: str) -> None:
-        self._here = _Here(service_url)
+        self._here = _Here(Urls(service_url))
 
     def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
         return self._here

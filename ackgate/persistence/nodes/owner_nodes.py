@@ -15,9 +15,10 @@ import json
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from ackgate.errors import CorruptRecordError
+from ackgate.network import Urls
 from ackgate.persistence.nodes.paths import node_of_name
 
 BROKERS: Final = "/loadbalance/brokers"
@@ -34,8 +35,9 @@ class BrokerRecord:
     broker_id: str
     """``host:port`` of its admin interface."""
     service_url: str
-    """Where clients connect."""
+    """Where clients connect in clear; empty: nowhere."""
     web_url: str
+    """Its admin interface in clear; empty: there is none."""
     instance: str
     """Unique for one session of one life."""
     bookies: tuple[str, ...] = ()
@@ -43,6 +45,18 @@ class BrokerRecord:
     started_ms: int = 0
     run: int = -1
     """Number of this start among all starts of brokers; marks the ledgers that it makes."""
+    service_url_tls: str = ""
+    """Where clients connect by TLS; empty: nowhere."""
+    web_url_tls: str = ""
+    """Its admin interface by TLS; empty: there is none."""
+
+    @property
+    def service(self) -> Urls:
+        return Urls(self.service_url, self.service_url_tls)
+
+    @property
+    def web(self) -> Urls:
+        return Urls(self.web_url, self.web_url_tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,29 @@ class OwnerRecord:
     """Grows with every owner of the bundle."""
     is_disabled: bool = False
     """It is giving the bundle away."""
+    service_url_tls: str = ""
+    web_url_tls: str = ""
+
+    @classmethod
+    def of(cls, broker: BrokerRecord, epoch: int) -> Self:
+        """A broker as the owner."""
+        return cls(
+            broker.broker_id,
+            broker.service_url,
+            broker.web_url,
+            broker.instance,
+            epoch,
+            service_url_tls=broker.service_url_tls,
+            web_url_tls=broker.web_url_tls,
+        )
+
+    @property
+    def service(self) -> Urls:
+        return Urls(self.service_url, self.service_url_tls)
+
+    @property
+    def web(self) -> Urls:
+        return Urls(self.web_url, self.web_url_tls)
 
 
 def broker_path(broker_id: str) -> str:
@@ -89,7 +126,9 @@ def encode_broker(record: BrokerRecord) -> bytes:
         {
             "brokerId": record.broker_id,
             "pulsarServiceUrl": record.service_url,
+            "pulsarServiceUrlTls": record.service_url_tls,
             "webServiceUrl": record.web_url,
+            "webServiceUrlTls": record.web_url_tls,
             "instance": record.instance,
             "bookies": list(record.bookies),
             "startTimestamp": record.started_ms,
@@ -110,6 +149,8 @@ def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
             bookies=tuple(str(bookie) for bookie in fields.get("bookies", ())),
             started_ms=int(fields.get("startTimestamp", 0)),
             run=int(fields.get("run", -1)),
+            service_url_tls=_text(fields, "pulsarServiceUrlTls", ""),
+            web_url_tls=_text(fields, "webServiceUrlTls", ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
@@ -119,7 +160,9 @@ def encode_owner(record: OwnerRecord) -> bytes:
     return _encode(
         {
             "nativeUrl": record.service_url,
+            "nativeUrlTls": record.service_url_tls,
             "httpUrl": record.web_url,
+            "httpUrlTls": record.web_url_tls,
             "disabled": record.is_disabled,
             "brokerId": record.broker_id,
             "instance": record.instance,
@@ -139,6 +182,8 @@ def decode_owner(value: bytes, *, path: str) -> OwnerRecord:
             instance=_text(fields, "instance"),
             epoch=int(fields["epoch"]),
             is_disabled=fields.get("disabled") is True,
+            service_url_tls=_text(fields, "nativeUrlTls", ""),
+            web_url_tls=_text(fields, "httpUrlTls", ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error
@@ -148,8 +193,8 @@ def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _text(fields: dict[str, Any], key: str) -> str:
-    value = fields[key]
+def _text(fields: dict[str, Any], key: str, default: str | None = None) -> str:
+    value = fields[key] if default is None else fields.get(key) or default
     if not isinstance(value, str):
         raise TypeError(f"{key} is {value!r}")
     return value

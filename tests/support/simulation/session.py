@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ackgate.broker.wire.errors import BrokerError, ServerError, ServiceNotReadyError
 from ackgate.broker.wire.frames import entry_metadata
 from ackgate.errors import AckGateError
+from ackgate.network import NOWHERE, Urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -294,12 +295,12 @@ class SimulatedSession:
     def send_producer_ready(self, producer_id: int, producer: ProducerPort) -> None:
         """See `SessionPort`. Nobody waits for exclusive access here."""
 
-    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+    def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         """See `SessionPort`."""
         if self._producers.pop(producer_id, None) is not None:
             self._tell(self._client.producer_closed, producer_id)
 
-    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+    def close_consumer(self, consumer_id: int, urls: Urls = NOWHERE) -> None:
         """See `SessionPort`."""
         if self._consumers.pop(consumer_id, None) is not None:
             self._tell(self._client.consumer_closed, consumer_id)

@@ -7,7 +7,7 @@ import logging
 import sys
 
 from ackgate.broker.run import KeyValueFormatter
-from ackgate.broker.wire.session_context import (
+from ackgate.network.damper import (
     KINDS_MAX,
     LINES_AT_ONCE_MAX,
     SECONDS_PER_LINE,

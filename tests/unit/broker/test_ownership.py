@@ -18,6 +18,7 @@ from ackgate.broker.wire.errors import NotOwnedError, ServiceNotReadyError
 from ackgate.broker.wire.names import TopicName
 from ackgate.config.broker import BrokerSettings
 from ackgate.errors import ConfigurationError, MetadataStoreError, StorageError
+from ackgate.network import Urls
 from ackgate.persistence import MemoryMetadataStore, MetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.persistence.nodes.owner_nodes import (
@@ -41,11 +42,11 @@ class Topics:
     def __init__(self) -> None:
         self.handed_over = 0
         self.abandoned = 0
-        self.told: list[str] = []
+        self.told: list[Urls] = []
         self.fails: StorageError | None = None
         self.may_end: asyncio.Event | None = None
 
-    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[str], None]:
+    async def hand_over(self, is_meant: Callable[[TopicName], bool]) -> Callable[[Urls], None]:
         await asyncio.sleep(0)
         if self.may_end is not None:
             await self.may_end.wait()
@@ -366,7 +367,7 @@ async def test_who_leaves_sends_others_on_and_takes_nothing() -> None:
     first.ownership.ask_to_acquire = ask
     await first.ownership.leave()
     assert asked == ["http://h:1"]
-    assert first.topics.told == ["pulsar://h:1"]
+    assert first.topics.told == [Urls("pulsar://h:1")]
     assert (await second.ownership.locate(TOPIC)).is_here
     with pytest.raises(ServiceNotReadyError):
         await first.ownership.locate(TOPIC)

@@ -11,6 +11,7 @@ from ackgate.broker.topic.producers import TopicProducers
 from ackgate.broker.wire.errors import ProducerBusyError, ProducerFencedError
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.ports import AccessMode, ProducerRequest
+from ackgate.network import NOWHERE, Urls
 
 TOPIC = TopicName.parse("t")
 
@@ -23,7 +24,7 @@ class Session:
         self.closed: list[int] = []
         self.ready: list[int] = []
 
-    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+    def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         self.closed.append(producer_id)
 
     def send_producer_ready(self, producer_id: int, producer: object) -> None:

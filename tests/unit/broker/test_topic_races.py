@@ -22,6 +22,7 @@ from ackgate.broker.wire.ports import (
 )
 from ackgate.cursor import Position
 from ackgate.errors import MetadataStoreError, OwnershipError
+from ackgate.network import NOWHERE, Urls
 from ackgate.persistence import MemoryMetadataStore
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.testing import MemoryLedgerClient, MemoryLedgers
@@ -44,10 +45,10 @@ class Session:
         self.closed_producers: list[int] = []
         self.closed_consumers: list[int] = []
 
-    def close_producer(self, producer_id: int, service_url: str = "") -> None:
+    def close_producer(self, producer_id: int, urls: Urls = NOWHERE) -> None:
         self.closed_producers.append(producer_id)
 
-    def close_consumer(self, consumer_id: int, service_url: str = "") -> None:
+    def close_consumer(self, consumer_id: int, urls: Urls = NOWHERE) -> None:
         self.closed_consumers.append(consumer_id)
 
     def __getattr__(self, name: str) -> Any:

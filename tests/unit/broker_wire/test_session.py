@@ -12,7 +12,7 @@ from ackgate.broker.wire import protocol_server, session
 from ackgate.broker.wire.errors import ServerError
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import NO_REQUEST_ID, PING, encode
-from ackgate.broker.wire.session_context import LINES_AT_ONCE_MAX
+from ackgate.network.damper import LINES_AT_ONCE_MAX
 from tests.support.wire_client import EARLIEST, RefusedError, WireClient
 from tests.unit.broker_wire.wire_server import WireServer, eventually, serving
 

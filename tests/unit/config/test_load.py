@@ -93,7 +93,7 @@ def test_a_broker_conf_gets_as_many_bookies_as_it_wants_copies() -> None:
         ("managedLedgerDefaultMarkDeleteRateLimit", "inf", "a number from 0 to 1000000 (writes/s)"),
         ("allowAutoTopicCreation", "maybe", "true or false"),
         ("managedLedgerDigestType", "MD5", "CRC32C, MAC, CRC32 or DUMMY"),
-        ("brokerServicePort", "65536", "a whole number from 0 to 65535"),
+        ("brokerServicePort", "65536", "a whole number from 0 to 65535, or nothing"),
         (
             "subscriptionTypesEnabled",
             "Shared,Sharded,Foo",

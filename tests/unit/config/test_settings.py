@@ -27,6 +27,8 @@ PAUSE = "dispatcherPauseOnAckStatePersistentEnabled"
         ("default_retention_size_in_mb", "defaultRetentionSizeInMB"),
         ("managed_ledger_max_size_per_ledger_mbytes", "managedLedgerMaxSizePerLedgerMbytes"),
         ("cluster_name", "clusterName"),
+        ("broker_service_port_tls", "brokerServicePortTls"),
+        ("bookkeeper_tls_key_file_path", "bookkeeperTLSKeyFilePath"),
     ],
 )
 def test_keys_are_spelt_as_pulsar_spells_them(attribute: str, key: str) -> None:
@@ -47,7 +49,7 @@ def test_every_setting_is_described_and_bounded(key: str) -> None:
         lowest, highest = bounds(field)
         assert lowest is not None
         assert highest is not None
-        assert about(field).unit or key.endswith("Port")
+        assert about(field).unit or key.endswith(("Port", "PortTls"))
 
 
 @pytest.mark.parametrize("key", FIELDS)

@@ -25,8 +25,6 @@ from ackgate.testing import BrokerFailedError, BrokerProcess
 REAL = Path(unused_keys.__file__).with_name("pulsar-4.0.conf")
 
 ON = {
-    "brokerServicePortTls": "6651",
-    "webServicePortTls": "8443",
     "bindAddresses": "external:pulsar+ssl://0.0.0.0:6651",
     "advertisedListeners": "in:pulsar://b:6650,out:pulsar+ssl://b:6651",
 }
@@ -92,16 +90,14 @@ def test_the_last_source_decides(conf: Path) -> None:
 
 def test_all_switches_are_named_at_once_and_no_secret(conf: Path) -> None:
     conf.write_text(
-        "encryptionRequireOnProducer=true\nbrokerServicePortTls=6651\ntokenSecretKey=hunter2\n"
+        "encryptionRequireOnProducer=true\nbindAddresses=x:pulsar+ssl://0.0.0.0:1\ntokenSecretKey=hunter2\n"
         "brokerClientAuthenticationParameters=token:hunter2\n"
     )
     with pytest.raises(ConfigurationError) as caught:
         load_settings(conf, environ={})
     assert f"{conf}:1: encryptionRequireOnProducer" in str(caught.value)
-    assert f"{conf}:2: brokerServicePortTls" in str(caught.value)
-    assert "--set brokerServicePortTls= --set encryptionRequireOnProducer=false" in str(
-        caught.value
-    )
+    assert f"{conf}:2: bindAddresses" in str(caught.value)
+    assert "--set bindAddresses= --set encryptionRequireOnProducer=false" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
@@ -118,6 +114,11 @@ def test_a_tool_that_nobody_connects_to_reads_the_file(conf: Path) -> None:
         "authenticationProviders=org.example.Unknown\n"
     )
     assert load_settings(conf, environ={}, is_serving=False).settings.broker.cluster_name == "safe"
+
+
+def test_a_port_that_encrypts_is_what_an_older_switch_asks_for(conf: Path) -> None:
+    conf.write_text("tlsEnabled=true\nwebServicePortTls=8443\ntlsCertificateFilePath=/c.pem\n")
+    assert [each.key for each in load_settings(conf, environ={}).unused] == ["tlsEnabled"]
 
 
 # -------------------------------------------------------------------------------- the lists
@@ -200,7 +201,7 @@ def test_a_file_that_has_everything(
     for line in (
         "FILE: the broker would not start",
         "FILE:2 authorizationEnabled=true roles may do what they were granted, and no more",
-        "FILE:3: brokerServicePort=sixty is not allowed; it is a whole number from 0 to 65535",
+        "FILE:3: brokerServicePort=sixty is not allowed; it is a whole number from 0 to 65535, or nothing",
         "FILE:9 authenticationEnable did you mean authenticationEnabled?",
         "FILE:10 zzz.zzz",
         "FILE:4 loadBalancerEnabled=false Pulsar: true",

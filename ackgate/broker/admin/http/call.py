@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ackgate.broker.stats import Overview, StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.config.settings import Settings
+    from ackgate.network import Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
 
 JSON_TYPE: Final = "application/json"
@@ -70,7 +71,7 @@ def json_reply(value: Any, status: int = 200) -> Reply:  # noqa: ANN401 - any JS
 class PeersPort(Protocol):
     """The other brokers' admin interfaces."""
 
-    async def ask(self, web_url: str, method: str, path: str, body: bytes = b"") -> Reply:
+    async def ask(self, web: Urls, method: str, path: str, body: bytes = b"") -> Reply:
         """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
 
 
@@ -135,10 +136,11 @@ class AdminBroker(Protocol):
         """``host:port`` of the admin interface."""
 
     @property
-    def service_url(self) -> str: ...
+    def service(self) -> Urls:
+        """Where clients connect."""
 
     @property
-    def web_url(self) -> str:
+    def web(self) -> Urls:
         """Where the admin interface answers."""
 
     @property

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ackgate.broker.cluster import Bundle
+    from ackgate.network import ReloadedTls, Urls
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +39,30 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 class Peers:
     """The other brokers' admin interfaces."""
 
-    def __init__(self, credentials: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`credentials`: headers that say who we are, made for each request."""
+    def __init__(
+        self,
+        credentials: Callable[[], Mapping[str, str]] = dict,
+        tls: Callable[[], ReloadedTls | None] = lambda: None,
+    ) -> None:
+        """`credentials`: headers that say who we are. `tls`: None to ask in clear. Asked for each request."""
         self._credentials = credentials
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, web_url: str, method: str, path: str, body: bytes = b"") -> Reply:
+    async def ask(self, web: Urls, method: str, path: str, body: bytes = b"") -> Reply:
         """What a broker answers, whatever that is. Refuses (503) when it does not answer."""
+        try:
+            tls = self._tls()
+        except ConfigurationError as error:
+            raise RefusedError(503, f"broker {web.any} cannot be asked by TLS: {error}") from error
+        web_url = web.plain if tls is None else web.tls
+        if not web_url:
+            raise RefusedError(
+                503,
+                f"broker {web.any} has no webServicePortTls, and brokerClientTlsEnabled wants it"
+                if tls is not None
+                else f"broker {web.any} is asked only by TLS: brokerClientTlsEnabled",
+            )
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX),
@@ -58,6 +76,7 @@ class Peers:
                 web_url + path,
                 data=body or None,
                 headers=headers,
+                ssl=True if tls is None else tls.newest(),
             ) as response:
                 text = await response.content.read(ANSWER_BYTES_MAX + 1)
                 while not response.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
@@ -72,11 +91,11 @@ class Peers:
             raise RefusedError(503, f"broker {web_url} answers more than {ANSWER_BYTES_MAX} bytes")
         return Reply(response.status, text, response.content_type)
 
-    async def acquire(self, web_url: str, bundle: Bundle) -> bool:
+    async def acquire(self, web: Urls, bundle: Bundle) -> bool:
         """Let a broker acquire a free bundle. Returns whether it did."""
         try:
             async with asyncio.timeout(ACQUIRE_SECONDS_MAX):
-                reply = await self.ask(web_url, "PUT", f"{bundle_path(bundle)}/acquire")
+                reply = await self.ask(web, "PUT", f"{bundle_path(bundle)}/acquire")
         except (RefusedError, TimeoutError):
             return False
         return reply.status < 300

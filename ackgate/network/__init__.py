@@ -1,0 +1,48 @@
+"""Connections to and from other machines: TLS, ports that listen, and the damper of log lines on clients.
+
+The face of the room. It knows files of certificates and sockets, and nothing of what is said on them. A
+name is imported from its home at its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.network.certificates import PeerCertificate, peer_certificate
+    from ackgate.network.damper import LogDamper
+    from ackgate.network.listener import HANDSHAKES_MAX, Listener, listen
+    from ackgate.network.tls import ClientTls, PemFile, ReloadedTls, ServerTls
+    from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
+    from ackgate.network.urls import NOWHERE, Urls
+
+__all__ = [
+    "HANDSHAKES_MAX",
+    "NOWHERE",
+    "ClientTls",
+    "Listener",
+    "LogDamper",
+    "PeerCertificate",
+    "PemFile",
+    "ReloadedTls",
+    "ServerTls",
+    "TrialCertificates",
+    "Urls",
+    "listen",
+    "make_trial_certificates",
+    "peer_certificate",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ackgate.network.certificates": ("PeerCertificate", "peer_certificate"),
+        "ackgate.network.damper": ("LogDamper",),
+        "ackgate.network.listener": ("HANDSHAKES_MAX", "Listener", "listen"),
+        "ackgate.network.tls": ("ClientTls", "PemFile", "ReloadedTls", "ServerTls"),
+        "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),
+        "ackgate.network.urls": ("NOWHERE", "Urls"),
+    },
+)

@@ -1,0 +1,42 @@
+"""Fewer log lines on clients that do the same thing again and again. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+LINES_AT_ONCE_MAX: Final = 30
+"""Lines of one kind that are written though they follow each other closely."""
+
+SECONDS_PER_LINE: Final = 10.0
+"""How often a kind gets a line after that."""
+
+KINDS_MAX: Final = 1_000
+"""Kinds that are remembered; of the least recent one more lines than that may be written."""
+
+
+class LogDamper:
+    """Lets the first lines of each kind pass, and then one in a while, which counts the others.
+
+    A client whose message is refused may connect again ten times a second, forever, and each time
+    its line says the same. Pure: time is an argument.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, tuple[float, int]] = {}
+        """When the allowance of a kind is full again, and how many lines were left out."""
+
+    def admit(self, kind: Hashable, now_seconds: float) -> int | None:
+        """How many lines of this kind were left out before this one; None: leave this one out, too."""
+        full_at, left_out = self._kinds.pop(kind, (0.0, 0))
+        full_at = max(full_at, now_seconds) + SECONDS_PER_LINE
+        is_admitted = full_at - now_seconds <= LINES_AT_ONCE_MAX * SECONDS_PER_LINE
+        if is_admitted:
+            self._kinds[kind] = full_at, 0
+        else:
+            self._kinds[kind] = full_at - SECONDS_PER_LINE, left_out + 1
+        if len(self._kinds) > KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]
+        return left_out if is_admitted else None

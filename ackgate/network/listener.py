@@ -1,0 +1,215 @@
+"""A port that listens, in clear or by TLS.
+
+Edge: owns the listening sockets, and each connection until its TLS handshake is through; from then on the
+connection belongs to the protocol that the caller makes for it. In clear it does so from the start::
+
+    accepted --> handshake --> protocol.connection_made(...)
+                    |-- not through in time, or the oldest of too many: cut off
+                    `-- failed: cut off, and a damped log line with the reason
+
+Bounds of connections that have proved nothing yet: their number, and the time of their handshakes. The loop's
+own servers have no bound of the first kind, so connections are accepted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.network.damper import LogDamper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ackgate.network.tls import ReloadedTls
+
+log = logging.getLogger(__name__)
+
+HANDSHAKES_MAX: Final = 1_000
+"""TLS handshakes under way on one port. A new one cuts off the oldest, so that a flood of silent
+connections locks a client out only until its next attempt."""
+
+BACKLOG: Final = 1_024
+"""Connections that the kernel keeps for us before we accept them: Netty's figure."""
+
+SHUTDOWN_SECONDS: Final = 5.0
+"""How long the other side may take to answer the end of TLS."""
+
+OUT_OF_FILES_SECONDS: Final = 1.0
+"""How long nothing is accepted when the process has no file left for a connection; as asyncio does."""
+
+_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, which this port wants",
+    "HTTP_REQUEST": "it speaks HTTP in clear, and this port wants TLS",
+    "HTTPS_PROXY_REQUEST": "it speaks HTTP in clear, and this port wants TLS",
+    "PACKET_LENGTH_TOO_LONG": "it does not speak TLS, which this port wants",
+    "UNEXPECTED_MESSAGE": "it does not speak TLS, which this port wants",
+    "RECORD_LAYER_FAILURE": "it does not speak TLS, which this port wants",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
+    "UNSUPPORTED_PROTOCOL": "it speaks only versions of TLS that are not allowed here",
+    "NO_SHARED_CIPHER": "it has none of the ciphers that are allowed here",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust this broker's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this broker's certificate",
+}
+"""OpenSSL's words, in ours."""
+
+
+class Listener:
+    """One port. Make it with `listen`."""
+
+    def __init__(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ReloadedTls | None,
+        handshake_seconds: Callable[[], float],
+    ) -> None:
+        self.tls = tls
+        self.port = 0
+        self.failures = 0
+        """Handshakes that failed, those included that were cut off."""
+        self._make_protocol = make_protocol
+        self._handshake_seconds = handshake_seconds
+        self._server: asyncio.Server | None = None
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+        self._damper = LogDamper()
+
+    async def open(self, host: str, port: int) -> None:
+        """Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        tls = self.tls
+        if tls is None:
+            self._server = await loop.create_server(
+                self._make_protocol, host, port, backlog=BACKLOG
+            )
+            self.port = int(self._server.sockets[0].getsockname()[1])
+            return
+        for listening in await _bound(host, port):
+            self.port = self.port or int(listening.getsockname()[1])
+            listening.listen(BACKLOG)
+            self._accepting.append(loop.create_task(self._accept(listening, tls)))
+
+    @property
+    def handshakes(self) -> int:
+        """Those under way."""
+        return len(self._handshakes)
+
+    def close(self) -> None:
+        """Close the port, and cut off handshakes. Connections stay. Twice is fine."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for task in (*self._accepting, *self._handshakes):
+            task.cancel()
+        self._accepting.clear()
+
+    async def _accept(self, listening: socket.socket, tls: ReloadedTls) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:  # closed when the loop has let go of it
+            while True:
+                try:
+                    accepted, address = await loop.sock_accept(listening)
+                except OSError as error:
+                    log.error("no connection can be accepted: %s", error)  # noqa: TRY400
+                    await asyncio.sleep(OUT_OF_FILES_SECONDS)
+                else:
+                    self._begin(accepted, address, tls)
+
+    def _begin(self, accepted: socket.socket, address: tuple[Any, ...], tls: ReloadedTls) -> None:
+        accepted.setblocking(False)  # noqa: FBT003
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = asyncio.get_running_loop().create_task(self._shake_hands(accepted, address, tls))
+        self._handshakes[task] = accepted
+        task.add_done_callback(self._ended)
+        if len(self._handshakes) > HANDSHAKES_MAX:
+            oldest, its_socket = next(iter(self._handshakes.items()))
+            del self._handshakes[oldest]
+            with suppress(OSError):
+                self._failed(its_socket.getpeername(), "too many are under way")
+            oldest.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._handshakes.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a bug ended a TLS handshake", exc_info=error)
+
+    async def _shake_hands(self, accepted: socket.socket, address: Any, tls: ReloadedTls) -> None:  # noqa: ANN401
+        seconds = self._handshake_seconds()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make_protocol,
+                accepted,
+                ssl=tls.context,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except OSError as error:
+            self._failed(address, _why(error, seconds))
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                accepted.shutdown(socket.SHUT_RDWR)
+            raise
+
+    def _failed(self, address: tuple[Any, ...], why: str) -> None:
+        """Count it, and log why; not each time where a host does the same again and again."""
+        self.failures += 1
+        host, port = address[:2]
+        left_out = self._damper.admit((host, why), asyncio.get_running_loop().time())
+        if left_out is not None:
+            more = f" (and {left_out} such lines of {host} left out)" if left_out else ""
+            log.warning("TLS handshake of %s:%s failed: %s%s", host, port, why, more)
+
+
+async def listen(
+    host: str,
+    port: int,
+    make_protocol: Callable[[], asyncio.BaseProtocol],
+    *,
+    tls: ReloadedTls | None = None,
+    handshake_seconds: Callable[[], float] = lambda: 10.0,
+) -> Listener:
+    """Listen on a port; 0 lets the system choose one. Raises `OSError`.
+
+    With `tls`, `connection_made` is called after the handshake, for which there are `handshake_seconds`.
+    """
+    listener = Listener(make_protocol, tls, handshake_seconds)
+    await listener.open(host, port)
+    return listener
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of the host, all on one port. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            each = socket.socket(family, kind, protocol)
+            sockets.append(each)
+            each.setblocking(False)  # noqa: FBT003
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind((address[0], port, *address[2:]))
+            port = port or int(each.getsockname()[1])
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
+
+
+def _why(error: OSError, seconds: float) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        return _REASONS.get(reason) or (reason or "TLS").lower().replace("_", " ")
+    if isinstance(error, ConnectionAbortedError | TimeoutError):
+        return f"it did not come to an end within {seconds:g} s"
+    return "the client went away"

@@ -1,0 +1,313 @@
+"""TLS contexts made of PEM files, for ports and for connections to others, and their files read anew.
+
+Edge: reads files. An error is one line that names the setting and the file. A private key that is encrypted
+is rejected: nobody is there to type its password.
+
+A port's certificate is renewed while the port is in use::
+
+    handshake --> due for a look? --> files changed? --> a fresh context --> this and later handshakes
+                                          |                   `-- cannot be used: a line, the old one stays
+                                          `-- no: the one there is
+
+Sessions are not resumed: each connection is a handshake of its own, by the files of now.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ackgate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+_PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
+_KEY: Final = re.compile(r"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
+_FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""All authorities of a system's trust store have 250 kB."""
+
+
+class PemFile(NamedTuple):
+    """A file, and the setting that names it."""
+
+    key: str
+    path: str
+    """Empty: not given."""
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.path}"
+
+    def text(self) -> str:
+        """Raises `ConfigurationError`."""
+        try:
+            with Path(self.path).open("rb") as file:
+                content = file.read(_FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise ConfigurationError(f"{self}: cannot be read: {error.strerror}") from error
+        if len(content) > _FILE_BYTES_MAX:
+            raise ConfigurationError(f"{self}: is larger than {_FILE_BYTES_MAX} bytes")
+        return content.decode("latin-1")
+
+
+_NO_FILE: Final = PemFile("", "")
+
+
+class _Seen(NamedTuple):
+    """What tells that a file is another one."""
+
+    changed_ns: int
+    size: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """TLS to other servers."""
+
+    trust: PemFile = _NO_FILE
+    """Certificates of the authorities that sign the servers'. No path: the system's."""
+
+    certificate: PemFile = _NO_FILE
+    """Shown where a server wants one. No path: none."""
+
+    key: PemFile = _NO_FILE
+    """No path: in the certificate's file."""
+
+    verifies_server: bool = True
+    """False: any certificate will do, so anybody in between can read and change everything."""
+
+    verifies_host_name: bool = True
+    """Whether the certificate must name the host or address that was connected to."""
+
+    protocols: tuple[str, ...] = ()
+    """Of ``TLSv1.2`` and ``TLSv1.3``. Empty: both."""
+
+    ciphers: tuple[str, ...] = ()
+    """Names as OpenSSL or as Java writes them. Empty: OpenSSL's defaults."""
+
+    ciphers_key: str = "ciphers"
+
+    @property
+    def files(self) -> tuple[PemFile, ...]:
+        """What is read."""
+        return tuple(each for each in (self.trust, self.certificate, self.key) if each.path)
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises `ConfigurationError`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = self.verifies_server and self.verifies_host_name
+        if not self.verifies_server:
+            context.verify_mode = ssl.CERT_NONE
+        elif self.trust.path:
+            _load_trust(context, self.trust)
+        else:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        if self.certificate.path:
+            _load_certificate(context, self.certificate, self.key)
+        _restrict(context, self.protocols, self.ciphers, self.ciphers_key)
+        return context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """TLS of a port that listens."""
+
+    certificate: PemFile
+    key: PemFile
+    """No path: in the certificate's file."""
+
+    trust: PemFile = _NO_FILE
+    """Certificates of the authorities that sign clients'. No path: clients are asked for none."""
+
+    requires_client_certificate: bool = False
+    """Reject clients without one; else one that is shown must be good."""
+
+    protocols: tuple[str, ...] = ()
+    ciphers: tuple[str, ...] = ()
+    ciphers_key: str = "ciphers"
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises `ConfigurationError`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= (
+            ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        )
+        context.num_tickets = 0
+        _load_certificate(context, self.certificate, self.key)
+        if self.trust.path:
+            _load_trust(context, self.trust)
+            context.verify_mode = (
+                ssl.CERT_REQUIRED if self.requires_client_certificate else ssl.CERT_OPTIONAL
+            )
+        _restrict(context, self.protocols, self.ciphers, self.ciphers_key)
+        return context
+
+    @property
+    def files(self) -> tuple[PemFile, ...]:
+        """What is read."""
+        return tuple(each for each in (self.certificate, self.key, self.trust) if each.path)
+
+
+class ReloadedTls:
+    """A context that is read anew when a file has changed. Called on the event loop.
+
+    A port listens with `context`; what connects to others takes `newest` for each connection.
+    """
+
+    def __init__(
+        self,
+        tls: ServerTls | ClientTls,
+        check_seconds: float,
+        *,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the files. Raises `ConfigurationError`.
+
+        `check_seconds`: how often files are looked at, with the first handshake after it; 0: with each.
+        """
+        self._tls = tls
+        self._check_seconds = check_seconds
+        self._seconds = seconds
+        self._seen = self._look()
+        self._checked_at = seconds()
+        self.context = tls.context()
+        """To listen with."""
+        self._newest = self.context
+        if isinstance(tls, ServerTls):
+            self.context.sni_callback = self._choose
+        self.reloads = 0
+        """Times that changed files came into use."""
+        self.failures = 0
+        """Times that changed files could not be used."""
+
+    def _choose(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext
+    ) -> None:
+        """Called by OpenSSL in the middle of a handshake, before a certificate is chosen."""
+        newest = self.newest()
+        if newest is not self.context:
+            connection.context = newest
+
+    def newest(self) -> ssl.SSLContext:
+        """Of the files as they are now, if it is time to look; of the last that could be used."""
+        self._look_again()
+        return self._newest
+
+    def _look_again(self) -> None:
+        now = self._seconds()
+        if now - self._checked_at < self._check_seconds:
+            return
+        self._checked_at = now
+        seen = self._look()
+        if seen == self._seen:
+            return
+        try:
+            self._newest = self._tls.context()
+        except ConfigurationError as error:
+            self.failures += 1
+            log.error(  # noqa: TRY400 - the trace says nothing more
+                "new TLS files cannot be used, the old ones stay in use: %s", error
+            )
+        else:
+            self.reloads += 1
+            log.info("new TLS files are in use: %s", ", ".join(map(str, self._tls.files)))
+        self._seen = seen
+
+    def _look(self) -> list[_Seen | None]:
+        return [_seen(Path(each.path)) for each in self._tls.files]
+
+
+def _seen(path: Path) -> _Seen | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _Seen(status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _load_trust(context: ssl.SSLContext, trust: PemFile) -> None:
+    trust.text()  # says what is wrong with a file that cannot be read
+    try:
+        context.load_verify_locations(trust.path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{trust}: holds no certificates in PEM form that can be read"
+        ) from error
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: PemFile, key: PemFile) -> None:
+    if _CERTIFICATE not in certificate.text():
+        raise ConfigurationError(f"{certificate}: holds no certificate in PEM form")
+    source = key if key.path else certificate
+    if not _KEY.search(source.text()):
+        raise ConfigurationError(f"{source}: holds no private key in PEM form")
+    asked: list[bool] = []
+
+    def password() -> str:  # else OpenSSL would ask at the terminal
+        asked.append(True)
+        return ""
+
+    try:
+        context.load_cert_chain(certificate.path, source.path, password)
+    except ssl.SSLError as error:
+        if asked:
+            raise ConfigurationError(f"{source}: the private key is encrypted") from error
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigurationError(
+                f"{source}: is not the key of the certificate in {certificate}"
+            ) from error
+        why = error.reason or "damaged"
+        raise ConfigurationError(
+            f"{certificate} and {source}: cannot be used: {why.lower().replace('_', ' ')}"
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(f"{certificate}, {source}: {error.strerror}") from error
+
+
+def _restrict(
+    context: ssl.SSLContext, protocols: Sequence[str], ciphers: Sequence[str], ciphers_key: str
+) -> None:
+    """Only these protocols and ciphers."""
+    wanted = set(protocols) or set(_PROTOCOLS)
+    older = [cipher for cipher in ciphers if not _is_of_1_3(cipher)]
+    if ciphers and not older:
+        wanted.discard("TLSv1.2")  # they leave it without a cipher
+    if not wanted:
+        raise ConfigurationError(f"{ciphers_key}: none of them is of an allowed TLS protocol")
+    context.minimum_version = min(_PROTOCOLS[name] for name in wanted)
+    context.maximum_version = max(_PROTOCOLS[name] for name in wanted)
+    if older:
+        for cipher in older:
+            _set_ciphers(context, [cipher], f"{ciphers_key}: {cipher!r} is not known here")
+        _set_ciphers(context, older, f"{ciphers_key}: cannot be used")
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: Sequence[str], problem: str) -> None:
+    try:
+        context.set_ciphers(":".join(map(openssl_name, ciphers)))
+    except ssl.SSLError as error:
+        raise ConfigurationError(problem) from error
+
+
+def _is_of_1_3(cipher: str) -> bool:
+    return cipher.startswith("TLS_") and "_WITH_" not in cipher
+
+
+def openssl_name(cipher: str) -> str:
+    """OpenSSL's name of a cipher of TLS 1.2 that Java calls ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
+    if "_WITH_" not in cipher:
+        return cipher
+    exchange, _, rest = cipher.removeprefix("TLS_").partition("_WITH_")
+    name = re.sub(r"AES_(\d+)", r"AES\1", rest).replace("_CBC", "").replace("_", "-")
+    if "CHACHA20" in name:
+        name = name.removesuffix("-SHA256")
+    return name if exchange == "RSA" else f"{exchange.replace('_', '-')}-{name}"
