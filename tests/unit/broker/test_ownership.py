@@ -69,7 +69,11 @@ class Broker:
         namespaces = Namespaces(store)
         services: Any = SimpleNamespace(metadata=store, settings=settings, namespaces=namespaces)
         self.ownership = Ownership(services, self.topics)
-        self.record = BrokerRecord(f"h:{number}", f"pulsar://h:{number}", f"http://h:{number}", "")
+        self.record = BrokerRecord(
+            *(f"h:{number}", f"pulsar://h:{number}", f"http://h:{number}", ""),
+            service_url_tls=f"pulsar+ssl://h:{number}",
+            web_url_tls=f"https://h:{number}",
+        )
 
     async def join(self) -> None:
         await self.ownership.join(self.record)
@@ -358,16 +362,16 @@ async def test_a_bundle_that_was_taken_away_is_let_go_of_though_a_read_fails(
 async def test_who_leaves_sends_others_on_and_takes_nothing() -> None:
     first, second = await joined(MemoryTree(), 2)
     await first.ownership.locate(TOPIC, is_authoritative=True)
-    asked: list[str] = []
+    asked: list[Urls] = []
 
-    async def ask(web_url: str, bundle: Any) -> bool:
-        asked.append(web_url)
+    async def ask(web: Urls, bundle: Any) -> bool:
+        asked.append(web)
         return (await second.ownership.locate_bundle(bundle, is_authoritative=True)).is_here
 
     first.ownership.ask_to_acquire = ask
     await first.ownership.leave()
-    assert asked == ["http://h:1"]
-    assert first.topics.told == [Urls("pulsar://h:1")]
+    assert asked == [Urls("http://h:1", "https://h:1")]
+    assert first.topics.told == [Urls("pulsar://h:1", "pulsar+ssl://h:1")]
     assert (await second.ownership.locate(TOPIC)).is_here
     with pytest.raises(ServiceNotReadyError):
         await first.ownership.locate(TOPIC)
