@@ -71,7 +71,7 @@ async def get_overview_events(call: Call) -> Reply:
 
 async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
     broker = call.broker
-    answer: dict[str, Any] = to_json(await broker.overview.page(query, broker.web_url))
+    answer: dict[str, Any] = to_json(await broker.overview.page(query, broker.web.any))
     return answer
 
 
@@ -144,7 +144,7 @@ async def _subscription(call: Call) -> dict[str, Any]:
     counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
     cells = call.integer_asked("cells", CELLS_DEFAULT, least=1)
     return {
-        "source": broker.web_url,
+        "source": broker.web.any,
         "takenMs": now_ms,
         "row": to_json(broker.overview.explained(row, subscription)),
         "stats": to_json(stats),
@@ -174,7 +174,7 @@ async def _found(call: Call) -> SubscriptionDriver:
     try:
         return await call.subscription()
     except NotOwnedError as error:
-        raise RefusedError(421, f"broker {error.web_url} serves this topic") from None
+        raise RefusedError(421, f"broker {error.web.any} serves this topic") from None
 
 
 # ---- live

@@ -123,7 +123,9 @@ def test_files_of_a_broker_that_is_gone(
     assert main(["stats", "t", *options]) == 0
     assert f"as persisted in {url}" in capsys.readouterr().out
     config = directory.parent / "secured.conf"  # a tool that nobody connects to reads it
-    config.write_text("authenticationEnabled=true\nbrokerServicePortTls=6651\n")
+    config.write_text(
+        "authenticationEnabled=true\nbrokerServicePortTls=6651\ntlsCertificateFilePath=x\n"
+    )
     assert main(["stats", "t", "--data-dir", str(directory), "--config", str(config)]) == 0
     assert "as persisted in" in capsys.readouterr().out
     assert main(["stats", "t", *options, "--url", "http://127.0.0.1:1"]) == 2
