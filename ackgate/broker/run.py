@@ -78,8 +78,8 @@ def run_broker(arguments: argparse.Namespace) -> int:
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
-        return asyncio.run(_serve(settings, data_directory))
-    return uvloop.run(_serve(settings, data_directory))
+        return asyncio.run(_serve(settings, data_directory, loaded.unused))
+    return uvloop.run(_serve(settings, data_directory, loaded.unused))
 
 
 def _unused_line(unused: tuple[UnusedKey, ...], config: Path | None) -> str:
@@ -103,7 +103,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.overrides, *given]
 
 
-async def _serve(settings: Settings, data_directory: Path) -> int:
+async def _serve(settings: Settings, data_directory: Path, unused: tuple[UnusedKey, ...]) -> int:
     from ackgate.broker.collector import Collector  # noqa: PLC0415 - with what follows
     from ackgate.broker.server import BrokerServer  # noqa: PLC0415 - after the settings are right
 
@@ -121,6 +121,7 @@ async def _serve(settings: Settings, data_directory: Path) -> int:
     if broker is None:
         log.info("stopped before it served")
         return 0
+    broker.settings_without_effect = {each.key: each.given.origin for each in unused}
     sys.setswitchinterval(SWITCH_SECONDS)
     collecting = Collector().begin()
     addresses = (broker.service.plain, broker.web.plain, broker.service.tls, broker.web.tls)

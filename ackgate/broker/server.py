@@ -41,11 +41,12 @@ from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from ackgate.broker.admin import Peers
     from ackgate.broker.ledger_storage import LedgerStorage
+    from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
     from ackgate.config.tls import TlsSettings
     from ackgate.persistence.ports import LedgerClient, MetadataStore
@@ -152,6 +153,8 @@ class BrokerServer:
         self.sampler = StatsSampler(services.clock_ms)
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
+        self.settings_without_effect: Mapping[str, str] = {}
+        """Given keys that nothing here reads, each with where it was given; set by who has read them."""
         self._peers: Peers | None = None
         self.service = NOWHERE
         """Where clients connect."""
@@ -338,6 +341,11 @@ class BrokerServer:
         if broker.bind_address in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             return socket.gethostname()
         return broker.bind_address
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Connected clients of the binary protocol."""
+        return self._protocol.sessions
 
     @property
     def connection_count(self) -> int:

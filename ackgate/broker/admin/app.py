@@ -16,10 +16,12 @@ from urllib.parse import parse_qsl
 from aiohttp import HttpVersion11, web
 
 from ackgate.broker.admin import (
+    broker_view,
     brokers,
     bundles,
     cursor_moves,
     delayed,
+    message_view,
     metrics,
     namespaces,
     overview,
@@ -69,7 +71,12 @@ EVENT_SECONDS_MAX: Final = 10.0
 """How long a client may take to read an event."""
 
 SECTIONS: Final = {
-    "The page": (*page.ROUTES, *overview.ROUTES),
+    "The page": (
+        *page.ROUTES,
+        *overview.ROUTES,
+        *message_view.ROUTES,
+        *broker_view.ROUTES,
+    ),
     "Brokers": brokers.ROUTES,
     "Bundles and lookups": bundles.ROUTES,
     "Metrics": metrics.ROUTES,

@@ -4,12 +4,17 @@
 // parameters; it returns how to leave it.
 
 import { el } from "./dom.js";
+import { broker, storage } from "./broker.js";
+import { message } from "./message.js";
 import { overview } from "./overview.js";
 import { subscription } from "./subscription.js";
 
 const VIEWS = {
   subscriptions: { title: "Subscriptions", show: overview },
   subscription: { show: subscription },
+  message: { title: "Message", show: message },
+  storage: { title: "Storage", show: storage },
+  broker: { title: "Broker", show: broker },
 };
 
 let leave = () => {};

@@ -60,6 +60,11 @@ export const STATES = {
   stuck: "stuck", "at-risk": "at risk", waiting: "waiting", fine: "fine",
 };
 
+export const STATES_OF_ENTRIES = {
+  acked: "acked", held: "with a consumer", queued: "to be delivered again", delayed: "delayed",
+  nacked: "held back after a negative ack", unread: "not delivered yet",
+};
+
 export function badge(severity) {
   return el("span", { class: `badge ${severity}` }, STATES[severity] ?? severity);
 }

@@ -4,16 +4,11 @@
 // is. A window of up to 1,024 entries shows each entry, and which consumer has it.
 
 import { ask, subscriptionPath } from "./api.js";
-import { count, el, table } from "./dom.js";
+import { STATES_OF_ENTRIES as WORDS, count, el, table } from "./dom.js";
 
 const FULL = 1000;
 const WINDOW_MAX = 1024;
 const HOLDERS = 6;
-
-const WORDS = {
-  acked: "acked", held: "with a consumer", queued: "to be delivered again", delayed: "delayed",
-  nacked: "held back after a negative ack", unread: "not delivered yet",
-};
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -2,14 +2,11 @@
 
 import uPlot from "./vendor/uplot.js";
 import { actions } from "./actions.js";
-import { follow, subscriptionPath } from "./api.js";
-import { ago, badge, bytes, card, count, el, facts, moment, rate, span, table } from "./dom.js";
+import { ask, follow, subscriptionPath } from "./api.js";
+import { STATES_OF_ENTRIES, ago, badge, bytes, card, count, el, facts, moment, rate, span, table } from "./dom.js";
 import { holes } from "./holes.js";
 
-const WHERE = {
-  held: (hole) => `consumer ${hole.holder}`, queued: () => "to be delivered again", delayed: () => "delayed",
-  nacked: () => "held back after a negative ack", unread: () => "not delivered yet", acked: () => "acked",
-};
+const SLOTS_HEIGHT = 160;
 
 export function subscription(main, given, { address, note, say, state }) {
   const { topic = "", name = "" } = given;
@@ -19,6 +16,8 @@ export function subscription(main, given, { address, note, say, state }) {
     note("subscription", { topic, name, ...(shown ?? {}) }));
   const head = el("div", { class: "head" });
   const chart = el("div", { class: "chart" });
+  const due = el("div", { class: "chart" });
+  const waiting = el("button", { type: "button", onclick: () => dueTimes().catch((error) => say(error.message)) }, "When are they due?");
   const parts = Object.fromEntries(
     ["delivery", "oldest", "gate", "persisting", "consumers", "held"].map((part) => [part, el("div")]));
   main.append(
@@ -34,8 +33,8 @@ export function subscription(main, given, { address, note, say, state }) {
       card("Consumers", parts.consumers),
       card("Gate", parts.gate),
       card("Persisting", parts.persisting),
-      card("Held back", parts.held)));
-  let plot = null;
+      card("What waits", parts.held, waiting, due)));
+  let plot = null, bars = null;
 
   function show(view) {
     const { row, stats } = view, now = view.takenMs, store = stats.ackState.store;
@@ -46,7 +45,7 @@ export function subscription(main, given, { address, note, say, state }) {
     picture.show(view.picture);
     parts.oldest.replaceChildren(
       table(["first entry", "entries", "who has it", "since"], view.holes.map((hole) => [
-        hole.first, count(hole.entries), WHERE[hole.state](hole),
+        el("a", { href: address("message", { topic, at: hole.first }) }, hole.first), count(hole.entries), hole.holder === null ? STATES_OF_ENTRIES[hole.state] : `consumer ${hole.holder}`,
         hole.sinceMs ? `${span(now - hole.sinceMs)}` : "–",
       ]), "no unacked entry was delivered"),
       view.holders.length ? el("p", { class: "dim" }, "Longest held: " + view.holders.map(
@@ -100,7 +99,10 @@ export function subscription(main, given, { address, note, say, state }) {
       ["delayed", count(held.delayedEntries)], ["index", bytes(held.delayedBytes)], ["tracker", held.tracker || "none yet"],
       ["nacks", count(stats.delayed.nacks.pending)], ["nacks durable", count(stats.delayed.nacks.persisted)],
       ["next due", held.nextDeadlineMs === null ? "–" : held.nextDeadlineMs <= now ? "now" : `in ${span(held.nextDeadlineMs - now)}`],
-      buckets === null ? null : ["buckets", `${count(buckets.buckets)}, ${bytes(buckets.snapshotBytes)} of snapshots`]));
+      buckets === null ? null : ["buckets", `${count(buckets.buckets)}, ${bytes(buckets.snapshotBytes)} of snapshots`],
+      buckets === null ? null : ["buckets in work", `${count(buckets.bucketsStoring)} stored, ${count(buckets.bucketsMerging)} merged, ${count(buckets.bucketsUnread)} to be read`],
+      buckets === null ? null : ["buckets failing", count(buckets.bucketsFailing)]));
+    waiting.disabled = !held.delayedEntries;
     main.dataset.ready = String(now);
   }
 
@@ -129,6 +131,27 @@ export function subscription(main, given, { address, note, say, state }) {
     }, data, chart);
   }
 
+  // On demand: the broker reads some of the delayed messages for it.
+  async function dueTimes() {
+    const seen = await ask(`${subscriptionPath(topic, name)}/dueTimes`);
+    bars?.destroy();
+    bars = null;
+    if (!seen.counts.length) {
+      due.replaceChildren(el("p", { class: "dim" }, "no delayed message waits"));
+      return;
+    }
+    const style = getComputedStyle(document.documentElement);
+    const axis = { stroke: style.getPropertyValue("--dim"), grid: { stroke: style.getPropertyValue("--line") } };
+    const edges = seen.counts.map((_, place) => (seen.firstMs + place * seen.slotMs) / 1000);
+    due.replaceChildren(el("p", { class: "dim" }, `${count(seen.sampled)} of ${count(seen.held)} delayed entries, by due time; a bar is ${span(seen.slotMs)}`));
+    bars = new uPlot({
+      width: Math.max(260, due.clientWidth), height: SLOTS_HEIGHT, legend: { show: false },
+      scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] }, x: { range: (_, low, high) => [low - seen.slotMs / 1000, high + seen.slotMs / 1000] } },
+      axes: [axis, { ...axis, size: 50 }],
+      series: [{}, { label: "entries", stroke: style.getPropertyValue("--delayed"), fill: style.getPropertyValue("--accent-weak"), paths: uPlot.paths.bars({ size: [0.9, 100] }), points: { show: false } }],
+    }, [edges, seen.counts], due);
+  }
+
   const redraw = () => { plot?.destroy(); plot = null; };
   const resize = () => plot?.setSize({ width: Math.max(260, chart.clientWidth), height: 180 });
   document.addEventListener("themed", redraw);
@@ -141,6 +164,7 @@ export function subscription(main, given, { address, note, say, state }) {
     stop();
     picture.end();
     plot?.destroy();
+    bars?.destroy();
     document.removeEventListener("themed", redraw);
     window.removeEventListener("resize", resize);
     delete main.dataset.ready;

@@ -125,6 +125,10 @@ _LINES: Final = (
     ("GET", _VIEW, LOOK),
     ("GET", f"{_VIEW}/events", LOOK),
     ("GET", f"{_VIEW}/holes/{{ledgerId}}", LOOK),
+    ("GET", f"{_VIEW}/dueTimes", LOOK),
+    ("GET", "/ackgate/messages/{tenant}/{namespace}/{topic}/{ledgerId}/{entryId}", CONSUME),
+    ("GET", "/ackgate/storage", SUPERUSER),
+    ("GET", "/ackgate/broker", SUPERUSER),
     # the broker
     ("GET", f"{_BROKERS}/health", OPEN),
     ("GET", f"{_BROKERS}/ready", OPEN),

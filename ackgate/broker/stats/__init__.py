@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LedgerWindow,
         ledger_window,
         oldest_holes,
+        state_of,
     )
     from ackgate.broker.stats.internal import internal_stats
     from ackgate.broker.stats.json_form import from_json, key_of, to_json
@@ -94,6 +95,7 @@ __all__ = [
     "oldest_holes",
     "overview_row",
     "page_of_rows",
+    "state_of",
     "subscription_stats",
     "to_json",
     "topic_stats",
@@ -112,6 +114,7 @@ __getattr__ = lazy_face(
             "LedgerWindow",
             "ledger_window",
             "oldest_holes",
+            "state_of",
         ),
         "ackgate.broker.stats.internal": ("internal_stats",),
         "ackgate.broker.stats.json_form": ("from_json", "key_of", "to_json"),

@@ -161,6 +161,11 @@ class DiskSpace:
         """On the file system that has the least, when last looked; None: not looked at."""
         return min((reserve.free_bytes for reserve in self._reserves.values()), default=None)
 
+    @property
+    def disks(self) -> list[tuple[Path, int, bool]]:
+        """Of each file system, when last looked: a directory on it, free bytes, and whether they are few."""
+        return [(r.directory, r.free_bytes, r.is_low) for r in self._reserves.values()]
+
     async def close(self) -> None:
         """Look no more. A disk that does not answer is left alone."""
         looking = self._looking

@@ -55,12 +55,14 @@ if TYPE_CHECKING:
     )
     from ackgate.broker.wire.protocol_server import ProtocolServer
     from ackgate.broker.wire.publish_buffer import PublishBuffer, publish_buffer_bytes
+    from ackgate.broker.wire.session_context import Connection
 
 __all__ = [
     "ENTRY_FORM",
     "AccessMode",
     "Batch",
     "BrokerError",
+    "Connection",
     "ConsumerStatsReply",
     "Entry",
     "IncompatibleSchemaError",
@@ -151,5 +153,6 @@ __getattr__ = lazy_face(
         ),
         "ackgate.broker.wire.protocol_server": ("ProtocolServer",),
         "ackgate.broker.wire.publish_buffer": ("PublishBuffer", "publish_buffer_bytes"),
+        "ackgate.broker.wire.session_context": ("Connection",),
     },
 )

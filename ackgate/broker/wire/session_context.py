@@ -16,9 +16,9 @@ from ackgate.network import LogDamper, Urls
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence, Sized
 
-    from ackgate.broker.security import Authentication
+    from ackgate.broker.security import Authentication, ClientIdentity
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.config.broker import BrokerSettings
@@ -56,6 +56,16 @@ class Connection(SessionPort, Protocol):
 
     @property
     def intake(self) -> ReadHolds: ...
+
+    @property
+    def identity(self) -> ClientIdentity | None:
+        """Who it is; None before it is known, and where nobody asks."""
+
+    @property
+    def producers(self) -> Sized: ...
+
+    @property
+    def consumers(self) -> Sized: ...
 
     def send(self, frame: bytes) -> None:
         """Send a frame, with whatever else is sent in this tick."""

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -26,7 +27,10 @@ from tests.support.chromium import Chromium
 TOPIC = "persistent://public/default/orders"
 MARKUP = "<img src=x onerror=\"console.error('ran')\">"
 NASTY = "persistent://public/default/" + quote(MARKUP, safe="")
+NASTY_PATH = f"{quote(quote(MARKUP, safe=''), safe='')}/{quote(MARKUP, safe='')}"
 RANGES_MAX = 20
+LATER = "persistent://public/default/later"
+DUE_TIMES = "/ackgate/subscriptions/public/default/later/later/dueTimes"
 BILLING = "/ackgate/subscriptions/public/default/orders/billing"
 
 
@@ -66,9 +70,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker
         for _ in range(3):
             producer.send(MARKUP.encode(), properties={MARKUP: MARKUP}, partition_key=MARKUP)
         nasty.acknowledge([nasty.receive(10_000) for _ in range(3)][1])
+        delayed = client.subscribe(LATER, "later", consumer_type=pulsar.ConsumerType.Shared)
+        producer = client.create_producer(LATER, batching_enabled=False)
+        for number in range(5):
+            producer.send(b"x", deliver_after=timedelta(hours=1 + number))
+        eventually(lambda: broker.get(DUE_TIMES)["held"] == 5)
         eventually(lambda: broker.get(BILLING)["row"]["gateReasons"])
         eventually(lambda: broker.get("/ackgate/overview?text=img")["rows"][0]["ranges"] == 1)
         yield broker
+        delayed.close()
         client.shutdown()
 
 
@@ -149,7 +159,7 @@ def test_a_link_from_any_site_leads_to_the_page_and_to_no_data(broker: InProcess
 
 def test_the_worst_comes_first_and_says_why(broker: InProcessBroker) -> None:
     seen = broker.get("/ackgate/overview")
-    assert seen["total"] == seen["matching"] == 2
+    assert seen["total"] == seen["matching"] == 3
     first = seen["rows"][0]
     assert (first["topic"], first["subscription"]) == (TOPIC, "billing")
     assert first["severity"] == "stuck"
@@ -187,6 +197,42 @@ def test_one_subscription_with_its_holes_and_their_holders(broker: InProcessBrok
     assert sum(window["cells"]) == acked * 1000 / 2
 
 
+def position_of_nasty(broker: InProcessBroker) -> str:
+    [hole, *_] = broker.get(f"/ackgate/subscriptions/public/default/{NASTY_PATH}")["holes"]
+    return str(hole["first"])
+
+
+def test_a_message_with_its_properties_and_where_it_is(broker: InProcessBroker) -> None:
+    ledger_id, entry_id = position_of_nasty(broker).split(":")
+    topic_path = NASTY_PATH.rpartition("/")[0]
+    seen = broker.get(f"/ackgate/messages/public/default/{topic_path}/{ledger_id}/{entry_id}")
+    [message] = seen["messages"]
+    assert message["key"] == MARKUP
+    assert message["properties"] == {MARKUP: MARKUP}
+    assert message["payload"]["text"] == MARKUP
+    assert seen["subscriptions"] == {MARKUP: {"state": "held", "holder": MARKUP}}
+
+
+def test_when_delayed_messages_are_due(broker: InProcessBroker) -> None:
+    seen = broker.get(DUE_TIMES)
+    assert seen["held"] == seen["sampled"] == sum(seen["counts"]) == 5
+    hours = (len(seen["counts"]) * seen["slotMs"]) / 3_600_000
+    assert 3.9 < hours < 4.3
+    assert broker.get(BILLING + "/dueTimes")["counts"] == []
+
+
+def test_the_storage_and_the_broker(broker: InProcessBroker) -> None:
+    storage = broker.get("/ackgate/storage")
+    assert [bookie["lastError"] for bookie in storage["bookies"]] == [None]
+    assert storage["disks"][0]["freeBytes"] > 0
+    seen = broker.get("/ackgate/broker")
+    assert [each["id"] for each in seen["brokers"]] == [seen["brokerId"]]
+    assert seen["busiest"][0]["consumers"] >= 1
+    assert seen["settings"]["managedLedgerMaxUnackedRangesToPersist"] == str(RANGES_MAX)
+    assert seen["settings"]["managedLedgerPassword"] == "******"
+    assert seen["withoutEffect"] == {}
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -199,6 +245,8 @@ def test_one_subscription_with_its_holes_and_their_holders(broker: InProcessBrok
         ("/ackgate/overview/events?every=x", 400, "not an integer"),
         ("/ackgate/subscriptions/public/default/nope/s", 404, "not found"),
         ("/ackgate/subscriptions/public/default/orders/nope/events", 404, "not found"),
+        ("/ackgate/messages/public/default/orders/999999/0", 404, "no message 999999:0"),
+        ("/ackgate/messages/public/default/orders/x/0", 400, "not an integer"),
         (f"{BILLING}/holes/999999", 412, "no ledger 999999"),
         (f"{BILLING}?cells=5000", 412, "allowed is 1..1024"),
     ],
@@ -369,3 +417,35 @@ def test_an_action_happens_after_its_name_was_typed(
     browser.until("document.querySelector('#said').textContent === 'Skip entries: done'")
     assert broker.get(BILLING)["row"]["backlog"] == before - 1
     assert browser.ask("document.querySelector('dialog')") is None
+
+
+def test_a_message_is_text_whatever_it_is(broker: InProcessBroker, browser: Chromium) -> None:
+    at = position_of_nasty(broker)
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/message?topic={quote(NASTY, safe='')}&at={at}")
+    browser.until(READY)
+    assert browser.ask("document.querySelector('pre').textContent") == MARKUP
+    assert browser.ask("document.querySelectorAll('main img').length") == 0
+    assert (
+        browser.ask("[...document.querySelectorAll('td')].map(d => d.textContent)").count(MARKUP)
+        == 3
+    )
+
+
+def test_every_view_shows_itself(broker: InProcessBroker, browser: Chromium) -> None:
+    for view, words in (
+        ("storage?topic=orders", "Ledgers of public/default/orders"),
+        ("broker", "Settings in force"),
+    ):
+        browser.open("about:blank")
+        browser.open(f"{broker.url}/#/{view}")
+        browser.until(READY)
+        assert words in browser.ask("document.body.innerText")
+    browser.open("about:blank")
+    browser.open(f"{broker.url}/#/subscription?topic={LATER}&name=later")
+    browser.until(READY)
+    browser.ask(
+        "[...document.querySelectorAll('button')].find(b => b.textContent.includes('due?')).click()"
+    )
+    browser.until("document.querySelector('.uplot')")
+    assert "5 of 5 delayed entries" in browser.ask("document.body.innerText")

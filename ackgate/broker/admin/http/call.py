@@ -22,13 +22,14 @@ from ackgate.broker.wire import (
 from ackgate.cursor import EARLIEST, ENTRY_ID_MAX, LATEST, LEDGER_ID_MAX, Position
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from ackgate.broker.cluster import DynamicConfiguration, Ownership
     from ackgate.broker.schemas import SchemaRegistry
     from ackgate.broker.security import Authentication, ClientIdentity
     from ackgate.broker.stats import Overview, StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
+    from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
     from ackgate.network import Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
@@ -154,6 +155,14 @@ class AdminBroker(Protocol):
     @property
     def host_names(self) -> tuple[str, ...]:
         """Names that lead to this broker."""
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        """Connected clients of the binary protocol."""
+
+    @property
+    def settings_without_effect(self) -> Mapping[str, str]:
+        """Given keys that nothing here reads, each with where it was given. No values: some are secrets."""
 
     @property
     def connection_count(self) -> int:

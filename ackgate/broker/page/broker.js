@@ -1,0 +1,105 @@
+// Storage, and the broker with its cluster: two views that are asked for again every few seconds.
+
+import { ask, topicPath } from "./api.js";
+import { ago, bytes, card, count, el, facts, moment, span, table } from "./dom.js";
+
+const EVERY_MS = 5000;
+
+function again(main, take, { say, state }) {
+  let timer, isLeft = false;
+  async function once() {
+    try {
+      await take(() => isLeft);
+      if (isLeft) return;
+      state("live", "");
+      say("");
+      main.dataset.ready = String(Date.now());
+    } catch (error) {
+      if (isLeft) return;
+      state("lost", error.message);
+      say(error.message);
+    }
+    timer = setTimeout(once, EVERY_MS);
+  }
+  once();
+  return () => { isLeft = true; clearTimeout(timer); delete main.dataset.ready; };
+}
+
+export function storage(main, given, tools) {
+  const topic = el("input", { type: "search", value: given.topic ?? "", placeholder: "ledgers of a topic", "aria-label": "Topic" });
+  const form = el("form", { class: "bar" }, topic, el("button", {}, "Show its ledgers"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    location.hash = tools.address("storage", { topic: topic.value.trim() });
+  });
+  const shown = el("div", { class: "cards" });
+  main.append(form, shown);
+  return again(main, async (isLeft) => {
+    const seen = await ask("ackgate/storage");
+    const full = given.topic && (given.topic.includes("/") ? given.topic : `public/default/${given.topic}`);
+    const internal = full ? await ask(`admin/v2/persistent/${topicPath(full)}/internalStats`) : null;
+    if (isLeft()) return;
+    const audit = seen.audit;
+    shown.replaceChildren(...[
+      internal && card(`Ledgers of ${full}`,
+        facts(["entries", count(internal.numberOfEntries)], ["size", bytes(internal.totalSize)], ["last entry", internal.lastConfirmedEntry],
+          ["state", internal.state], ["adds under way", count(internal.pendingAddEntriesCount)]),
+        table(["ledger", "entries", "size"], internal.ledgers.slice(-100).map((ledger, place, all) => {
+          const isOpen = place === all.length - 1 && internal.state === "LedgerOpened";
+          return [String(ledger.ledgerId), isOpen ? `${count(internal.currentLedgerEntries)}, open` : count(ledger.entries), bytes(isOpen ? internal.currentLedgerSize : ledger.size)];
+        })),
+        table(["cursor", "mark-delete", "reads at", "ranges", "cursor ledger"], Object.entries(internal.cursors).slice(0, 100).map(([name, cursor]) => [
+          decodeURIComponent(name.replace(/\+/g, " ")), cursor.markDeletePosition, cursor.readPosition,
+          count(cursor.totalNonContiguousDeletedMessagesRange), cursor.cursorLedger < 0 ? "none" : String(cursor.cursorLedger)]))),
+      card("Disks",
+        seen.refusal ? el("p", { class: "bad" }, seen.refusal) : null,
+        table(["file system of", "free", ""], seen.disks.map((disk) => [disk.directory, bytes(disk.freeBytes), disk.isLow ? el("span", { class: "bad" }, "low") : ""]), "not watched"),
+        facts(["messages on their way", bytes(seen.publishBufferBytes)], ["connections that wait for the disk", count(seen.waitingConnections)])),
+      seen.cluster === null ? card("Bookies",
+        table(["bookie", "directory", "state"], seen.bookies.map((bookie) => [bookie.id, bookie.directory,
+          bookie.lastError ? el("span", { class: "bad" }, bookie.lastError) : bookie.isReadOnly ? el("span", { class: "warn" }, "read-only") : "well"])),
+        Object.keys(seen.absentBookies).length ? table(["absent", "why"], Object.entries(seen.absentBookies)) : null)
+        : card("BookKeeper cluster", facts(["writable bookies", `${count(seen.cluster.writable)} of ${count(seen.cluster.known)}`]),
+          table(["bookie", "adds", "mean add", "outstanding", "failed connections"], seen.cluster.bookies.map((bookie) => [
+            bookie.id, count(bookie.adds), bookie.addMsMean === null ? "–" : `${bookie.addMsMean.toFixed(1)} ms`, count(bookie.outstanding), count(bookie.connectionsFailed)]))),
+      card("Auditor", audit.isWanted ? facts(
+        ["last audit by this broker", ago(audit.lastRunMs, Date.now())], ["audits", count(audit.runs)], ["ledgers looked at", count(audit.last.ledgers)],
+        ["with copies missing or damaged", count(audit.last.under_replicated_ledgers)], ["not repaired", count(audit.last.unmended_ledgers)],
+        ["entries without a good copy", count(audit.last.lost_entries)], ["entries copied again so far", count(audit.all.repaired_entries)])
+        : el("p", { class: "dim" }, "bookies look after themselves: AutoRecovery")),
+    ].filter(Boolean));
+  }, tools);
+}
+
+export function broker(main, given, tools) {
+  const search = el("input", { type: "search", value: given.text ?? "", placeholder: "setting   /", "aria-label": "Filter settings" });
+  const shown = el("div", { class: "cards" });
+  main.append(el("div", { class: "bar" }, search), shown);
+  let last = null;
+  search.addEventListener("input", () => {
+    tools.note("broker", { text: search.value });
+    if (last) show(last);
+  });
+
+  function show(seen) {
+    last = seen;
+    const text = search.value.toLowerCase(), now = Date.now();
+    const settings = Object.entries(seen.settings).filter(([key]) => key.toLowerCase().includes(text));
+    const without = Object.entries(seen.withoutEffect).filter(([key]) => key.toLowerCase().includes(text));
+    shown.replaceChildren(
+      card("Brokers", table(["broker", "bundles", "up for", "clients connect to"], seen.brokers.map((each) => [
+        each.id === seen.brokerId ? `${each.id} (this one)` : /^https?:/.test(each.webUrl) ? el("a", { href: each.webUrl, rel: "noreferrer" }, each.id) : each.id,
+        count(each.bundles), each.startedMs ? span(now - each.startedMs) : "–", each.serviceUrl]))),
+      card("Bundles", el("div", { class: "tall" }, table(["bundle", "owner"], seen.bundles.map((each) => [each.bundle, each.owner]), "none has an owner yet"))),
+      card(`Connections: ${count(seen.connections)}`, el("div", { class: "tall" }, table(["peer", "client", "role", "producers", "consumers"],
+        seen.busiest.map((each) => [each.peer, each.client || "–", each.role ?? "–", count(each.producers), count(each.consumers)])))),
+      card("Settings without effect", table(["key", "given in"], without, "every given key has its effect")),
+      card("Settings in force", el("div", { class: "tall" }, table(["key", "value"], settings.map(([key, value]) => [
+        key in seen.changed ? el("span", { class: "warn" }, `${key} (changed at run time)`) : key, value])))));
+  }
+
+  return again(main, async (isLeft) => {
+    const seen = await ask("ackgate/broker");
+    if (!isLeft()) show(seen);
+  }, tools);
+}

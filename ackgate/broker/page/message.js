@@ -1,0 +1,60 @@
+// One entry of a topic: its messages with key, properties and payload, and where it is for each subscription.
+
+import { ask, topicPath } from "./api.js";
+import { STATES_OF_ENTRIES, bytes, card, count, el, facts, moment, table } from "./dom.js";
+
+export function message(main, given, { address, say, state }) {
+  const topic = el("input", { type: "text", value: given.topic ?? "", placeholder: "persistent://tenant/namespace/topic", "aria-label": "Topic", required: true });
+  const at = el("input", { type: "text", value: given.at ?? "", placeholder: "ledger:entry", "aria-label": "Position", required: true, pattern: "[0-9]+:[0-9]+" });
+  const shown = el("div");
+  const form = el("form", { class: "bar" }, topic, at, el("button", { class: "main" }, "Show"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    location.hash = address("message", { topic: topic.value.trim(), at: at.value.trim() });
+  });
+  main.append(form, shown);
+  state("", "");
+  let isLeft = false;
+  if (given.topic && given.at) {
+    const [ledger, entry] = given.at.split(":");
+    const full = given.topic.includes("/") ? given.topic : `public/default/${given.topic}`;
+    ask(`ackgate/messages/${topicPath(full)}/${encodeURIComponent(ledger)}/${encodeURIComponent(entry ?? "")}`)
+      .then((seen) => { if (!isLeft) show(seen, full); }, (error) => say(error.message));
+  }
+
+  function show(seen, full) {
+    const step = (by) => {
+      const [ledger, entry] = seen.position.split(":").map(Number);
+      return el("a", { href: address("message", { topic: full, at: `${ledger}:${Math.max(0, entry + by)}` }) }, by < 0 ? "← before" : "after →");
+    };
+    shown.replaceChildren(
+      el("h1", {}, `Entry ${seen.position}`), el("p", { class: "bar" }, step(-1), step(1)),
+      el("div", { class: "cards" },
+        card("Entry", facts(
+          ["published", moment(seen.publishTimeMs)], ["producer", seen.producer], ["sequence id", count(seen.sequenceId)],
+          ["size", bytes(seen.bytes)], ["messages", count(seen.messageCount)], ["schema", seen.schema ?? "none"],
+          seen.deliverAtMs ? ["deliver at", moment(seen.deliverAtMs)] : null,
+          seen.chunk ? ["chunk", `${seen.chunk[0] + 1} of ${seen.chunk[1]}`] : null,
+          seen.encryptionKeys.length ? ["encrypted for", seen.encryptionKeys.join(", ")] : null)),
+        card("Where it is", table(["subscription", "state"], Object.entries(seen.subscriptions).map(([name, where]) => [
+          el("a", { href: address("subscription", { topic: full, name }) }, name),
+          where.holder === null ? STATES_OF_ENTRIES[where.state] : `with consumer ${where.holder}`,
+        ]), "the topic has no subscription")),
+        seen.messages.map((each, place) => card(each.batchIndex === null || each.batchIndex === undefined ? "Message" : `Message ${each.batchIndex} of the batch`, body(each, place)))));
+    main.dataset.ready = "shown";
+  }
+
+  function body(each) {
+    if (each.error) return el("p", { class: "bad" }, each.error);
+    const payload = each.payload;
+    const rows = Object.entries(each.properties);
+    return el("div", {},
+      facts(["key", each.key ?? "none"], each.orderingKey ? ["ordering key (base64)", each.orderingKey] : null,
+        each.eventTimeMs ? ["event time", moment(each.eventTimeMs)] : null, ["payload", payload === null ? "null" : bytes(payload.bytes)]),
+      rows.length ? table(["property", "value"], rows) : null,
+      payload === null ? null : el("pre", { tabindex: 0 }, payload.value ?? payload.text ?? payload.hex),
+      payload?.isCut ? el("p", { class: "dim" }, "the beginning of it") : null);
+  }
+
+  return () => { isLeft = true; delete main.dataset.ready; };
+}
