@@ -18,6 +18,7 @@ before the format: damage is never taken for a newer version, nor a newer versio
 from __future__ import annotations
 
 import enum
+import zlib
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,9 +59,22 @@ _COMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
     Compression.SNAPPY: lambda body: bytes(cramjam.snappy.compress_raw(body)),
 }
 
+
+def _inflate_into(payload: bytes, body: bytearray) -> int:
+    """Pulsar's Java classes flush a stream of zlib and never end it: the end may be missing."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(payload, len(body) + 1)
+    except zlib.error as error:
+        raise cramjam.DecompressionError(str(error)) from error
+    if len(found) <= len(body):
+        body[: len(found)] = found
+    return len(found)
+
+
 _DECOMPRESS_INTO: Final[dict[int, Callable[[bytes, bytearray], int]]] = {
     Compression.LZ4: cramjam.lz4.decompress_block_into,
-    Compression.ZLIB: cramjam.zlib.decompress_into,
+    Compression.ZLIB: _inflate_into,
     Compression.ZSTD: cramjam.zstd.decompress_into,
     Compression.SNAPPY: cramjam.snappy.decompress_raw_into,
 }

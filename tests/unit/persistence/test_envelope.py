@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import google_crc32c
 import pytest
 from hypothesis import given
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 
 from ackgate.errors import CorruptRecordError, UnknownFormatError
 from ackgate.persistence.records import envelope
-from ackgate.persistence.records.envelope import HEADER_BYTES, Compression, Packing, seal, unseal
+from ackgate.persistence.records.envelope import (
+    HEADER_BYTES,
+    Compression,
+    Packing,
+    decompressed,
+    seal,
+    unseal,
+)
 
 BODIES = [b"", b"x", b"abc" * 500, bytes(range(256)) * 8]
 
@@ -72,3 +81,15 @@ def forged(compression: int, payload: bytes, body_bytes: int) -> bytes:
 def test_nonsense_with_a_correct_checksum_is_refused(compression: int, body_bytes: int) -> None:
     with pytest.raises(CorruptRecordError):
         unseal(forged(compression, b"nonsense", body_bytes))
+
+
+def test_a_stream_of_zlib_that_was_flushed_and_never_ended() -> None:
+    """As the codec of Pulsar's Java classes leaves it."""
+    body = b"ack state " * 50
+    stream = zlib.compressobj()
+    flushed = stream.compress(body) + stream.flush(zlib.Z_SYNC_FLUSH)
+    assert decompressed(flushed, Compression.ZLIB, len(body)) == body
+    assert decompressed(zlib.compress(body), Compression.ZLIB, len(body)) == body
+    for wrong, size in ((flushed[:10], 500), (flushed, 499), (flushed, 501), (b"\xff" * 20, 500)):
+        with pytest.raises(CorruptRecordError):
+            decompressed(wrong, Compression.ZLIB, size)
