@@ -1,4 +1,4 @@
-"""A directory that another cluster uses is not used by this one, whoever lists it."""
+"""A directory that another cluster uses is not used by this one, though its settings list it."""
 
 from __future__ import annotations
 

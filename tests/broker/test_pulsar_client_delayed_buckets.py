@@ -65,7 +65,7 @@ class Look:
         return int(self.subscription()["delayedEntries"])
 
     def snapshots(self) -> list[int]:
-        """Ledgers that hold snapshots, whoever names them."""
+        """Ledgers that hold snapshots, named by a cursor or by none."""
         self._capsys.readouterr()
         main(["ledgers", "list", "--json", "--data-dir", str(self._broker.data_directory)])
         listed = json.loads(self._capsys.readouterr().out)

@@ -242,7 +242,7 @@ class LedgerRun:
             somebody.sync_directory(place)
             self.seen["lost file"] += 1
         if self.rng.random() < 0.7:
-            # Whoever has a file open still reads it; the next process does not.
+            # A process that has a file open still reads it; the next process does not.
             while self.clients:
                 await self._restart()
             for model in self.models.values():

@@ -1,6 +1,6 @@
 """How the package is built: no circles of modules or rooms, no class name twice, no clock in a pure room.
 
-Whoever reads follows an import under TYPE_CHECKING as well, which import-linter sees, but only between
+A reader follows an import under TYPE_CHECKING as well, which import-linter sees, but only between
 the rooms that its contracts name.
 """
 

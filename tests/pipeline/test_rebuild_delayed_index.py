@@ -284,7 +284,7 @@ def left_out(found: list[Position], wanted: set[Position]) -> int:
 
 
 def snapshot_ledgers(data: Path) -> list[int]:
-    """Ledgers that hold snapshots, whoever names them."""
+    """Ledgers that hold snapshots, named by a cursor or by none."""
     with open_catalogue(parse_options({"path": str(data)})) as catalogue:
         return [
             ledger_id

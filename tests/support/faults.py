@@ -47,7 +47,7 @@ class Fault(enum.Enum):
     """A write's outcome is unknown then."""
 
     LANDS_LATE = "fails, and is done later"
-    """The request was on its way when the connection broke: whoever reads at once finds nothing."""
+    """The request was on its way when the connection broke: a caller that reads at once finds nothing."""
 
     REPEAT = "is done twice"
     """As when a request is sent again because its answer was slow."""

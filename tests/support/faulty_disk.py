@@ -118,7 +118,7 @@ class FaultyDisk:
             yield
 
     def crash(self) -> None:
-        """End as a killed process does. Whoever still uses this disk gets errors."""
+        """End as a killed process does. Code that still uses this disk gets errors."""
         with self._call_lock:
             self.is_gone = True
             for file in tuple(self.files):

@@ -165,7 +165,7 @@ class FaultyUnrecoveredReader(FaultyLedgerReader):
         return await self._faults.call("last_entry_found", self.ledger_id, work)
 
     async def read_unconfirmed(self, first_entry_id: int, last_entry_id: int) -> list[LedgerEntry]:
-        """Entries first..last, whoever has confirmed them."""
+        """Entries first..last, confirmed or not."""
         work = self._unrecovered.read_unconfirmed
         return await self._faults.read(
             "read_unconfirmed", self.ledger_id, first_entry_id, last_entry_id, work

@@ -284,7 +284,7 @@ class FaultyMetadataStore:
         return answer
 
     def _send_off(self, work: Callable[[], Awaitable[object]], seconds: float) -> None:
-        """Do it later, whoever asked for it has been told otherwise."""
+        """Do it later; its caller has been told otherwise."""
         overtaken = asyncio.Event()
 
         async def land() -> None:

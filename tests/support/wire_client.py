@@ -2,7 +2,7 @@
 
 Edge: owns one connection. It does what it is told and nothing by itself: no reconnecting, no
 permits of its own, no acks, no pings (a PING is answered, unless told otherwise). What the broker
-sends is sorted: replies go to whoever asked, receipts to their producer, messages to their
+sends is sorted: replies go to their request, receipts to their producer, messages to their
 consumer, the rest to `events`. Frames can be prepared beforehand and sent in bulk, and any bytes
 can be sent at all.
 
@@ -547,7 +547,7 @@ class WireClient(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits for a reply will not get it."""
+        """Requests that wait for a reply will not get it."""
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(DisconnectedError("the broker closed the connection"))

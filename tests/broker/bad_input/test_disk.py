@@ -155,7 +155,7 @@ def fill(directory: Path) -> Path:
 
 
 def test_a_file_size_limit_is_survived_like_a_full_disk(tmp_path):
-    """Writing beyond it fails with EFBIG, and with a signal that would kill whoever ignores it."""
+    """Writing beyond it fails with EFBIG, and with a signal that kills a process by default."""
     with BrokerProcess(tmp_path / "data") as broker:
         limit = 3_000_000
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, limit))

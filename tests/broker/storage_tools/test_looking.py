@@ -132,7 +132,7 @@ def test_read_raw_gives_the_bytes_as_stored(data: Path, tool: Tool) -> None:
 @pytest.mark.parametrize(
     ("command", "code"), [("ledgers list", 0), (f"stats {TOPIC}", 0), ("bookies check", 1)]
 )
-def test_whoever_reads_may_go_away(data: Path, command: str, code: int) -> None:
+def test_the_reader_of_a_pipe_may_go_away(data: Path, command: str, code: int) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     arguments = [sys.executable, "-m", "ackgate", *command.split(), "--data-dir", str(data)]

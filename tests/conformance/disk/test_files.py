@@ -27,7 +27,9 @@ def test_appends_come_one_after_the_other(disk: Disk, directory: Path) -> None:
     file.close()
 
 
-def test_whoever_has_a_file_open_sees_what_others_append(disk: Disk, directory: Path) -> None:
+def test_a_process_that_has_a_file_open_sees_what_others_append(
+    disk: Disk, directory: Path
+) -> None:
     writer, other = disk.create(directory / "a"), disk.open_append(directory / "a")
     reader = disk.open_read(directory / "a")
     writer.append(b"1")

@@ -225,7 +225,7 @@ def test_a_hole_is_as_old_as_the_first_ack_behind_it_that_counts(result):
     assert found[1]["age_ms"] == newest_ms - 9_000
 
 
-def test_whoever_was_given_a_message_last_left_the_hole(result):
+def test_the_last_consumer_of_a_message_left_the_hole(result):
     found = result("hole_consumers").where(f"topic = '{TOPIC}'").collect()
 
     assert {

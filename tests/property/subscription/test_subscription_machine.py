@@ -616,7 +616,7 @@ class Machine(RuleBasedStateMachine):
         self.host.check()
 
     def attach_all(self) -> None:
-        """Whoever may come is there, with permits."""
+        """Every consumer that may come is there, with permits."""
         host, model = self.host, self.host.model
         sub, now_ms = host.sub, host.now_ms
         kind = model.kind

@@ -127,7 +127,7 @@ class Client:
         return True
 
     async def _follow_lookups(self) -> None:
-        """Connect to whoever serves the topic. Raises `AckGateError`."""
+        """Connect to the broker that serves the topic. Raises `AckGateError`."""
         number = self.world.some_broker(self.rng)
         is_authoritative = False
         for _ in range(LOOKUPS_MAX):

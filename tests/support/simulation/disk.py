@@ -5,7 +5,7 @@ of `ackgate.persistence.system.disk.Disk`. No clock, no thread, no chance but fr
 in: a run is its seed. Made to be called millions of times: an operation costs what it writes.
 
 **A process is killed** (`kill`). What it wrote is in the page cache and stays, whole: names,
-renames, sizes, bytes. Its locks are free, as an flock is when its holder ends. Whoever still calls
+renames, sizes, bytes. Its locks are free, as an flock is when its holder ends. Code that still calls
 a disk of the dead process gets EIO, so that nothing is done in its name any more.
 
 **The power fails** (`power_loss`). All processes die, and of every file and directory there is what

@@ -124,7 +124,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.steps = 0
         """Callbacks run so far."""
         self.world = Process(self, "world")
-        """The process of whoever drives the simulation."""
+        """The process that drives the simulation."""
 
     def time(self) -> float:
         """Virtual seconds since the start."""

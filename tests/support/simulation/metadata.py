@@ -414,7 +414,7 @@ class SimulatedMetadataStore:
             self._listeners.tell(state)
 
     def _hear(self, event: WatchEvent) -> None:
-        """In the world, or in whoever changed something."""
+        """In the world, or in the process that changed something."""
         if self._is_cut or self._state is not SessionState.CONNECTED:
             self._untold.append(event)
         else:

@@ -554,7 +554,7 @@ def simulate(
 ) -> World:
     """Run a seed. The world tells how it went; `violation` is None when nothing was broken.
 
-    `changes`: of the seed's plan, for whoever looks for something in particular.
+    `changes`: of the seed's plan, for a test that looks for something in particular.
     """
     plan = dataclasses.replace(make_plan(seed), **(changes or {}))
     world = World(seed, plan, keeps_all=keeps_all)

@@ -133,7 +133,7 @@ async def test_what_failed_is_stored_once_and_in_order_when_it_is_sent_again() -
     assert first.closed == [1]
     publish(producer, 1)
 
-    # Entry 0 turns out to be stored. Whoever sends it again must not have it stored twice.
+    # Entry 0 turns out to be stored. A producer that sends it again must not have it stored twice.
     second = Peer()
     producer = await attach(topic, second, 2)
     publish(producer, 0)

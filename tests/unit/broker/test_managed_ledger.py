@@ -247,7 +247,7 @@ async def test_without_any_bookie_adds_fail_and_later_ones_go_on() -> None:
 
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_fence_of_nobodys_costs_a_ledger_and_nothing_else(is_stored: bool) -> None:
-    """BookKeeper's AutoRecovery recovers an open ledger, whoever owns the topic."""
+    """BookKeeper's AutoRecovery recovers an open ledger, though a broker owns the topic."""
     world = World()
     ledger, sink = world.broker()
     await ledger.open(create=True)

@@ -366,7 +366,7 @@ async def test_two_who_open_at_once_have_one_owner_between_them() -> None:
         open_ones = [broker for broker, error in zip(brokers, tried, strict=True) if error is None]
         assert open_ones
         if not rules:
-            assert len(life.storage.ledgers) == 1, "whoever was refused leaves nothing behind"
+            assert len(life.storage.ledgers) == 1, "a refused owner leaves nothing behind"
         assert len({broker.owner_epoch for broker in open_ones}) == len(open_ones)
         newest = max(open_ones, key=lambda broker: broker.owner_epoch)
         node = await life.node()

@@ -215,7 +215,7 @@ def test_who_gives_up_a_hand_over_ends_no_loading() -> None:
     run(main())
 
 
-def test_a_topic_that_was_lost_while_it_loaded_is_not_kept_by_whoever_owns_it_later() -> None:
+def test_a_topic_that_was_lost_while_it_loaded_is_not_kept_by_a_later_owner() -> None:
     """Another broker may have had it in between: what was read is old."""
 
     async def main() -> None:

@@ -92,7 +92,7 @@ def test_an_entry_without_checksum_is_taken_from_old_clients() -> None:
         entry_metadata((size + 1).to_bytes(4, "big") + METADATA)
 
 
-def test_metadata_that_are_none_are_malformed_whoever_sealed_them() -> None:
+def test_metadata_that_are_none_are_malformed_with_any_seal() -> None:
     for entry in (seal_entry(b"\xff\xff\xff", b"x"), (3).to_bytes(4, "big") + b"\xff\xff\xff"):
         with pytest.raises(ProtocolError, match="not MessageMetadata"):
             entry_metadata(entry)

@@ -46,7 +46,7 @@ def test_half_a_record_is_waited_for(tmp_path: Path) -> None:
         assert listening.poll() == {9}
 
 
-def test_whoever_is_alone_begins_anew(tmp_path: Path) -> None:
+def test_a_process_alone_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "fences"
     joined(path).add(range(100))
     alone = joined(path, is_alone=True)

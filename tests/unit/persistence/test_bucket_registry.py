@@ -95,7 +95,7 @@ async def test_users_properties_and_internal_ones_never_touch_each_other() -> No
     await store.set_cursor_properties({})
     assert store.internal_properties == {KEY: "12,13"}
 
-    # The cursor's own writes keep them, and so does whoever opens it next.
+    # The cursor's own writes keep them, and so does its next owner.
     store.cursor.ack_cumulative(Position(3, 500))
     store.notify()
     await store.flush()

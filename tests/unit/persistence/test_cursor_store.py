@@ -563,7 +563,7 @@ async def test_who_has_lost_the_cursor_takes_no_more_acks() -> None:
 
 @virtual
 async def test_a_fence_of_nobodys_costs_a_ledger_and_nothing_else() -> None:
-    """BookKeeper's AutoRecovery recovers an open ledger, whoever owns the cursor."""
+    """BookKeeper's AutoRecovery recovers an open ledger, though a broker owns the cursor."""
     world = World()
     store = await world.open()
     ack(store, 1)

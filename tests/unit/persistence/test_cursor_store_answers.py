@@ -118,7 +118,7 @@ async def test_a_fallback_given_up_that_lands_late_does_not_win_over_the_ledger(
 
 @virtual
 async def test_a_new_ledger_that_the_node_may_name_is_not_left_for_the_old_one() -> None:
-    """A roll-over's put is on its way; whoever only reads believes that it was not done."""
+    """A roll-over's put is on its way; a reader believes that it was not done."""
     stores = Stores(managed_ledger_cursor_max_entries_per_ledger=1)
     store = await stores.open()
     await durable(store, 1)
@@ -295,7 +295,7 @@ async def test_a_hung_put_does_not_keep_the_cursor_from_its_ledger() -> None:
 
 @virtual
 async def test_a_lost_session_ends_ownership_and_says_so() -> None:
-    """Semantics 6. The ledger would still take writes; whoever has lost the session does not ask."""
+    """Semantics 6. The ledger would still take writes; an owner that has lost the session does not ask."""
     stores = Stores(managed_ledger_cursor_max_entries_per_ledger=1)
     store = await stores.open()
     await durable(store, 1)

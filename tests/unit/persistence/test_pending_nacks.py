@@ -321,7 +321,7 @@ async def test_a_reset_brings_its_own_image() -> None:
     holder.hold(60_000, 3, 5, 6)
     await store.flush()
     store.cursor.ack(Position(3, 5))
-    holder.parts = [NackedLedger(60_000, 3, BitMap([6]))]  # as whoever holds them does at an ack
+    holder.parts = [NackedLedger(60_000, 3, BitMap([6]))]  # as the tracker does at an ack
     await store.flush()
     store.cursor.reset(Position(3, 0))
     await store.flush()

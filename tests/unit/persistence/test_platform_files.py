@@ -22,7 +22,7 @@ PACKAGE = Path(ackgate.__file__).parent
 
 
 class MacOs:
-    """A Linux that looks like a macOS to whoever writes files."""
+    """A Linux that looks like a macOS to code that writes files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: int | None = None) -> None:
         self.full_syncs = 0

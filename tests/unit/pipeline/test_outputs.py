@@ -36,7 +36,7 @@ def test_what_is_there_is_left_alone(tmp_path, make):
         pytest.fail("not to be run")
 
 
-def test_whoever_was_faster_wins(tmp_path):
+def test_the_faster_run_wins(tmp_path):
     with (
         pytest.raises(OutputExistsError),
         staged_output(tmp_path / "results") as staging,

@@ -105,7 +105,7 @@ async def test_the_ack_state_of_every_version_and_time(tmp_path: Path) -> None:
             after.append((after[-1] if after else set()) | set(step))
         rows = await asyncio.to_thread(read_table, tmp_path, "ledgers", subscription="billing")
         assert [(row["role"], row["subscription"]) for row in rows] == [("cursor", "billing")]
-        # Beside whoever writes: a cursor that is closed keeps no more than its newest state.
+        # Beside a writer: a cursor that is closed keeps no more than its newest state.
         await asyncio.to_thread(_check_history, tmp_path, ledger_id, after)
     assert acked(read_table(tmp_path, "ack_state"), ledger_id) == after[-1]
 

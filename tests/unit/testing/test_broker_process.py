@@ -1,4 +1,4 @@
-"""A broker in trouble: paused, out of disk, and left behind by whoever started it."""
+"""A broker in trouble: paused, out of disk, and left behind by the process that started it."""
 
 from __future__ import annotations
 

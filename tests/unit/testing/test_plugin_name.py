@@ -1,4 +1,4 @@
-"""`ackgate.testing` is a plugin's name and costs nothing to whoever only wants a broker."""
+"""`ackgate.testing` is a plugin's name and costs nothing to a test that only wants a broker."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class StorageWorld:
         return BucketSnapshots(self.client, PATH, self.settings)
 
     async def registered(self) -> list[int]:
-        """What the node names, whoever has it."""
+        """What the node names, under any owner."""
         spectator = MemoryMetadataStore(self.tree)
         found = await spectator.get(PATH)
         await spectator.close()

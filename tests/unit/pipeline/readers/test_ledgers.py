@@ -1,4 +1,4 @@
-"""Rows of the table `ledgers`: of a ledger whose ensemble changed, and whoever it was made for."""
+"""Rows of the table `ledgers`: of a ledger whose ensemble changed, and of each kind of owner."""
 
 from __future__ import annotations
 
