@@ -20,6 +20,7 @@ from ackgate.testing import BrokerFailedError, BrokerProcess, ZooKeeperEnsemble
 from ackgate.testing.proxy import ProxyMode
 from tests.chaos.cluster_schedule import Fault, Role, Trouble
 from tests.chaos.facts import ViolationError
+from tests.chaos.real_bookies import BOOKIES
 from tests.corruption.damages import flip
 
 if TYPE_CHECKING:
@@ -46,6 +47,15 @@ PARTITIONS: Final = {
     Trouble.PARTITION_HOLD: (ProxyMode.HOLD, False),
     Trouble.PARTITION_CUT: (ProxyMode.CUT, False),
 }
+
+BOOKIE_PARTITIONS: Final = {
+    Trouble.ONE_BOOKIE_CUT: (ProxyMode.CUT, False),
+    Trouble.ONE_BOOKIE_DROP: (ProxyMode.DROP, False),
+    Trouble.ALL_BOOKIES_CUT: (ProxyMode.CUT, True),
+    Trouble.ALL_BOOKIES_DROP: (ProxyMode.DROP, True),
+    Trouble.ALL_BOOKIES_HOLD: (ProxyMode.HOLD, True),
+}
+"""Mode, and whether from all of them."""
 
 
 class Faults:
@@ -117,6 +127,12 @@ class Faults:
                 self._cluster.partition(number, ProxyMode.DELAY, delay_ms=delay_ms)
                 await asyncio.sleep(fault.seconds)
                 self._cluster.heal(number)
+            case trouble if trouble in BOOKIE_PARTITIONS and self._real_bookies is not None:
+                mode, is_all = BOOKIE_PARTITIONS[trouble]
+                bookie = None if is_all else int(fault.amount * BOOKIES)
+                self._real_bookies.wires.switch(number, mode, bookie=bookie)
+                await asyncio.sleep(fault.seconds)
+                self._real_bookies.wires.heal(number)
             case _:
                 mode, drops_answers_only = PARTITIONS[fault.trouble]
                 self._cluster.partition(number, mode, drops_answers_only=drops_answers_only)

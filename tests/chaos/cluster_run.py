@@ -116,13 +116,15 @@ class ClusterRun:
             self._directory.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(self._ensemble.start)
             if self._bookies is not None:
-                await asyncio.to_thread(self._bookies.start)
+                await asyncio.to_thread(self._bookies.start, self._cluster.brokers)
             first = self._plan(0)
             self._cluster.configure(first.settings)
             await asyncio.to_thread(self._cluster.start)
             for number in range(cycles):
                 await self._cycle(self._plan(number))
             await self._finish(cycles)
+            if self._bookies is not None and not self._bookies.wires.used(0):
+                raise ViolationError("broker 0 has gone past its wires to the bookies")
             servers = ",".join(f"127.0.0.1:{server.port}" for server in self._ensemble.servers)
             where = {"bookies": ",".join(map(str, self._cluster.bookie_directories))}
             if self._bookies is not None:

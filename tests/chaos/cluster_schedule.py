@@ -69,6 +69,11 @@ class Trouble(enum.Enum):
     BITS_FLIPPED = "bits flipped in some files, all brokers down"
     OLDER_METADATA = "an older copy put back, all brokers down"
     UNLOAD = "unload"
+    ONE_BOOKIE_CUT = "cut off from one bookie (cut)"
+    ONE_BOOKIE_DROP = "cut off from one bookie (drop)"
+    ALL_BOOKIES_CUT = "cut off from all bookies (cut)"
+    ALL_BOOKIES_DROP = "cut off from all bookies (drop)"
+    ALL_BOOKIES_HOLD = "cut off from all bookies (hold)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +166,18 @@ _REAL_BOOKIE_KINDS: Final = (
     Kind(3, Trouble.PARTITION_CUT, Role.BOOKIE, 0.3, _LONG + 1.0),
     Kind(2, Trouble.PARTITION_DROP, Role.BOOKIE, 0.3, _LONG + 1.0),
     Kind(4, Trouble.BOOKIES_DISK_FULL, Role.BOOKIE, 1.0, 4.0),
+    Kind(3, Trouble.ONE_BOOKIE_CUT, Role.OWNER, 0.3, _LONG + 3.0),
+    Kind(3, Trouble.ONE_BOOKIE_DROP, Role.OWNER, 0.3, _LONG + 3.0),
+    Kind(2, Trouble.ALL_BOOKIES_CUT, Role.OWNER, 0.3, _LONG + 3.0),
+    Kind(2, Trouble.ALL_BOOKIES_DROP, Role.OWNER, 0.3, _LONG + 3.0),
+    Kind(1, Trouble.ALL_BOOKIES_HOLD, Role.OWNER, 0.3, _LONG + 3.0),
+    Kind(1, Trouble.ALL_BOOKIES_CUT, Role.BOTH, 0.3, _LONG),
+    Kind(1, Trouble.ONE_BOOKIE_DROP, Role.OTHER, 0.3, _LONG),
 )
 
 
 _SECOND_AFTER_SECONDS: Final = (1.5, SESSION_SECONDS + 1.5)
-"""The second fault meets the first one's beginning, or whoever takes over."""
+"""The second fault meets the first one's beginning, or the broker that takes over."""
 
 
 def _bookies(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Four real bookies for a cluster run, each with proxies to ZooKeeper, and what befalls them.
+"""Four real bookies for a cluster run, with proxies to ZooKeeper and to the brokers, and what befalls them.
 
 Edge: signals, proxies, and a small file system that is filled. One bookie is met at a time; the fault is over
 when it is registered, and takes entries, again.
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.testing import ZooKeeperEnsemble
 from ackgate.testing.proxy import ProxyMode, TcpProxy
+from tests.chaos.bookie_wires import BookieWires
 from tests.chaos.cluster_schedule import SESSION_SECONDS, Fault, Trouble
 from tests.chaos.small_file_system import NotMountableError, SmallFileSystem
 from tests.support.bookkeeper import BookKeeperFailedError, RealBookKeeper
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from ackgate.testing import BrokerProcess
     from tests.support.bookkeeper.cluster import Bookie
 
 BOOKIES: Final = 4
@@ -58,9 +61,11 @@ class ChaosBookies:
         self.restarts = 0
         self.cluster: RealBookKeeper
         """There after `start`."""
+        self.wires: BookieWires
+        """As well."""
 
-    def start(self) -> None:
-        """Return when all are registered."""
+    def start(self, brokers: Sequence[BrokerProcess]) -> None:
+        """Return when all are registered. `brokers` are started later, and reach them by `wires`."""
         with ExitStack() as stack:
             for proxies in self._proxies:
                 for proxy in proxies:
@@ -82,6 +87,8 @@ class ChaosBookies:
                 # One that is mounted in a namespace of its own is not where the bookie looks.
                 self._disk = disk if not disk.enter() else None
             stack.enter_context(self.cluster)
+            wires = BookieWires(self._directory / "wires", brokers, self.cluster.bookies)
+            self.wires = stack.enter_context(wires)
             self._stack = stack.pop_all()
 
     def kill(self) -> None:
