@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from ackgate.bookkeeper import BookKeeperClient
+from ackgate.bookkeeper import BookKeeperClient, LedgerState
+from ackgate.testing.child_guard import CHILDREN
 from tests.broker.bookkeeper.conftest import new_root
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
 from tests.support.bookkeeper.cluster import java
@@ -21,9 +22,11 @@ from tests.support.bookkeeper.cluster import java
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ackgate.bookkeeper import LedgerMetadata
     from ackgate.testing import BrokerProcess
     from tests.broker.bookkeeper.conftest import MakeBroker
     from tests.support.bookkeeper import RealBookKeeper
+    from tests.support.bookkeeper.cluster import Bookie
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +143,8 @@ def test_autorecovery_of_open_ledgers_is_survived(two, own_bookkeeper, make_clie
         goes_on(confirmed)
         broker = two[owner_of(two)]
         before = ledgers_of(broker)
-        recover(own_bookkeeper, asyncio.run(bookie_of(own_bookkeeper, before[-1])))
+        last = metadata_of(own_bookkeeper, before[-1]).fragments[-1]
+        recover(own_bookkeeper, last.ensemble[0])
         goes_on(confirmed)
     assert len(ledgers_of(broker)) > len(before), "no ledger was recovered: the test does not test"
     assert "was fenced" in broker.log
@@ -152,13 +156,86 @@ def test_autorecovery_of_open_ledgers_is_survived(two, own_bookkeeper, make_clie
     assert broker.is_running
 
 
-async def bookie_of(cluster: RealBookKeeper, ledger_id: int) -> str:
-    """One that holds the ledger's last entries."""
-    client = await BookKeeperClient.connect(cluster.uri, is_read_only=True)
+def test_autorecovery_that_runs_all_the_time_is_survived(two, own_bookkeeper, make_client):
+    """Its daemon copies entries of a ledger that is being written, and closes one that lacks a bookie."""
+    client = make_client(two[0].service_url)
+    consumer = client.subscribe(TOPIC, "s", consumer_type=SHARED)
+    with autorecovery(own_bookkeeper), sending(client) as confirmed:
+        goes_on(confirmed)
+        broker = two[owner_of(two)]
+        ledger_id = ledgers_of(broker)[-1]
+        first = kill_one_of(own_bookkeeper, ledger_id)
+
+        def is_copied() -> bool:
+            """Its earlier entries are on another bookie, and it is still being written."""
+            metadata = metadata_of(own_bookkeeper, ledger_id)
+            assert metadata.state is LedgerState.OPEN
+            return all(first.bookie_id not in each.ensemble for each in metadata.fragments)
+
+        eventually(is_copied, seconds=2 * LONG_SECONDS)
+        goes_on(confirmed)
+        # With two of four the last entries stay below their write quorum, and no spare is there.
+        second = kill_one_of(own_bookkeeper, ledger_id)
+        eventually(
+            lambda: metadata_of(own_bookkeeper, ledger_id).state is LedgerState.CLOSED,
+            seconds=2 * LONG_SECONDS,
+        )
+        for bookie in (first, second):
+            own_bookkeeper.wait_until_gone(bookie)
+            bookie.start()
+        own_bookkeeper.wait_until_ready(first, second)
+        goes_on(confirmed)
+    assert "was fenced" in broker.log
+    assert ledgers_of(broker)[-1] > ledger_id
+    received = set()
+    while not set(confirmed) <= received:
+        [message] = receive(consumer, 1)
+        received.add(message.data())
+        consumer.acknowledge(message)
+    assert broker.is_running
+
+
+def kill_one_of(cluster: RealBookKeeper, ledger_id: int) -> Bookie:
+    """Kill a bookie that gets the ledger's next entries."""
+    bookie_id = metadata_of(cluster, ledger_id).fragments[-1].ensemble[0]
+    [bookie] = [each for each in cluster.bookies if each.bookie_id == bookie_id]
+    bookie.kill()
+    return bookie
+
+
+@contextmanager
+def autorecovery(cluster: RealBookKeeper) -> Iterator[None]:
+    """`bin/bookkeeper autorecovery`, which waits no longer than it must."""
+    directory = cluster.bookies[1].data.parent
+    impatient = {"lostBookieRecoveryDelay": 0, "openLedgerRereplicationGracePeriod": 1_000}
+    conf = directory / "autorecovery.conf"
+    lines = [f"{key}={value}\n" for key, value in impatient.items()]
+    conf.write_text((cluster.bookies[1].data / "bk.conf").read_text() + "".join(lines))
+    main = ("org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(conf))
+    options = ("-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    with (directory / "autorecovery.log").open("ab") as log:
+        daemon = subprocess.Popen(
+            java(*main, directory=directory, options=options), stdout=log, stderr=log
+        )
+    CHILDREN.add(daemon.pid)
     try:
-        return (await client.metadata(ledger_id)).fragments[-1].ensemble[0]
+        yield
+        assert daemon.poll() is None, (directory / "autorecovery.log").read_text()[-3000:]
     finally:
-        await client.close()
+        daemon.kill()
+        daemon.wait()
+        CHILDREN.remove(daemon.pid)
+
+
+def metadata_of(cluster: RealBookKeeper, ledger_id: int) -> LedgerMetadata:
+    async def read() -> LedgerMetadata:
+        client = await BookKeeperClient.connect(cluster.uri, is_read_only=True)
+        try:
+            return await client.metadata(ledger_id)
+        finally:
+            await client.close()
+
+    return asyncio.run(read())
 
 
 def recover(cluster: RealBookKeeper, bookie_id: str) -> None:
