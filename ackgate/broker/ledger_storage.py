@@ -8,7 +8,7 @@ bookies, those of a cluster do for themselves, by BookKeeper's means:
     files of deleted ledgers  deleted with the ledger              the bookies' garbage collection
     a full disk               messages are rejected (`DiskSpace`)  the bookie becomes read-only
     whose ledgers             a mark in each directory             marks in each ledger's metadata
-    metadata older than they  ids and runs that bookies have seen  runs that the newest ledgers name
+    metadata older than they  ids and runs that bookies have seen  runs that later ledgers name
     ledgers without a name    `orphans`                            `orphans`, of our marks only
 
 A metadata store names ledgers of one of the two, and remembers which (`BOOKKEEPER_PATH`): ledger ids of one
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -71,8 +72,15 @@ BOOKIES_LOOK_SECONDS: Final = 0.5
 
 _APPLICATION: Final = {"application": b"ackgate"}
 
-_NEWEST_LOOKED_AT: Final = 1_000
-"""Ledgers of a cluster, the latest ones, whose makers are compared with the metadata at a start."""
+COUNTED_PATH: Final = "/ackgate/ledgers-counted"
+"""An id: every ledger below it was made by a run that the metadata store has counted. Whatever it is put
+back to, so are these two together: ledgers of runs that it does not know have this id or a later one."""
+
+COUNTED_SECONDS: Final = 3_600.0
+"""Between two writes of it: a start looks at the ledgers that were made since the last one."""
+
+_STRANGERS_LOOKED_AT: Final = 1_000
+"""Ledgers, the latest ones, that a new metadata store looks at for a warning."""
 
 
 class LedgerStorage(Protocol):
@@ -99,8 +107,8 @@ class LedgerStorage(Protocol):
     async def mend(self) -> None:
         """Done once after a start."""
 
-    async def count_bookies(self) -> None:
-        """Done now and then, for the metrics."""
+    async def upkeep(self) -> None:
+        """Done now and then: figures for the metrics, and notes that a later start compares."""
 
 
 async def open_ledger_storage(
@@ -176,19 +184,22 @@ class DirectoryStorage:
     async def mend(self) -> None:
         await self.client.keep_origins()
 
-    async def count_bookies(self) -> None:
-        """Bookies of this process tell their figures at once."""
+    async def upkeep(self) -> None:
+        """Bookies of this process have their figures at hand, and note by themselves what they see."""
 
 
 class ClusterStorage:
     """A BookKeeper cluster. Implements `LedgerStorage`."""
 
-    def __init__(self, client: BookKeeperClient, run: int) -> None:
+    def __init__(self, client: BookKeeperClient, metadata: MetadataStore, run: int) -> None:
         self.client = client
         self.run = run
         self.names = (f"of BookKeeper cluster {client.instance_id}",)
         self.bookies_writable = 0
         self.bookies_known = 0
+        self._metadata = metadata
+        self._counted_at = -math.inf
+        """By the loop's clock: when `COUNTED_PATH` was written last."""
 
     @classmethod
     async def open(cls, settings: PersistenceSettings, metadata: MetadataStore) -> ClusterStorage:
@@ -212,14 +223,17 @@ class ClusterStorage:
             instance = await read_or_create(metadata, BOOKKEEPER_PATH, client.instance_id.encode)
             _check_instance(instance.decode(errors="replace"), client.instance_id, uri)
             await _check_bookies(client, uri, settings.managed_ledger_default_ensemble_size)
-            await _refuse_older_than_ledgers(client, metadata, is_new=is_new)
+            if is_new:
+                await _warn_of_strangers(client)
+            else:
+                await _refuse_older_than_ledgers(client, metadata)
             run = await _count_run(metadata)
         except BaseException:
             await client.close()
             raise
         client.stamp({MAKER_KEY: str(run).encode()})
-        storage = cls(client, run)
-        await storage.count_bookies()
+        storage = cls(client, metadata, run)
+        await storage.upkeep()
         log.info(
             "ledgers lie on the BookKeeper cluster %s at %s, %d of its %d bookies are writable; bookies look"
             " after themselves: its AutoRecovery after copies, its garbage collection after deleted ledgers,"
@@ -245,9 +259,15 @@ class ClusterStorage:
     async def mend(self) -> None:
         """What a ledger is for, its own metadata say: bookies keep no copy of that."""
 
-    async def count_bookies(self) -> None:
+    async def upkeep(self) -> None:
         states = [bookie.state.value for bookie in await self.client.bookies()]
         self.bookies_writable, self.bookies_known = states.count("writable"), len(states)
+        now = asyncio.get_running_loop().time()
+        if now >= self._counted_at + COUNTED_SECONDS:
+            # The id is taken first: runs that have made ledgers below it were counted before that.
+            bound = await self.client.new_ledger_id()
+            await self._metadata.put(COUNTED_PATH, str(bound).encode(), expected_version=None)
+            self._counted_at = now
 
 
 async def _count_run(metadata: MetadataStore) -> int:
@@ -306,23 +326,23 @@ async def _check_bookies(client: BookKeeperClient, uri: str, ensemble_size: int)
         await asyncio.sleep(BOOKIES_LOOK_SECONDS)
 
 
-async def _refuse_older_than_ledgers(
-    client: BookKeeperClient, metadata: MetadataStore, *, is_new: bool
-) -> None:
-    """Ledgers name the run that made them: one that was never counted shows restored metadata."""
-    newest = await client.newest_marks(_NEWEST_LOOKED_AT)
-    strangers = {
-        custom[CLUSTER_KEY]
-        for _, custom, is_ours in newest
-        if not is_ours and CLUSTER_KEY in custom
-    }
-    if is_new and strangers:
+async def _warn_of_strangers(client: BookKeeperClient) -> None:
+    newest = await client.newest_marks(_STRANGERS_LOOKED_AT)
+    strangers = {custom[CLUSTER_KEY] for _, custom, _ in newest if CLUSTER_KEY in custom}
+    if strangers:
         log.warning(
             "this metadata store is new, and the BookKeeper cluster holds ledgers of %d other clusters of"
             " ackgate: if it is theirs and was lost, stop, and restore it from a backup",
             len(strangers),
         )
-    runs = {int(custom[MAKER_KEY]): i for i, custom, is_ours in newest if is_ours}
+
+
+async def _refuse_older_than_ledgers(client: BookKeeperClient, metadata: MetadataStore) -> None:
+    """Ledgers name the run that made them: one that was never counted shows restored metadata."""
+    stored = await metadata.get(COUNTED_PATH)
+    bound = int(stored.value) if stored is not None and stored.value.isdigit() else 0
+    marks = await client.marks_since(bound)
+    runs = {int(custom[MAKER_KEY]): i for i, custom, is_ours in marks if is_ours}
     counted = await runs_counted(metadata, RUN_COUNTER_PATH)
     if runs and max(runs) > counted:
         raise ConfigurationError(

@@ -244,10 +244,10 @@ class BrokerServer:
         )
         stopping.then("upkeep", self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
-        counting = Chore(self.storage.count_bookies, lambda: STORAGE_LOOK_SECONDS)
+        storing = Chore(self.storage.upkeep, lambda: STORAGE_LOOK_SECONDS)
         self._upkeep = [
             asyncio.create_task(run_chore(chore))
-            for chore in (sampling, counting, *chores(self.services, self.registry))
+            for chore in (sampling, storing, *chores(self.services, self.registry))
         ]
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 

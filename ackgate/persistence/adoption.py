@@ -96,8 +96,6 @@ OPENINGS_PATH: Final = "/ackgate/openings"
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
 """Keeps the messages that a topic got back, until an operator deletes it."""
 
-_EVERY_LEDGER: Final = 2**62
-
 _TOPIC_DEPTH: Final = 4
 """Tenant, namespace, domain, topic."""
 
@@ -321,7 +319,7 @@ async def plan_cluster_adoption(
             f"the ledgers of this metadata store lie on another BookKeeper cluster, not {client.instance_id}"
         )
     named = await known_cluster(metadata)
-    marks = await client.newest_marks(_EVERY_LEDGER)
+    marks = await client.marks_since(0)
     names = {custom[CLUSTER_KEY].decode() for _, custom, _ in marks if CLUSTER_KEY in custom}
     name = named or cluster or (min(names) if len(names) == 1 else None)
     if name is None:

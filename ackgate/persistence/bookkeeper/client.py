@@ -48,7 +48,7 @@ from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerOptions, LedgerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ackgate.persistence.bookkeeper.cluster import KnownBookie
     from ackgate.persistence.bookkeeper.handshake import BookieDiskSpace
@@ -301,7 +301,14 @@ class BookKeeperClient:
     async def newest_marks(self, count: int) -> list[LedgerMarks]:
         """Of the last `count` ledgers of the cluster, of all its clients."""
         self._check_open()
-        newest = (await self._cluster.ledger_ids())[-count:]
+        return await self._marks_of((await self._cluster.ledger_ids())[-count:])
+
+    async def marks_since(self, ledger_id: int) -> list[LedgerMarks]:
+        """Of the ledgers of this id and later ones, of all clients."""
+        self._check_open()
+        return await self._marks_of([i for i in await self._cluster.ledger_ids() if i >= ledger_id])
+
+    async def _marks_of(self, newest: Sequence[int]) -> list[LedgerMarks]:
         found: list[LedgerMarks] = []
         for at in range(0, len(newest), _LIST_AT_ONCE):
             some = newest[at : at + _LIST_AT_ONCE]
