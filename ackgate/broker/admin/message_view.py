@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.broker.admin.http.call import json_reply
+from ackgate.broker.admin.http.call import json_reply, subscription_of
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.stats import state_of
@@ -65,7 +65,7 @@ _SMALL_AVRO: Final = frozenset({"boolean", "int", "long", "float", "double", "by
 
 async def get_message(call: Call) -> Reply:
     """One entry: properties, keys, times and payloads of its messages, and where it is (ours)."""
-    topic = await call.topic()
+    topic = await call.topic_here()
     position = Position(call.integer("ledgerId"), call.integer("entryId"))
     if not topic.ledger.ledgers.exists(position):
         raise RefusedError(404, f"there is no message {position}")
@@ -216,7 +216,7 @@ def is_tame(declared: object, *, is_item: bool = False) -> bool:
 
 async def get_due_times(call: Call) -> Reply:
     """When the delayed messages of a subscription are due: a histogram of up to 200 of them (ours)."""
-    subscription = await call.subscription()
+    subscription = subscription_of(await call.topic_here(), call.subscription_name)
     tracker, now_ms = subscription.core.tracker, call.broker.services.clock_ms()
     held = 0 if tracker is None else tracker.entry_count
     due = []

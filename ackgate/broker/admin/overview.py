@@ -11,23 +11,26 @@ import asyncio
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 
-from ackgate.broker.admin.http.call import Reply, json_reply
-from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.call import Reply, json_reply, subscription_of
+from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.stats import (
     PAGE_ROWS_MAX,
     Order,
+    OverviewAnswer,
     OverviewQuery,
     Severity,
     ack_picture,
+    from_json,
     ledger_window,
+    merged,
     oldest_holes,
     overview_row,
     subscription_stats,
     to_json,
 )
-from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError
 
 if TYPE_CHECKING:
@@ -36,11 +39,15 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Call
     from ackgate.broker.topic import SubscriptionDriver
+    from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 
     Choice = TypeVar("Choice", bound=Enum)
 
 TEXT_CHARACTERS_MAX: Final = 256
 """Of what is searched for."""
+
+MERGED_ROWS_MAX: Final = 1_000
+"""Rows that a broker gives another one, which sorts those of all of them."""
 
 CELLS_DEFAULT: Final = 128
 EVERY_MS_DEFAULT: Final = 2_000
@@ -55,10 +62,11 @@ EVENT_STREAM: Final = "text/event-stream"
 
 
 async def get_overview(call: Call) -> Reply:
-    """All subscriptions of the topics loaded here, worst first, with the reasons in sentences (ours).
+    """All subscriptions of loaded topics, of all brokers, worst first, with the reasons (ours).
 
-    `?text=` in the names, `?state=stuck,at-risk,waiting,fine`, `?order=worst|topic|subscription|ranges|
-    backlog|unacked|again|delayed|shuts-in|consumers`, `?reversed=true`, `?offset=` and `?rows=`.
+    `?here=true`: of this broker alone. `?text=` in the names, `?state=stuck,at-risk,waiting,fine`,
+    `?order=worst|topic|subscription|ranges|backlog|unacked|again|delayed|shuts-in|consumers`,
+    `?reversed=true`, `?offset=` and `?rows=`.
     """
     return json_reply(await _overview(call, _query(call)))
 
@@ -70,9 +78,52 @@ async def get_overview_events(call: Call) -> Reply:
 
 
 async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
-    broker = call.broker
-    answer: dict[str, Any] = to_json(await broker.overview.page(query, broker.web.any))
+    broker, place = call.broker, call.broker.web.any
+    others = [
+        record
+        for record in broker.ownership.view.brokers.values()
+        if record.broker_id != broker.broker_id
+    ]
+    if call.is_asked("here") or not others:
+        answer = await broker.overview.page(query, place)
+    else:
+        first = replace(query, offset=0, rows_max=query.offset + query.rows_max)
+        if first.rows_max > MERGED_ROWS_MAX:
+            raise RefusedError(
+                400, f"only the first {MERGED_ROWS_MAX} rows of a cluster are sorted"
+            )
+        path = f"{_OVERVIEW}?{urlencode(_asked(first))}"
+        answers = await asyncio.gather(
+            broker.overview.page(first, place), *(_of_broker(call, each, path) for each in others)
+        )
+        answer = merged(answers, query, place)
+    told: dict[str, Any] = to_json(answer)
+    return told
+
+
+async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAnswer | str:
+    """Another broker's first rows, or why there are none."""
+    try:
+        reply = await call.broker.peers.ask(record.web, "GET", path)
+        if reply.status != 200:
+            return f"broker {record.web.any}: {reason_of(reply.body)}"
+        answer = from_json(OverviewAnswer, reply.body)
+    except AckGateError as error:
+        return str(error)
+    for row in answer.rows:
+        row.broker = record.web.any
     return answer
+
+
+def _asked(query: OverviewQuery) -> dict[str, object]:
+    return {
+        "here": "true",
+        "text": query.text,
+        "state": ",".join(sorted(severity.value for severity in query.severities)),
+        "order": query.order.value,
+        "reversed": str(query.is_reversed).lower(),
+        "rows": query.rows_max,
+    }
 
 
 def _query(call: Call) -> OverviewQuery:
@@ -80,8 +131,9 @@ def _query(call: Call) -> OverviewQuery:
     if len(text) > TEXT_CHARACTERS_MAX:
         raise RefusedError(400, f"text is longer than {TEXT_CHARACTERS_MAX} characters")
     rows = call.integer_asked("rows", 50, least=1)
-    if rows > PAGE_ROWS_MAX:
-        raise RefusedError(400, f"rows is {rows}, at most {PAGE_ROWS_MAX} are possible")
+    most = MERGED_ROWS_MAX if call.is_asked("here") else PAGE_ROWS_MAX
+    if rows > most:
+        raise RefusedError(400, f"rows is {rows}, at most {most} are possible")
     states = call.query.get("state", "")
     return OverviewQuery(
         text=text,
@@ -167,14 +219,7 @@ async def _subscription(call: Call) -> dict[str, Any]:
 
 
 async def _found(call: Call) -> SubscriptionDriver:
-    """The subscription. One that another broker serves is refused (421) with that broker's address.
-
-    The page may not ask another origin, so a redirect would lead nowhere.
-    """
-    try:
-        return await call.subscription()
-    except NotOwnedError as error:
-        raise RefusedError(421, f"broker {error.web.any} serves this topic") from None
+    return subscription_of(await call.topic_here(), call.subscription_name)
 
 
 # ---- live

@@ -53,6 +53,8 @@ function say(text, kind = "bad") {
   clearTimeout(silence);
   said.className = text ? kind : "";
   said.textContent = text;
+  const owner = /^broker (https?:\/\/[^\s/]+) serves this topic$/.exec(text);
+  if (owner) said.append(" ", el("a", { href: `${owner[1]}/${location.hash}` }, "Go there"));
   if (kind === "good") silence = setTimeout(() => say(""), 6000);
 }
 

@@ -69,10 +69,16 @@ export function overview(main, given, { address, note, say, state }) {
     number("Consumers", "consumers", (row) => count(row.consumers), { responsive: 3 }),
   ];
 
+  // On the page of the broker that has loaded it.
+  function place(row) {
+    const base = /^https?:\/\//.test(row.broker) ? `${row.broker}/` : "";
+    return base + address("subscription", { topic: row.topic, name: row.subscription });
+  }
+
   function named(row) {
     return el("div", { class: "named" },
       el("div", {}, badge(row.severity), " ",
-        el("a", { href: address("subscription", { topic: row.topic, name: row.subscription }) }, row.subscription),
+        el("a", { href: place(row) }, row.subscription),
         el("span", { class: "dim" }, ` ${row.type ?? ""}`)),
       el("div", { class: "topic" }, row.topic.replace(/^persistent:\/\//, "")),
       row.why.map((sentence, place) => el("div", { class: place ? "why" : "why first" }, sentence)));
@@ -93,8 +99,7 @@ export function overview(main, given, { address, note, say, state }) {
       rowFormatter: (row) => { row.getElement().dataset.state = row.getData().row.severity; },
     });
     rows.on("rowDblClick", (_, row) => {
-      const { topic, subscription } = row.getData().row;
-      location.hash = address("subscription", { topic, name: subscription });
+      location.href = place(row.getData().row);
     });
     return new Promise((resolve) => rows.on("tableBuilt", resolve));
   }
@@ -117,7 +122,8 @@ export function overview(main, given, { address, note, say, state }) {
     const first = view.matching ? view.offset + 1 : 0;
     summary.textContent = `${count(first)} to ${count(view.offset + view.rows.length)} of ${count(view.matching)}`
       + (view.matching === view.total ? "" : ` that match, ${count(view.total)} in all`)
-      + ` · loaded on ${view.source.replace(/^https?:\/\//, "")}`;
+      + ` · asked ${view.source.replace(/^https?:\/\//, "")}`;
+    say(view.missing.length ? `not in it: ${view.missing.join("; ")}` : "");
     back.disabled = view.offset === 0;
     next.disabled = view.offset + view.rows.length >= view.matching;
     main.dataset.ready = String(view.takenMs);
@@ -139,7 +145,7 @@ export function overview(main, given, { address, note, say, state }) {
     delete main.dataset.ready;
     const query = new URLSearchParams({ ...asked, reversed: asked.reversed || "false", rows: String(ROWS) });
     if (!asked.state) query.delete("state");
-    stop = follow(`ackgate/overview/events?${query}`, (view) => { say(""); show(view).catch(reportError); }, (kind, why) => {
+    stop = follow(`ackgate/overview/events?${query}`, (view) => show(view).catch(reportError), (kind, why) => {
       state(kind, why);
       if (kind === "lost") say(why);
     });

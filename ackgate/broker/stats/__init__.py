@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         OverviewAnswer,
         OverviewQuery,
         counted_severities,
+        merged,
         overview_row,
         page_of_rows,
     )
@@ -92,6 +93,7 @@ __all__ = [
     "judged",
     "key_of",
     "ledger_window",
+    "merged",
     "oldest_holes",
     "overview_row",
     "page_of_rows",
@@ -132,6 +134,7 @@ __getattr__ = lazy_face(
             "OverviewQuery",
             "PAGE_ROWS_MAX",
             "counted_severities",
+            "merged",
             "overview_row",
             "page_of_rows",
         ),

@@ -92,6 +92,9 @@ class OverviewRow:
     last_sent_ms: int | None = statistic("The last delivery", "ms since 1970, 0 for never")
     last_acked_ms: int | None = statistic("The last ack", "ms since 1970, 0 for never")
     why: tuple[str, ...] = statistic("What is wrong, in sentences, the worst first", default=())
+    broker: str = statistic(
+        "The page of the broker that has loaded it; empty: the one that answers", default=""
+    )
     ranges_history: tuple[tuple[int, int], ...] = statistic(
         "The ranges over up to an hour: pairs of a time in ms since 1970 and a count", default=()
     )

@@ -175,6 +175,9 @@ class OverviewAnswer:
     severities: Mapping[str, int] = statistic("How many of all are how bad")
     offset: int = statistic("Place of the first row among the matching")
     rows: tuple[OverviewRow, ...] = statistic("The rows of this page")
+    missing: tuple[str, ...] = statistic(
+        "Brokers whose subscriptions are not in it, and why", default=()
+    )
 
 
 class RowsFound(NamedTuple):
@@ -200,14 +203,35 @@ def page_of_rows(rows: Sequence[OverviewRow], query: OverviewQuery) -> RowsFound
         found.sort(key=_KEYS[query.order])
     if query.is_reversed:
         found.reverse()
-    stop = query.offset + min(query.rows_max, PAGE_ROWS_MAX)
-    return RowsFound(found[query.offset : stop], len(found))
+    return RowsFound(found[query.offset : query.offset + query.rows_max], len(found))
 
 
 def counted_severities(rows: Iterable[OverviewRow]) -> dict[str, int]:
     """How many rows are how bad, the worst first."""
     counted = Counter(row.severity.value for row in rows)
     return {severity.value: counted[severity.value] for severity in Severity}
+
+
+def merged(
+    answers: Sequence[OverviewAnswer | str], query: OverviewQuery, source: str
+) -> OverviewAnswer:
+    """One page of several brokers' first rows. Pure. A text: why one did not answer."""
+    given = [answer for answer in answers if isinstance(answer, OverviewAnswer)]
+    rows = sorted((row for answer in given for row in answer.rows), key=_by_name)
+    severities: Counter[str] = Counter()
+    for answer in given:
+        severities.update(answer.severities)
+    return OverviewAnswer(
+        source=source,
+        is_live=True,
+        taken_ms=max(answer.taken_ms for answer in given),
+        total=sum(answer.total for answer in given),
+        matching=sum(answer.matching for answer in given),
+        severities={severity.value: severities[severity.value] for severity in Severity},
+        offset=query.offset,
+        rows=tuple(page_of_rows(rows, query).rows),
+        missing=tuple(answer for answer in answers if isinstance(answer, str)),
+    )
 
 
 def _by_name(row: OverviewRow) -> tuple[str, str]:

@@ -35,6 +35,8 @@ def _lines(answer: OverviewAnswer, look: Look) -> Iterator[str]:
     states = ", ".join(f"{number:,} {name}" for name, number in answer.severities.items() if number)
     total = look.bold(count(answer.total, "subscription"))
     yield f"{total}{': ' if states else ''}{states}  {look.dim(source)}"
+    for why in answer.missing:
+        yield look.bad(printable(f"not in it: {why}"))
     for row in answer.rows:
         yield from _row(row, answer.taken_ms, look)
     shown = answer.offset + len(answer.rows)

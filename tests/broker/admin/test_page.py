@@ -9,7 +9,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ import pulsar
 import pytest
 
 from ackgate.broker.admin.app import STREAMS_MAX
+from ackgate.broker.wire import NotOwnedError
+from ackgate.network import Urls
+from ackgate.persistence.nodes.owner_nodes import BrokerRecord
 from tests.broker.admin.conftest import InProcessBroker
+from tests.broker.security.secured import TOKENS_ON, token
 from tests.broker.target import eventually
 from tests.support import chromium
 from tests.support.chromium import Chromium
@@ -294,6 +298,65 @@ def fetched_stream_opens(broker: InProcessBroker) -> bool:
         return stream.getresponse().status == 200
 
 
+@contextmanager
+def beside(broker: InProcessBroker, other: BrokerRecord) -> Iterator[None]:
+    """As if the other broker were of one cluster with this one."""
+    brokers = broker.server.ownership.view.brokers
+    broker.call(lambda: brokers.update({other.broker_id: other}))
+    try:
+        yield
+    finally:
+        broker.call(lambda: brokers.pop(other.broker_id))
+
+
+def record_of(url: str) -> BrokerRecord:
+    return BrokerRecord(urlsplit(url).netloc, "", url, "")
+
+
+def test_the_overview_is_that_of_all_brokers(
+    broker: InProcessBroker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with InProcessBroker(tmp_path_factory.mktemp("other")) as other:
+        for name in ("a", "b"):
+            other.ask("PUT", f"persistent/public/default/elsewhere/subscription/{name}")
+        with beside(broker, record_of(other.url)):
+            seen = broker.get("/ackgate/overview?order=subscription")
+            assert seen["total"] == seen["matching"] == sum(seen["severities"].values()) == 5
+            assert [(row["subscription"], row["broker"]) for row in seen["rows"]] == [
+                (MARKUP, ""),
+                ("a", other.url),
+                ("b", other.url),
+                ("billing", ""),
+                ("later", ""),
+            ]
+            assert broker.get("/ackgate/overview")["rows"][0]["subscription"] == "billing"
+            second = broker.get("/ackgate/overview?order=subscription&rows=2&offset=2")
+            assert [row["subscription"] for row in second["rows"]] == ["b", "billing"]
+            assert broker.get("/ackgate/overview?here=true")["total"] == 3
+            told = broker.ask("GET", "/ackgate/overview?offset=5000")
+            assert (told.status, "first 1000 rows" in told.value["reason"]) == (400, True)
+    with beside(broker, record_of("http://127.0.0.1:1")):
+        seen = broker.get("/ackgate/overview")
+        assert seen["total"] == 3
+        assert seen["missing"] == ["broker http://127.0.0.1:1 does not answer"]
+
+
+def test_a_topic_of_another_broker_names_that_one(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elsewhere(name: object, **_: object) -> None:
+        raise NotOwnedError(name, Urls("http://other:8080"), is_owner=True)
+
+    monkeypatch.setattr(broker.server.ownership, "require", elsewhere)
+    for path in (BILLING, f"{BILLING}/events", f"{BILLING}/holes/1", f"{BILLING}/dueTimes",
+                 "/ackgate/messages/public/default/orders/1/0"):  # fmt: skip
+        told = broker.ask("GET", path)
+        assert (told.status, told.value["reason"]) == (
+            421,
+            "broker http://other:8080 serves this topic",
+        )
+
+
 # ---- in a browser
 
 
@@ -449,3 +512,26 @@ def test_every_view_shows_itself(broker: InProcessBroker, browser: Chromium) -> 
     )
     browser.until("document.querySelector('.uplot')")
     assert "5 of 5 delayed entries" in browser.ask("document.body.innerText")
+
+
+def test_a_broker_that_asks_who_you_are_is_told_by_a_token(
+    browser: Chromium, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with InProcessBroker(tmp_path_factory.mktemp("secured"), dict(TOKENS_ON)) as secured:
+        assert fetched(secured, "/ackgate/overview")[0].status == 401
+        browser.open("about:blank")
+        browser.open(f"{secured.url}/")
+        browser.until("document.querySelector('dialog[open] input[type=password]')")
+        secret = token("admin")
+        browser.ask(
+            f"document.querySelector('dialog input').value = {json.dumps(secret)};"
+            "document.querySelector('dialog button.main').click()"
+        )
+        browser.until(READY)
+        assert "0 to 0 of 0" in browser.ask("document.querySelector('#summary').textContent")
+        assert not any(secret in url for url in browser.requested)
+        assert browser.ask("Object.values(localStorage).join() + document.cookie") == ""
+        refused = [error for error in browser.errors if "401" in error]
+        browser.errors = [error for error in browser.errors if error not in refused]
+        assert refused
+        browser.open("about:blank")

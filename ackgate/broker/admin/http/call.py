@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ackgate.broker.admin.http.refusals import RefusedError, subscription_not_found, topic_not_found
 from ackgate.broker.wire import (
     NamespaceName,
+    NotOwnedError,
     TopicName,
     TopicNotFoundError,
     check_subscription_name,
@@ -219,6 +220,16 @@ class Call:
     async def topic(self) -> Topic:
         """The topic in the path, loaded."""
         return await self.loaded(self.topic_name)
+
+    async def topic_here(self) -> Topic:
+        """As `topic`; one that another broker serves is refused (421) with that broker's address.
+
+        For the page, which may not ask another origin: a redirect would lead nowhere.
+        """
+        try:
+            return await self.topic()
+        except NotOwnedError as error:
+            raise RefusedError(421, f"broker {error.web.any} serves this topic") from None
 
     async def loaded(self, name: TopicName) -> Topic:
         """A topic, loaded. Refuses one that does not exist, or is served elsewhere."""
