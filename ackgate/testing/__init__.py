@@ -12,8 +12,11 @@ from ackgate.faces import lazy_face
 if TYPE_CHECKING:
     from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
     from ackgate.commands.stats.query import query_stats
+    from ackgate.commands.terminal.admin_client import AdminRefusedError
+    from ackgate.testing.admin import BrokerAdmin
     from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
     from ackgate.testing.cluster import BrokerCluster
+    from ackgate.testing.credentials import TokenMaker
     from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
     from ackgate.testing.zookeeper import (
         ZooKeeperEnsemble,
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AdminRefusedError",
+    "BrokerAdmin",
     "BrokerCluster",
     "BrokerFailedError",
     "BrokerProcess",
@@ -30,6 +35,7 @@ __all__ = [
     "MemoryLedgers",
     "StatsAnswer",
     "SubscriptionAnswer",
+    "TokenMaker",
     "ZooKeeperEnsemble",
     "ZooKeeperFailedError",
     "ZooKeeperProcess",
@@ -43,8 +49,11 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
         {
             "ackgate.commands.stats.answer": ("StatsAnswer", "SubscriptionAnswer"),
             "ackgate.commands.stats.query": ("query_stats",),
+            "ackgate.commands.terminal.admin_client": ("AdminRefusedError",),
+            "ackgate.testing.admin": ("BrokerAdmin",),
             "ackgate.testing.broker_process": ("BrokerFailedError", "BrokerProcess"),
             "ackgate.testing.cluster": ("BrokerCluster",),
+            "ackgate.testing.credentials": ("TokenMaker",),
             "ackgate.testing.memory_ledgers": ("MemoryLedgerClient", "MemoryLedgers"),
             "ackgate.testing.zookeeper": (
                 "ZooKeeperEnsemble",

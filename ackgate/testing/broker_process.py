@@ -83,6 +83,8 @@ class BrokerProcess:
         self._python = python
         self._process: subprocess.Popen[bytes] | None = None
         self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
+        self.log_lines = 0
+        """How many lines it wrote to standard error, over all starts."""
         self._first_line: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -203,6 +205,11 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def name(self) -> str:
+        """For people: the directory's name, and the port."""
+        return f"broker {self.data_directory.name} on port {self.port}"
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -210,6 +217,12 @@ class BrokerProcess:
     def log(self) -> str:
         """The end of what it wrote to standard error, over all starts."""
         return b"".join(self._log).decode(errors="replace")
+
+    def log_after(self, lines: int) -> str:
+        """What it wrote after that many lines of its log (`log_lines` of that time), as far as kept."""
+        kept = list(self._log)
+        count = min(max(0, self.log_lines - lines), len(kept))
+        return b"".join(kept[len(kept) - count :]).decode(errors="replace")
 
     def __enter__(self) -> Self:
         return self.start() if self._process is None else self
@@ -270,6 +283,7 @@ class BrokerProcess:
     def _drain_log(self, pipe: IO[bytes]) -> None:
         while line := pipe.readline(LOG_LINE_BYTES_MAX):
             self._log.append(line)
+            self.log_lines += 1
 
     def _story(self, what: str) -> str:
         tail = b"".join(list(self._log)[-_ERROR_LINES:]).decode(errors="replace")

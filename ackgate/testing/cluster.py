@@ -19,12 +19,11 @@ missed within `SESSION_TIMEOUT_MS`; `settings` may say otherwise.
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
+from ackgate.errors import AckGateError
+from ackgate.testing.admin import BrokerAdmin
 from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
 from ackgate.testing.proxy import ProxyMode, TcpProxy
 from ackgate.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
@@ -50,13 +49,16 @@ class BrokerCluster:
         zookeeper: ZooKeeperEnsemble | ZooKeeperProcess | None = None,
         root: str = "",
         ledgers_root: str = "",
+        admin_token: str | None = None,
     ) -> None:
         """Describe a cluster; nothing is started.
 
         `zookeeper` is one that runs already and goes on afterwards, below whose node `root` the
         cluster has its own. `ledgers_root`: where a BookKeeper cluster has its metadata there, as a rule
-        ``/ledgers``; its bookies take the place of directories.
+        ``/ledgers``; its bookies take the place of directories. `admin_token`: what `owner` shows, if
+        `settings` demand one.
         """
+        self.admin_token = admin_token
         self.directory = directory
         self._own_zookeeper = ZooKeeperProcess(directory / "zookeeper") if not zookeeper else None
         self.zookeeper = zookeeper or self._own_zookeeper
@@ -167,20 +169,19 @@ class BrokerCluster:
 
         Raises `BrokerFailedError` when that is unknown.
         """
-        name = topic if "://" in topic else f"persistent://public/default/{topic}"
         story = "no broker runs"
         for broker in self.brokers:
             if not broker.is_running:
                 continue
-            url = f"{broker.admin_url}/lookup/v2/topic/{name.replace('://', '/')}"
             try:
-                with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as response:
-                    owner_url = json.load(response)["brokerUrl"]
-            except (urllib.error.URLError, OSError, ValueError, KeyError) as error:
+                owner_url = BrokerAdmin(
+                    broker.admin_url, timeout_seconds=_ANSWER_SECONDS, token=self.admin_token
+                ).owner_url(topic)
+            except AckGateError as error:
                 story = str(error)
                 continue
             for number, each in enumerate(self.brokers):
                 if each.service_url == owner_url:
                     return number
             story = f"{owner_url} is none of ours"
-        raise BrokerFailedError(f"no broker knows the owner of {name}: {story}")
+        raise BrokerFailedError(f"no broker knows the owner of {topic}: {story}")

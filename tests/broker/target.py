@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pulsar
+
+from ackgate.testing import BrokerAdmin
 
 RECEIVE_TIMEOUT_MS = 10_000
 POLL_SECONDS = 0.02
@@ -27,28 +26,24 @@ class Target:
     is_ackgate: bool
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
-        """Call the admin interface below ``/admin/v2``; raises `urllib.error.HTTPError`."""
-        request = urllib.request.Request(
-            f"{self.admin_url}/admin/v2/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=10) as response:
-            text = response.read()
-        return json.loads(text) if text else None
+        """Call the admin interface below ``/admin/v2``; raises `AdminRefusedError`."""
+        return self._admin.ask(method, path, body=body)
 
     def stats(self, topic: str) -> Any:
         """Pulsar's topic stats."""
-        return self.admin("GET", topic.replace("://", "/") + "/stats")
+        return self._admin.stats(topic)
 
     def subscription_stats(self, topic: str, subscription: str) -> Any:
         """Stats of one subscription."""
-        return self.stats(topic)["subscriptions"][subscription]
+        return self._admin.subscription_stats(topic, subscription)
 
     def backlog(self, topic: str, subscription: str) -> int:
         """Messages not yet acked."""
-        return int(self.subscription_stats(topic, subscription)["msgBacklog"])
+        return self._admin.backlog(topic, subscription)
+
+    @property
+    def _admin(self) -> BrokerAdmin:
+        return BrokerAdmin(self.admin_url)
 
 
 def eventually(condition: Callable[[], T], *, seconds: float = 10.0) -> T:

@@ -96,9 +96,9 @@ FACES: dict[str, str] = {
         SubscriptionSettings SubscriptionStatistics Write WrittenCounts delayed_by_ledger
     """,
     "ackgate.testing": """
-        BrokerCluster BrokerFailedError BrokerProcess MemoryLedgerClient MemoryLedgers
-        StatsAnswer SubscriptionAnswer ZooKeeperEnsemble ZooKeeperFailedError ZooKeeperProcess
-        free_ports query_stats
+        AdminRefusedError BrokerAdmin BrokerCluster BrokerFailedError BrokerProcess
+        MemoryLedgerClient MemoryLedgers StatsAnswer SubscriptionAnswer TokenMaker
+        ZooKeeperEnsemble ZooKeeperFailedError ZooKeeperProcess free_ports query_stats
     """,
 }
 

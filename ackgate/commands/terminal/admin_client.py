@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ackgate.broker.wire import TopicName
 
@@ -26,14 +26,30 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 REDIRECTS_MAX: Final = 5
 
 
+class AdminRefusedError(CallerError):
+    """The broker refused a request, in its own words. `status`: 400 to 499."""
+
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
 class AdminClient:
     """The admin interface of one broker, and of those that it sends to."""
 
-    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`headers` go with every request: credentials, as a rule."""
         if urlsplit(url).scheme not in {"http", "https"}:
             raise CallerError(f"not the address of an admin interface: {url!r}")
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
+        self._headers = dict(headers or {})
 
     def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON
         """What a GET below ``/admin/v2`` answers. Raises as `ask`."""
@@ -49,16 +65,16 @@ class AdminClient:
         _, text = self._answer("GET", path, None, root="ackgate")
         return text
 
-    def ask(self, method: str, *path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """What a request below ``/admin/v2`` answers, in JSON; None: nothing.
+    def ask(self, method: str, *path: str, body: object = None, root: str = "admin/v2") -> Any:  # noqa: ANN401 - JSON
+        """What a request below `root` answers, in JSON; None: nothing.
 
-        Raises `CallerError` (refused), `StorageError` (no answer, or the broker's fault),
+        Raises `AdminRefusedError`, `StorageError` (no answer, or the broker's fault),
         `CorruptRecordError` (a strange answer).
         """
-        return _read(*self._answer(method, path, body))
+        return _read(*self._answer(method, path, body, root=root))
 
     def _answer(
-        self, method: str, path: Sequence[str], body: object, root: str = "admin/v2"
+        self, method: str, path: Sequence[str], body: object, *, root: str = "admin/v2"
     ) -> tuple[str, bytes]:
         """The address of the broker that answered, and its answer."""
         url = "/".join((self._url, root, *path))
@@ -74,7 +90,9 @@ class AdminClient:
     def _once(self, method: str, url: str, body: object) -> tuple[bytes, str | None]:
         """What is answered, and where to ask instead."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if data is not None else {}
+        headers = dict(self._headers)
+        if data is not None:
+            headers["Content-Type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
             url, data=data, headers=headers, method=method
         )
@@ -115,12 +133,12 @@ def _read(url: str, text: bytes) -> Any:  # noqa: ANN401 - JSON
         raise CorruptRecordError(f"{url} does not answer in JSON: {error}") from error
 
 
-def _refusal(error: urllib.error.HTTPError) -> CallerError | StorageError:
+def _refusal(error: urllib.error.HTTPError) -> AdminRefusedError | StorageError:
     try:
         reason = str(json.loads(error.read(ANSWER_BYTES_MAX))["reason"])
     except (ValueError, KeyError, TypeError, OSError):
         reason = f"{error.url} answers {error.code} {error.reason}"
-    return CallerError(reason) if error.code < 500 else StorageError(reason)
+    return AdminRefusedError(reason, error.code) if error.code < 500 else StorageError(reason)
 
 
 def path_of(name: TopicName) -> str:

@@ -20,6 +20,7 @@ from ackgate.cursor import Position
 from ackgate.testing import BrokerCluster, BrokerProcess
 from ackgate.testing.proxy import ProxyMode
 from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
+    ackgate_admin_token,
     ackgate_cluster,
     zookeeper,
 )

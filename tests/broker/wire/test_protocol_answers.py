@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import urllib.error
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from ackgate.broker.wire.ports import SubscriptionType
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import PING, encode
 from ackgate.cursor import EARLIEST, LATEST
+from ackgate.testing import AdminRefusedError
 from tests.broker.target import Target
 from tests.support import wire_client
 from tests.support.wire_client import RefusedError, WireClient
@@ -340,10 +340,9 @@ async def test_topics_are_not_created_in_a_namespace_that_is_not_there(
         ("GET", f"persistent/{namespace}/t/stats", None),
         ("GET", f"namespaces/{namespace}", None),
     ):
-        with pytest.raises(urllib.error.HTTPError) as refused:
+        with pytest.raises(AdminRefusedError) as refused:
             target.admin(method, path, body)
-        refused.value.close()
-        assert refused.value.code == 404
+        assert refused.value.status == 404
 
 
 async def test_a_namespace_that_was_made_takes_topics_until_it_is_deleted(

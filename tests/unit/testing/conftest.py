@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
+    ackgate_admin_token,
     ackgate_cluster,
     ackgate_settings,
     ackgate_topic,
