@@ -87,35 +87,3 @@ def test_brokers_end_with_their_scope_and_a_failed_test_shows_what_they_logged_i
     result.stdout.fnmatch_lines(["*stopping*"])
     result.stdout.no_fnmatch_line("*starting on*")
     result.stdout.no_fnmatch_line("*broker ackgate0*")
-
-
-def test_a_broker_with_tokens_takes_only_those_of_the_fixture(suite: pytest.Pytester) -> None:
-    suite.makeconftest(
-        """
-        import pytest
-
-        pytest_plugins = ["ackgate.testing"]
-
-        @pytest.fixture(scope="session")
-        def ackgate_settings(ackgate_tokens):
-            return ackgate_tokens.settings
-
-        @pytest.fixture(scope="session")
-        def ackgate_admin_token(ackgate_tokens):
-            return ackgate_tokens.token("admin")
-        """
-    )
-    suite.makepyfile(
-        """
-        import pytest
-        from ackgate.testing import AdminRefusedError, BrokerAdmin, TokenMaker
-
-        def test_tells_friends_from_strangers(ackgate_admin, ackgate_broker, ackgate_tenant):
-            assert ackgate_tenant in ackgate_admin.tenants()
-            for token in (None, TokenMaker().token("admin")):
-                with pytest.raises(AdminRefusedError) as refused:
-                    BrokerAdmin(ackgate_broker.admin_url, token=token).tenants()
-                assert refused.value.status == 401
-        """
-    )
-    suite.runpytest_inprocess().assert_outcomes(passed=1)
