@@ -9,7 +9,11 @@ import asyncio
 import hashlib
 import json
 import pickle
+import socketserver
+import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,14 @@ from kazoo.security import ACL, make_acl, make_digest_acl
 from ackgate.__main__ import main
 from ackgate.bookkeeper import BookKeeperClient, LedgerOptions, LedgerWriter
 from ackgate.cursor import Position
-from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError, MetadataStoreError
+from ackgate.errors import (
+    CallerError,
+    ConfigurationError,
+    CorruptRecordError,
+    MetadataStoreError,
+    NoSuchLedgerError,
+)
+from ackgate.persistence.bookkeeper.cluster import ledger_node
 from ackgate.persistence.messages.frame import framed
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.proto.message_pb2 import MessageMetadata
@@ -299,6 +310,105 @@ async def test_wrong_places(
     ):
         code, out, err = await command(capsys, *words)
         assert (code, out, err.count("\n")) == (2, "", 1), (words, out, err)
+
+
+@contextmanager
+def answering(words: bytes) -> Iterator[int]:
+    """The port of a server that answers every connection with the same words."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(words)
+            self.request.recv(1000)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def at_another_bookie(made: Made, bookkeeper: RealBookKeeper, port: int) -> None:
+    """A cursor `lost`, whose ledger ZooKeeper says to be on a bookie at this port."""
+    value, _ = made.zookeeper.get(f"/ledgers{ledger_node(made.cursor.ledger_id)}")
+    for bookie in bookkeeper.bookies:
+        value = value.replace(bookie.bookie_id.encode(), b"127.0.0.1:%05d" % port)
+    other = made.cursor.ledger_id + 2**20
+    made.put(f"/ledgers{ledger_node(other)}", value)
+    made.put_cursor("lost", other, (made.closed.ledger_id, -1))
+
+
+async def test_what_answers_there_is_something_else(
+    made: Made, real_bookkeeper: RealBookKeeper, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    metadata = metadata_of(real_bookkeeper)
+    hosts = real_bookkeeper.zookeeper.connection_string
+
+    async def said(*words: str) -> str:
+        code, out, err = await command(capsys, *words, "--timeout", "1")
+        assert (code, out, err.count("\n")) == (2, "", 1), (words, code, out, err)
+        return err
+
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert f"127.0.0.1:{port}" in await said("topics", "--metadata", f"zk:127.0.0.1:{port}")
+        at_another_bookie(made, real_bookkeeper, port)
+        where = ("cursors", TOPIC, "--subscription", "lost", "--metadata", metadata)
+        assert f"127.0.0.1:{port}" in await said(*where)
+    assert f"127.0.0.1:{port}" in await said(*where)  # nothing answers any more
+    # Bookies without TLS, and a file that wants it.
+    pem = tmp_path / "authority.pem"
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x"]
+    keys = ["-keyout", str(tmp_path / "key.pem"), "-out", str(pem)]
+    await asyncio.to_thread(
+        subprocess.run, ["openssl", *words, *keys], check=True, capture_output=True
+    )
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "bookkeeperTLSClientAuthentication=true\n"
+        f"bookkeeperTLSTrustCertsFilePath={pem}\n"
+        f"bookkeeperTLSCertificateFilePath={pem}\n"
+        f"bookkeeperTLSKeyFilePath={tmp_path / 'key.pem'}\n"
+    )
+    where = ("cursors", TOPIC, "--subscription", "worker", "--metadata", metadata)
+    assert "TLS" in await said(*where, "--config", str(conf))
+    # Other layouts of ledgers, and one of a version that is too old.
+    for layout in (b"1\nflat:1", b"2\norg.example.EtcdLedgerManagerFactory:1", b"\xff"):
+        made.put("/other/LAYOUT", layout)
+        err = await said(*where, "--bookkeeper", f"zk+null://{hosts}/other")
+        assert "/other/LAYOUT" in err, err
+    made.zookeeper.delete("/other", recursive=True)
+    # A password of ZooKeeper's that is missing.
+    made.zookeeper.set_acls(
+        "/managed-ledgers/public", [make_digest_acl("test", "secret", all=True)]
+    )
+    assert "/managed-ledgers/public" in await said("topics", "--metadata", metadata)
+    conf.write_text("metadataStoreDigest=test:wrong\n")
+    assert "/managed-ledgers/public" in await said(
+        "topics", "--metadata", metadata, "--config", str(conf)
+    )
+    conf.write_text("metadataStoreDigest=test:secret\n")
+    code, out, _ = await command(capsys, "topics", "--metadata", metadata, "--config", str(conf))
+    assert (code, out.count("\n")) == (0, 1)
+
+
+async def test_a_cursors_ledger_that_is_replaced_amid_reading(
+    made: Made, cluster: PulsarCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, old = made.closed.ledger_id, made.cursor.ledger_id
+    client = await cluster.bookies()
+    opened = client.open_without_recovery
+
+    async def meanwhile(ledger_id: int, **more: Any) -> Any:
+        if ledger_id == old:  # its broker has begun another one, and deleted this
+            made.put_cursor("worker", made.opened.ledger_id, (a, 9))
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return await opened(ledger_id, **more)
+
+    await made.opened.add_entry(state((a, 20), (a, 30, 31)))
+    monkeypatch.setattr(client, "open_without_recovery", meanwhile)
+    [cursor] = await cluster.cursors(PulsarTopic.parse(TOPIC))
+    assert (cursor.source, cursor.acks.mark_delete) == ("ledger", Position(a, 20))
+    assert cursor.trouble is None
 
 
 async def test_ledgers_with_a_password(
