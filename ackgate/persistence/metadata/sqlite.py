@@ -310,6 +310,9 @@ class SqliteMetadataStore:
             self._post(self._deliver, [_Answer(o.done, None, error) for o in batch], [])
         else:
             self._post(self._deliver, answers, table.events)
+        # The next batch may be long in coming: until then nothing holds this one.
+        batch.clear()
+        table.events, table.changes = [], []
 
     def _transact(
         self, opened: _Opened, table: NodeTable, run: Callable[[], T]
