@@ -20,7 +20,7 @@ from ackgate.broker.cluster import DynamicConfiguration, Ownership, PolicyStore
 from ackgate.broker.ledger_storage import ClusterStorage, open_ledger_storage
 from ackgate.broker.orphans import delete_orphan_ledgers
 from ackgate.broker.schemas import SchemaRegistry
-from ackgate.broker.security import Authentication, http_headers
+from ackgate.broker.security import Authentication, Authorization, http_headers
 from ackgate.broker.stats import SAMPLE_SECONDS, Overview, StatsSampler
 from ackgate.broker.stopping import Stopping
 from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
@@ -145,11 +145,12 @@ class BrokerServer:
         self.directory = directory
         self.services = services
         self.authentication = authentication
+        self.authorization = _authorization(services)
         self.registry = TopicRegistry(services)
         self.ownership = Ownership(services, self.registry)
         self.registry.owners = self.ownership
         self.schemas = SchemaRegistry(services.metadata)
-        self.dynamic = DynamicConfiguration(services, self.registry.configure)
+        self.dynamic = DynamicConfiguration(services, self._on_settings)
         self.sampler = StatsSampler(services.clock_ms)
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
@@ -162,8 +163,14 @@ class BrokerServer:
         """Where the admin interface answers."""
         self._tls: _PortsTls
         self._protocol = ProtocolServer(
-            services, self.registry, self.schemas, services.publish_buffer, authentication
+            services,
+            self.registry,
+            self.schemas,
+            services.publish_buffer,
+            authentication,
+            self.authorization,
         )
+        services.policies.on_change(self._protocol.rights_changed)
         self._stopping = Stopping(lambda: 0.0)
         self._upkeep: list[asyncio.Task[None]] = []
 
@@ -266,6 +273,10 @@ class BrokerServer:
             why = os.strerror(number) if number > 0 else error.strerror or error
             raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error
         return f"{scheme}://{self._advertised_host}:{found}"
+
+    def _on_settings(self) -> None:
+        self.registry.configure()
+        self._protocol.rights_changed()  # perhaps the superusers are others
 
     @property
     def peers(self) -> Peers:
@@ -418,6 +429,15 @@ def _authentication(settings: Settings) -> Authentication | None:
     if not settings.security.authentication_enabled:
         return None
     return Authentication.of(settings.security)
+
+
+def _authorization(services: SharedServices) -> Authorization | None:
+    """None: it is off."""
+    security = services.settings.security
+    if not security.authorization_enabled:
+        return None
+    log.info("roles may do what %s says", security.authorization_provider)
+    return Authorization(services.policies, lambda: services.settings.security)
 
 
 def _credentials(settings: Settings) -> Mapping[str, str]:

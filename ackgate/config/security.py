@@ -14,6 +14,12 @@ _PLUGINS: Final = "org.apache.pulsar.client.impl.auth"
 TOKEN_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderToken"
 AUTHENTICATION_DISABLED: Final = f"{_PLUGINS}.AuthenticationDisabled"
 
+AUTHORIZATION_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+
+AuthorizationProviderName = Literal[
+    "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+]
+
 ProviderName = Literal["org.apache.pulsar.broker.authentication.AuthenticationProviderToken"]
 """Classes of Pulsar's of which this broker has the same under the same name."""
 
@@ -61,6 +67,31 @@ class SecuritySettings(SettingsGroup):
     authenticate_original_auth_data: bool = setting(
         False,
         "A proxy brings its client's credentials, and they are checked as the client's own would be.",
+        pulsar=False,
+    )
+
+    # --- authorization
+
+    authorization_enabled: bool = setting(
+        False,
+        "Roles may do what they were granted, and nothing else. Needs `authenticationEnabled`.",
+        pulsar=False,
+    )
+    authorization_provider: AuthorizationProviderName = setting(
+        AUTHORIZATION_PROVIDER,
+        "Who decides, by the name of Pulsar's class.",
+        pulsar=AUTHORIZATION_PROVIDER,
+    )
+    super_user_roles: tuple[str, ...] = setting(
+        (),
+        "Roles that may do everything.",
+        unit="roles",
+        pulsar=(),
+        dynamic=True,
+    )
+    authorization_allow_wildcards_matching: bool = setting(
+        False,
+        "A grant to `name*` or `*name` holds for all roles that begin or end so.",
         pulsar=False,
     )
 
@@ -129,6 +160,8 @@ class SecuritySettings(SettingsGroup):
     def _agree(self) -> Self:
         if self.authentication_enabled and not self.authentication_providers:
             raise ValueError("authenticationEnabled needs authenticationProviders")
+        if self.authorization_enabled and not self.authentication_enabled:
+            raise ValueError("authorizationEnabled needs authenticationEnabled")
         if self.token_audience_claim and not self.token_audience:
             raise ValueError("tokenAudienceClaim needs tokenAudience")
         needs_key = self.authentication_enabled and TOKEN_PROVIDER in self.authentication_providers

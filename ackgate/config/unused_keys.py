@@ -91,7 +91,6 @@ class SecuritySwitch(NamedTuple):
 
 
 SECURITY_SWITCHES: Final = (
-    SecuritySwitch("authorizationEnabled", "roles may do what they were granted, and no more"),
     SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
     SecuritySwitch("advertisedListeners", "clients sent to encryption", _if_encrypted_address),
     SecuritySwitch(

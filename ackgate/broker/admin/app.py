@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -27,6 +28,7 @@ from ackgate.broker.admin import (
     overview,
     page,
     partitions,
+    permissions,
     policies,
     stats,
     subscriptions,
@@ -37,7 +39,7 @@ from ackgate.broker.admin.http.browsers import BrowserGuard, RequestHeaders
 from ackgate.broker.admin.http.call import AUTHORITATIVE, Call, Reply, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, status_of
 from ackgate.broker.admin.http.router import Router
-from ackgate.broker.security import AuthenticationFailedError
+from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError, need_of_path
 from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError
 from ackgate.network import LogDamper, listen
@@ -81,6 +83,7 @@ SECTIONS: Final = {
     "Bundles and lookups": bundles.ROUTES,
     "Metrics": metrics.ROUTES,
     "Tenants and namespaces": namespaces.ROUTES,
+    "Rights": permissions.ROUTES,
     "Topics and schemas": topics.ROUTES,
     "Partitioned topics": partitions.ROUTES,
     "Statistics": stats.ROUTES,
@@ -137,6 +140,7 @@ async def serve_http(broker: AdminBroker) -> AdminServer:
 
     access = AccessGuard(
         broker.authentication,
+        broker.authorization,
         time.time,
         asks_for_metrics=broker.settings.security.authenticate_metrics_endpoint,
     )
@@ -256,15 +260,20 @@ async def answer(
         if request.method == "OPTIONS" and headers.origin:
             return guard.preflight(headers)
         found = ROUTER.find(request.method, raw_path)
-        identity = await access.admit(request.method, found.template, _shown(request))
-        query, body = _query(raw_query), await _body(request)
+        need = need_of_path(request.method, found.template)
+        identity = await access.identify(need, _shown(request))
+        query = _query(raw_query)
+        call = Call(broker, found.parameters, query, b"", request.method, raw_path, identity)
+        await access.authorize(need, call)
+        body = await _body(request)
         if body:
             guard.check_body(headers)
-        return await found.handler(
-            Call(broker, found.parameters, query, body, request.method, raw_path, identity)
-        )
+        return await found.handler(replace(call, body=body))
     except NotOwnedError as error:
         return _redirect(error, request.raw_path, is_tls=request.secure)
+    except NotAuthorizedError as error:
+        access.note_refusal(request.remote or "", request.method, error)
+        return json_reply({"reason": str(error)}, status_of(error))
     except AuthenticationFailedError as error:
         log.info("authentication of %s failed: %s", request.remote, error)
         return json_reply({"reason": str(error)}, status_of(error))._replace(headers=CHALLENGE)

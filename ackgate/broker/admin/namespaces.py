@@ -1,6 +1,6 @@
 """Tenants and namespaces: list, create, describe, delete.
 
-Edge. Roles and replication are not stored. The bundles of a deleted namespace stay stored, since
+Edge. Replication is not stored. The bundles of a deleted namespace stay stored, since
 brokers that have read them would not read them again.
 """
 
@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.broker.admin.http.call import DONE, integer_in, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError
 from ackgate.broker.admin.http.router import Route
+from ackgate.broker.admin.permissions import permissions_in, permissions_json
 from ackgate.broker.admin.policies import namespace_json, namespace_policies_in
 from ackgate.broker.cluster import BadBundleError, NamespaceBundles, namespace_policy_path
-from ackgate.broker.wire import NamespaceName
-from ackgate.errors import NodeExistsError
+from ackgate.broker.security import (
+    ADMIN_ROLES,
+    AUTH_POLICIES,
+    SUBSCRIPTION_AUTH_MODE,
+    SubscriptionAuthMode,
+    roles_in,
+)
+from ackgate.errors import CallerError, NodeExistsError
+from ackgate.persistence.nodes.paths import tenant_path
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.cluster import Namespaces
+    from ackgate.broker.wire import NamespaceName
 
 
 async def list_tenants(call: Call) -> Reply:
@@ -27,27 +38,40 @@ async def list_tenants(call: Call) -> Reply:
 
 
 async def get_tenant(call: Call) -> Reply:
-    """A tenant: no roles, this cluster."""
-    await _check_tenant_exists(call)
+    """A tenant: the roles of its admins, this cluster."""
+    tenant = await _check_tenant_exists(call)
+    stored = await call.broker.services.policies.load(tenant_path(tenant))
     cluster = call.broker.services.settings.broker.cluster_name
-    return json_reply({"adminRoles": [], "allowedClusters": [cluster]})
+    return json_reply({ADMIN_ROLES: stored.get(ADMIN_ROLES, []), "allowedClusters": [cluster]})
 
 
 async def create_tenant(call: Call) -> Reply:
-    tenant = _tenant(call)
+    """Make a tenant; `adminRoles` of the body may administer it."""
+    tenant = call.tenant_name
+    roles = _admin_roles(call)
     if tenant in await _known(call).tenants():
         raise RefusedError(409, "Tenant already exist")
     try:
-        await _known(call).create_tenant(tenant)
+        await call.broker.services.policies.create(tenant_path(tenant), {ADMIN_ROLES: roles})
     except NodeExistsError:
         raise RefusedError(409, "Tenant already exist") from None
     return DONE
 
 
 async def update_tenant(call: Call) -> Reply:
-    """Accepted for a tenant that exists; changes nothing."""
-    await _check_tenant_exists(call)
+    """Set `adminRoles`."""
+    tenant, roles = await _check_tenant_exists(call), _admin_roles(call)
+    await call.broker.services.policies.change(tenant_path(tenant), {ADMIN_ROLES: roles})
     return DONE
+
+
+def _admin_roles(call: Call) -> list[str]:
+    try:
+        return roles_in(call.json_object().get(ADMIN_ROLES) or [])
+    except RefusedError:
+        raise
+    except CallerError as error:
+        raise RefusedError(412, f"{ADMIN_ROLES}: {error}") from None
 
 
 async def delete_tenant(call: Call) -> Reply:
@@ -56,12 +80,13 @@ async def delete_tenant(call: Call) -> Reply:
     if await _known(call).of(tenant):
         raise RefusedError(409, "The tenant still has active namespaces")
     await _known(call).forget_tenant(tenant)
+    call.broker.services.policies.removed(tenant_path(tenant))
     return DONE
 
 
 async def list_namespaces(call: Call) -> Reply:
     """The namespaces of a tenant, as `tenant/namespace`."""
-    tenant = _tenant(call)
+    tenant = call.tenant_name
     if tenant not in await _known(call).tenants():
         raise RefusedError(404, "Tenant not found")
     return json_reply([f"{tenant}/{name}" for name in await _known(call).of(tenant)])
@@ -76,7 +101,7 @@ async def get_namespace(call: Call) -> Reply:
         "bundles": (await call.broker.ownership.bundles(call.namespace_name)).to_json(),
         "deleted": False,
     }
-    described |= namespace_json(stored)
+    described |= namespace_json(stored) | permissions_json(stored)
     return json_reply(described)
 
 
@@ -84,7 +109,9 @@ async def create_namespace(call: Call) -> Reply:
     """Make a namespace, with the bundles and policies of the body if there is one."""
     name = call.namespace_name
     wanted = call.json_object()
-    policies = namespace_policies_in(wanted)
+    policies = namespace_policies_in(wanted) | permissions_in(wanted)
+    if call.broker.authorization is None:
+        _refuse_rights(policies)
     bundles = _bundles_wanted(name, wanted.get("bundles"))
     if name.tenant not in await _known(call).tenants():
         raise RefusedError(404, "Tenant does not exist")
@@ -104,6 +131,18 @@ async def create_namespace(call: Call) -> Reply:
     except NodeExistsError:
         raise RefusedError(409, "Namespace already exists") from None
     return DONE
+
+
+def _refuse_rights(policies: Mapping[str, Any]) -> None:
+    """Refuse what protects, since it would not."""
+    rights = permissions_json(policies)
+    asked = {
+        AUTH_POLICIES: any(rights[AUTH_POLICIES].values()),
+        SUBSCRIPTION_AUTH_MODE: rights[SUBSCRIPTION_AUTH_MODE] != SubscriptionAuthMode.NONE,
+    }
+    for member, is_asked in asked.items():
+        if is_asked:
+            raise RefusedError(412, f"{member} protects nothing here: authorizationEnabled is off")
 
 
 def _bundles_wanted(name: NamespaceName, value: object) -> NamespaceBundles | None:
@@ -155,16 +194,8 @@ def _known(call: Call) -> Namespaces:
     return call.broker.services.namespaces
 
 
-def _tenant(call: Call) -> str:
-    tenant = call.parameters["tenant"]
-    try:
-        return NamespaceName.parse(f"{tenant}/x").tenant
-    except ValueError:
-        raise RefusedError(412, "Tenant name is not valid") from None
-
-
 async def _check_tenant_exists(call: Call) -> str:
-    tenant = _tenant(call)
+    tenant = call.tenant_name
     if tenant not in await _known(call).tenants():
         raise RefusedError(404, "Tenant does not exist")
     return tenant

@@ -330,11 +330,8 @@ def namespace_json(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_security(given: Mapping[str, Any]) -> None:
     """Refuse what protects, since it would not."""
-    grants = given.get("auth_policies")
     asked = {
         "encryption_required": given.get("encryption_required") not in {None, False},
-        "auth_policies": isinstance(grants, dict) and any(grants.values()),
-        "subscription_auth_mode": given.get("subscription_auth_mode") not in {None, "None"},
     }
     for member, is_asked in asked.items():
         if is_asked:

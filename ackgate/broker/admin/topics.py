@@ -10,6 +10,7 @@ from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
+from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.cluster import BundleState
 from ackgate.broker.schemas import version_bytes
 from ackgate.broker.topic import TopicConflictError
@@ -101,6 +102,7 @@ async def delete_topic(call: Call) -> Reply:
     if not is_forced:
         check_unused(topic)
     await call.broker.registry.delete(name, force=is_forced)
+    await forget_topic(call.broker, name)
     return DONE
 
 

@@ -59,10 +59,6 @@ class Namespaces:
         if not await self.exists(name):
             raise NamespaceNotFoundError(f"Namespace not found: {name}")  # Pulsar's words
 
-    async def create_tenant(self, tenant: str) -> None:
-        """Make a tenant. Raises `NodeExistsError`."""
-        await self._metadata.create(f"{NAMESPACE_POLICIES}/{node_of_name(tenant)}", b"{}")
-
     async def forget_tenant(self, tenant: str) -> None:
         """Remove the nodes of a tenant without namespaces."""
         await self._prune(f"/{node_of_name(tenant)}")

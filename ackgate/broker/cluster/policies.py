@@ -15,6 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ackgate.broker.cluster.node_follower import NodeFollower
+from ackgate.broker.security import (
+    ADMIN_ROLES,
+    AUTH_POLICIES,
+    SUBSCRIPTION_AUTH_MODE,
+    AuthPolicies,
+    mode_in,
+    roles_in,
+)
 from ackgate.config.delayed_policy import DelayedDeliveryPolicy
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.errors import CallerError, CorruptRecordError
@@ -146,6 +154,8 @@ class PolicyForm(NamedTuple):
     type: type
     read: Callable[[object], JsonPolicy] | None = None
     """Of one that is an object: reads its JSON. Raises `CallerError` naming what is wrong with it."""
+    check: Callable[[Any], object] | None = None
+    """Raises `CallerError` naming what is wrong with the value."""
 
     def complete(self, value: object) -> dict[str, Any]:
         """The object's JSON with every field. Raises `CallerError`."""
@@ -160,8 +170,11 @@ POLICY_FORMS: Final[Mapping[str, PolicyForm]] = {
     MESSAGE_TTL_SECONDS: PolicyForm(int),
     DELAYED_DELIVERY: PolicyForm(dict, DelayedDeliveryPolicy.from_json),
     REDELIVERY_BACKOFF: PolicyForm(dict, RedeliveryBackoffPolicy.from_json),
+    AUTH_POLICIES: PolicyForm(dict, AuthPolicies.from_json),
+    SUBSCRIPTION_AUTH_MODE: PolicyForm(str, check=mode_in),
+    ADMIN_ROLES: PolicyForm(list, check=roles_in),
 }
-"""Every policy that is stored, by its key."""
+"""Every policy that is stored, by its key; the admins of a tenant, too."""
 
 
 class PolicyStore:
@@ -188,6 +201,10 @@ class PolicyStore:
             stored = await self._metadata.get(path)
             self._known[path] = _decode(path, stored.value) if stored else {}
         return self._known[path]
+
+    def is_known(self, path: str) -> bool:
+        """Whether what is stored at `path` was read, and is kept up to date."""
+        return path in self._known
 
     async def follow(self) -> None:
         """Watch for changes in this session, and read what may have changed before it began."""
@@ -217,11 +234,18 @@ class PolicyStore:
 
     async def change(self, path: str, changes: Mapping[str, object]) -> None:
         """Set policies, or remove them with None; all of them or none."""
+        await self.amend(path, lambda _: changes)
+
+    async def amend(
+        self, path: str, changes_of: Callable[[Mapping[str, Any]], Mapping[str, object]]
+    ) -> None:
+        """The same with changes that depend on what is stored; they may be asked for twice."""
         policies: dict[str, Any] = {}
 
         def lay_over(value: bytes | None) -> bytes:
             nonlocal policies
-            policies = _changed(_decode(path, value) if value is not None else {}, changes)
+            stored = _decode(path, value) if value is not None else {}
+            policies = _changed(dict(stored), changes_of(stored))
             return json.dumps(policies).encode()
 
         await change_node(self._metadata, path, lay_over)
@@ -238,6 +262,10 @@ class PolicyStore:
     async def remove(self, path: str) -> None:
         """Remove the set of policies with its node. Raises `NoSuchNodeError`."""
         await self._metadata.delete(path)
+        self.removed(path)
+
+    def removed(self, path: str) -> None:
+        """The set of policies was removed with its node."""
         self._known[path] = {}
         self._tell()
 
@@ -262,6 +290,8 @@ def _check(key: str, value: object) -> None:
         raise CallerError(f"policy {key} takes a {form.type.__name__}, not {value!r}")
     if form.read is not None:
         form.read(value)
+    if form.check is not None:
+        form.check(value)
 
 
 def namespace_policy_path(namespace: NamespaceName) -> str:

@@ -7,14 +7,37 @@ from typing import TYPE_CHECKING
 from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
-    from ackgate.broker.security.actions import Need, Scope, need_of_command, need_of_path
+    from ackgate.broker.security.actions import (
+        CONSUME,
+        PRODUCE,
+        Need,
+        Scope,
+        need_of_command,
+        need_of_path,
+    )
     from ackgate.broker.security.authentication import (
         NO_METHOD,
         Authentication,
         Original,
         http_credentials,
     )
+    from ackgate.broker.security.authorization import (
+        ADMIN_ROLES,
+        CLUSTER_WIDE,
+        Authorization,
+        Resource,
+    )
     from ackgate.broker.security.client_credentials import http_headers
+    from ackgate.broker.security.grants import (
+        AUTH_POLICIES,
+        SUBSCRIPTION_AUTH_MODE,
+        AuthPolicies,
+        SubscriptionAuthMode,
+        actions_in,
+        check_role,
+        mode_in,
+        roles_in,
+    )
     from ackgate.broker.security.identity import (
         AuthenticationFailedError,
         ClientIdentity,
@@ -39,22 +62,35 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ADMIN_ROLES",
+    "AUTH_POLICIES",
+    "CLUSTER_WIDE",
+    "CONSUME",
     "NO_METHOD",
+    "PRODUCE",
+    "SUBSCRIPTION_AUTH_MODE",
+    "AuthPolicies",
     "Authentication",
     "AuthenticationFailedError",
+    "Authorization",
     "ClientIdentity",
     "Credentials",
     "Need",
     "NotAuthorizedError",
     "Original",
     "Principal",
+    "Resource",
     "Scope",
     "SigningKey",
+    "SubscriptionAuthMode",
     "TokenRules",
     "VerifyingKey",
+    "actions_in",
+    "check_role",
     "checked_claims",
     "http_credentials",
     "http_headers",
+    "mode_in",
     "need_of_command",
     "need_of_path",
     "new_key_pair",
@@ -63,6 +99,7 @@ __all__ = [
     "private_key",
     "public_key",
     "read_bytes",
+    "roles_in",
     "secret_key",
     "sign",
     "signing_secret",
@@ -71,7 +108,14 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "ackgate.broker.security.actions": ("Need", "Scope", "need_of_command", "need_of_path"),
+        "ackgate.broker.security.actions": (
+            "CONSUME",
+            "PRODUCE",
+            "Need",
+            "Scope",
+            "need_of_command",
+            "need_of_path",
+        ),
         "ackgate.broker.security.authentication": (
             "Authentication",
             "NO_METHOD",
@@ -100,6 +144,22 @@ __getattr__ = lazy_face(
             "secret_key",
             "sign",
             "signing_secret",
+        ),
+        "ackgate.broker.security.authorization": (
+            "ADMIN_ROLES",
+            "CLUSTER_WIDE",
+            "Authorization",
+            "Resource",
+        ),
+        "ackgate.broker.security.grants": (
+            "AUTH_POLICIES",
+            "SUBSCRIPTION_AUTH_MODE",
+            "AuthPolicies",
+            "SubscriptionAuthMode",
+            "actions_in",
+            "check_role",
+            "mode_in",
+            "roles_in",
         ),
     },
 )

@@ -72,7 +72,6 @@ COMMANDS: Final[Mapping[str, Need]] = {
     "CONNECT": OPEN,
     "PING": OPEN,
     "PONG": OPEN,
-    "AUTH_RESPONSE": CLIENT,
     "PARTITIONED_METADATA": LOOK,
     "LOOKUP": LOOK,
     "GET_SCHEMA": LOOK,
@@ -159,6 +158,15 @@ _LINES: Final = (
     ("PUT POST DELETE", f"{_ADMIN}/tenants/{{tenant}}", SUPERUSER),
     ("GET", _NAMESPACES, TENANT_ADMIN),
     ("GET PUT DELETE", _NAMESPACE, TENANT_ADMIN),
+    # rights
+    ("GET", f"{_NAMESPACE}/permissions", TENANT_ADMIN),
+    ("GET", f"{_NAMESPACE}/permissions/subscription", TENANT_ADMIN),
+    ("POST DELETE", f"{_NAMESPACE}/permissions/{{role}}", TENANT_ADMIN),
+    ("POST", f"{_NAMESPACE}/permissions/subscription/{{subscription}}", TENANT_ADMIN),
+    ("DELETE", f"{_NAMESPACE}/permissions/{{subscription}}/{{role}}", TENANT_ADMIN),
+    ("GET POST", f"{_NAMESPACE}/subscriptionAuthMode", TENANT_ADMIN),
+    ("GET", f"{_TOPIC}/permissions", TENANT_ADMIN),
+    ("POST DELETE", f"{_TOPIC}/permissions/{{role}}", TENANT_ADMIN),
     # topics and schemas
     ("GET", _TOPICS, LIST),
     ("GET", f"{_TOPICS}/partitioned", LIST),

@@ -17,6 +17,7 @@ from ackgate.broker.security.identity import (
     AuthenticationFailedError,
     ClientIdentity,
     Credentials,
+    NotAuthorizedError,
     Principal,
 )
 from ackgate.broker.security.tokens import TOKEN_METHOD, TokenProvider
@@ -124,6 +125,24 @@ class Authentication:
         if found.role in self._proxy_roles:
             raise AuthenticationFailedError("an original principal cannot be a proxy itself")
         return found
+
+    def acting(self, identity: ClientIdentity, original_role: str) -> ClientIdentity:
+        """Who acts in one request of a connection that names an original principal of its own.
+
+        Raises `NotAuthorizedError` for one that may not.
+        """
+        role = identity.principal.role
+        if role not in self._proxy_roles:
+            if original_role != role:
+                raise NotAuthorizedError(
+                    f"{role!a} is no proxy (proxyRoles), and names an original principal"
+                )
+            return identity
+        if original_role in self._proxy_roles:
+            raise NotAuthorizedError("an original principal cannot be a proxy itself")
+        if self._checks_original:
+            return identity  # whom the connection proved to act for
+        return identity._replace(original=Principal(original_role))
 
     def _offered(self) -> str:
         return ", ".join(sorted(self._providers)) or "no method at all"

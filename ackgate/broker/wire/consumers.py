@@ -21,10 +21,12 @@ from ackgate.broker.wire.errors import (
 )
 from ackgate.broker.wire.ports import SubscriptionType
 from ackgate.cursor import Position
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import ConsumerPort, MessageOut, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
@@ -40,8 +42,13 @@ class _Consumer(NamedTuple):
     """A consumer of the connection, with its port."""
 
     port: ConsumerPort
-    partition: int
+    topic: TopicName
+    subscription: str
     subscription_type: SubscriptionType
+
+    @property
+    def partition(self) -> int:
+        return self.topic.partition_index
 
 
 class Consumers:
@@ -89,8 +96,9 @@ class Consumers:
         if not is_wanted or not session.is_open:
             await port.close()
             return None
-        partition = request.topic.partition_index
-        self._attached[consumer_id] = _Consumer(port, partition, request.subscription_type)
+        self._attached[consumer_id] = _Consumer(
+            port, request.topic, request.subscription, request.subscription_type
+        )
         session.note(
             log, "consumer %d of %s subscribed to %s on %s",
             consumer_id, session.peer, request.subscription, request.topic,
@@ -218,6 +226,13 @@ class Consumers:
         if self._attached.pop(consumer_id, None) is not None:
             self._session.send(replies.close_consumer(consumer_id, urls))
 
+    def keep(self, is_allowed: Callable[[TopicName, str], bool]) -> None:
+        """Close the consumers that are not allowed any more; their clients ask again."""
+        for consumer_id, consumer in list(self._attached.items()):
+            if not is_allowed(consumer.topic, consumer.subscription):
+                self.closed_by_broker(consumer_id, NOWHERE)
+                self._session.run(replies.NO_REQUEST_ID, _detached(consumer.port))
+
     def _forget(self, consumer_id: int, consumer: _Consumer) -> None:
         # The id may have been given to a new consumer while the old one was being detached.
         if self._attached.get(consumer_id) is consumer:
@@ -235,3 +250,7 @@ class Consumers:
                 log.warning("closing consumer %d of %s: %s", consumer_id, self._session.peer, error)
             except Exception:
                 log.exception("closing consumer %d of %s", consumer_id, self._session.peer)
+
+
+async def _detached(port: ConsumerPort) -> None:
+    await port.close()

@@ -72,6 +72,12 @@ class CommandSession(Connection, Protocol):
 
     def connect(self, command: pb.CommandConnect) -> None: ...
 
+    def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
+        """Whether the client may ask this. False: reading is held until that is known; ask again.
+
+        Raises `NotAuthorizedError`, `MetadataFailedError`.
+        """
+
     def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
         """Answer a request with its failure."""
 
@@ -280,7 +286,7 @@ class Intake:
                 head = command[:2]
                 if not session.is_connected:
                     self._handle_command(command)
-                    if self.holds:
+                    if self.holds:  # by CONNECT
                         return list(remaining)
                 elif head == _SEND:
                     session.producers.publish(_parse(command).send, payload)
@@ -304,7 +310,8 @@ class Intake:
                     if acks:
                         gathered_acks, acks = acks, {}
                         session.consumers.acks(gathered_acks)
-                    self._handle_command(command)
+                    if not self._handle_command(command):
+                        return [(command, payload), *remaining]
                     # One chunk may hold thousands of requests with large answers.
                     if self.holds:
                         return list(remaining)
@@ -313,7 +320,8 @@ class Intake:
                 session.consumers.acks(acks)
         return []
 
-    def _handle_command(self, serialized: bytes) -> None:
+    def _handle_command(self, serialized: bytes) -> bool:
+        """False: it has to wait until it is known whether it may be asked."""
         session = self._session
         envelope = _parse(serialized)
         if not envelope.HasField("type"):
@@ -331,12 +339,15 @@ class Intake:
         if broken := requests.broken_text(command):
             raise ProtocolError(f"{_name(envelope)} with a {broken} that is not UTF-8")
         try:
+            if not session.permits(_name(envelope), command):
+                return False
             route.handle(session, command)
         except ProtocolError:
             raise
         except (BrokerError, CallerError) as error:
             request_id = getattr(command, "request_id", replies.NO_REQUEST_ID)
             session.refuse(request_id, error, route.fail)
+        return True
 
 
 def _name(envelope: pb.BaseCommand) -> str:

@@ -22,6 +22,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from ackgate.broker.security import Resource
 from ackgate.broker.wire.errors import (
     BrokerError,
     InvalidTopicNameError,
@@ -72,6 +73,11 @@ class NamespaceName:
 
     def __str__(self) -> str:
         return f"{self.tenant}/{self.namespace}"
+
+    @property
+    def resource(self) -> Resource:
+        """What rights are looked at for."""
+        return Resource(self.tenant, self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,10 @@ class TopicName:
         """The name of one partition of this topic."""
         local_name = f"{self.local_name}{PARTITION_SUFFIX}{index}"
         return TopicName(self.namespace_name, local_name, self.is_persistent)
+
+    def resource(self, subscription: str = "") -> Resource:
+        """What rights are looked at for: the topic, or a subscription of it."""
+        return Resource(self.tenant, self.namespace, str(self), str(self.partitioned), subscription)
 
     def require_persistent(self) -> TopicName:
         """Itself, or `NotAllowedError` for a non-persistent topic."""

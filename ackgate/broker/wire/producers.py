@@ -32,10 +32,12 @@ from ackgate.broker.wire.errors import (
 )
 from ackgate.broker.wire.frames import entry_metadata
 from ackgate.errors import DiskFullError
+from ackgate.network import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import ProducerPort, ProducerRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import Connection
@@ -63,10 +65,11 @@ DELAY_REFUSED: Final = "Exceeds max allowed delivery delay of {} milliseconds"
 class _Producer:
     """An open producer, and the sizes of its entries that are not confirmed yet."""
 
-    __slots__ = ("drained", "port", "request_id", "unconfirmed")
+    __slots__ = ("drained", "port", "request_id", "topic", "unconfirmed")
 
-    def __init__(self, port: ProducerPort, request_id: int) -> None:
+    def __init__(self, port: ProducerPort, request_id: int, topic: TopicName) -> None:
         self.port = port
+        self.topic = topic
         self.request_id = request_id
         """Of the PRODUCER command, which may be answered twice: waiting, then ready."""
         self.unconfirmed: deque[int] = deque()
@@ -125,7 +128,7 @@ class Producers:
         if not is_wanted or not session.is_open:
             await port.close()
             return None
-        producer = _Producer(port, request_id)
+        producer = _Producer(port, request_id, request.topic)
         (self._open if port.is_ready else self._waiting)[producer_id] = producer
         session.note(
             log, "producer %s opened on %s by %s (id %d)",
@@ -274,6 +277,13 @@ class Producers:
             del self._recently_closed[next(iter(self._recently_closed))]
         self._session.send(replies.close_producer(producer_id, urls))
 
+    def keep(self, is_allowed: Callable[[TopicName], bool]) -> None:
+        """Close the producers of topics that are not allowed any more; their clients ask again."""
+        for producer_id, producer in [*self._open.items(), *self._waiting.items()]:
+            if not is_allowed(producer.topic):
+                self.closed_by_broker(producer_id, NOWHERE)
+                self._session.run(replies.NO_REQUEST_ID, _detached(producer.port))
+
     def _forget(self, producer_id: int) -> _Producer | None:
         producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)
         if producer is not None:
@@ -291,6 +301,10 @@ class Producers:
                 log.warning("closing producer %s: %s", producer.port.name, error)
             except Exception:
                 log.exception("closing producer %s", producer.port.name)
+
+
+async def _detached(port: ProducerPort) -> None:
+    await port.close()
 
 
 def _is_too_late(producer: ProducerPort, delay_ms: int) -> bool:

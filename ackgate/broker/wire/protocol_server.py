@@ -21,7 +21,7 @@ from ackgate.broker.wire.session_context import ServedHere, SessionContext
 from ackgate.network import listen
 
 if TYPE_CHECKING:
-    from ackgate.broker.security import Authentication
+    from ackgate.broker.security import Authentication, Authorization
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
     from ackgate.config.broker import BrokerSettings
@@ -35,6 +35,9 @@ HALF_OPEN_MAX: Final = 1_000
 LAST_WORDS_SECONDS: Final = 0.5
 """How long clients may take to read what was sent to them when the server closes. One that reads nothing, or
 has megabytes of messages before it, is cut off: it gets them from the next owner."""
+
+RECHECK_SECONDS: Final = 0.1
+"""Changes of rights that come within this time are looked at together."""
 
 DETACH_SECONDS: Final = 10.0
 """How long sessions may take to detach from their topics when the server closes."""
@@ -69,6 +72,7 @@ class ProtocolServer:
         schemas: SchemasPort,
         publish_buffer: PublishBuffer | None = None,
         authentication: Authentication | None = None,
+        authorization: Authorization | None = None,
     ) -> None:
         self._settings = _Settings(services)
         self.context = SessionContext(
@@ -79,8 +83,10 @@ class ProtocolServer:
             server_version=f"ackgate {_version()}",
             publish_buffer=publish_buffer or PublishBuffer(),
             authentication=authentication,
+            authorization=authorization,
         )
         self._listeners: list[Listener] = []
+        self._recheck: asyncio.TimerHandle | None = None
         self._sessions: set[Connection] = set()
         self._half_open: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
@@ -110,6 +116,17 @@ class ProtocolServer:
     def sessions(self) -> frozenset[Connection]:
         """Connections as they are now, half-open ones included."""
         return frozenset(self._sessions)
+
+    def rights_changed(self) -> None:
+        """Soon every connection closes the producers and consumers that it may not have any more."""
+        if self.context.authorization is not None and self._recheck is None:
+            loop = asyncio.get_running_loop()
+            self._recheck = loop.call_later(RECHECK_SECONDS, self._recheck_all)
+
+    def _recheck_all(self) -> None:
+        self._recheck = None
+        for session in list(self._sessions):
+            session.recheck()
 
     def stop_accepting(self) -> None:
         """Close the ports. Connections stay."""

@@ -7,12 +7,14 @@ client is answered. Required fields are known to be there (the session has looke
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import Message
 
+from ackgate.broker.security import CLUSTER_WIDE, CONSUME, Scope
 from ackgate.broker.wire.errors import MetadataFailedError
 from ackgate.broker.wire.names import (
+    NamespaceName,
     TopicName,
     check_consumer_name,
     check_producer_name,
@@ -34,10 +36,11 @@ from ackgate.dispatcher import KeySharedMode
 from ackgate.errors import ConsumerAssignError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from google.protobuf.descriptor import Descriptor
 
+    from ackgate.broker.security import Need, Resource
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
 
 METADATA_BYTES_MAX: Final = 1024
@@ -90,6 +93,20 @@ def _may_hold_text(kind: Descriptor) -> bool:
                 return True
             kinds += [field.message_type for field in each.fields if field.message_type]
     return False
+
+
+def asked_for(need: Need, command: Any) -> Iterator[tuple[Need, Resource]]:  # noqa: ANN401
+    """What a command needs, and of what. Raises `InvalidTopicNameError`, `NotAllowedError`."""
+    match need.scope:
+        case Scope.TOPIC:
+            name = topic_name(command.topic)
+            yield need, name.resource(getattr(command, "subscription", ""))
+            if initial := getattr(command, "initial_subscription_name", ""):
+                yield CONSUME, name.resource(initial)
+        case Scope.NAMESPACE:
+            yield need, NamespaceName.parse(command.namespace).resource
+        case _:
+            yield need, CLUSTER_WIDE
 
 
 def topic_name(text: str) -> TopicName:

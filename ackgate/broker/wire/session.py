@@ -33,20 +33,46 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ackgate.broker.security import NO_METHOD, AuthenticationFailedError, Credentials, Original
-from ackgate.broker.wire import replies
+from ackgate.broker.security import (
+    CONSUME,
+    NO_METHOD,
+    PRODUCE,
+    AuthenticationFailedError,
+    Credentials,
+    NotAuthorizedError,
+    Original,
+    need_of_command,
+)
+from ackgate.broker.wire import replies, requests
 from ackgate.broker.wire.consumers import Consumers
-from ackgate.broker.wire.errors import BrokerError, ProtocolError, server_error
+from ackgate.broker.wire.errors import (
+    BrokerError,
+    MetadataFailedError,
+    ProtocolError,
+    server_error,
+)
 from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
 from ackgate.broker.wire.intake import Intake
 from ackgate.broker.wire.producers import Producers
-from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
+from ackgate.errors import (
+    AckGateError,
+    CallerError,
+    CorruptRecordError,
+    OwnershipError,
+    StorageError,
+)
 from ackgate.network import NOWHERE, peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ackgate.broker.security import Authentication, ClientIdentity
+    from ackgate.broker.security import (
+        Authentication,
+        Authorization,
+        ClientIdentity,
+        Need,
+        Resource,
+    )
     from ackgate.broker.wire.ports import MessageOut, ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import FailureReply, SessionContext
@@ -61,6 +87,9 @@ JOIN_PIECE_BYTES_MAX: Final = 16 * 1024
 is cheaper than handing each to the kernel, copying large ones is not."""
 
 log = logging.getLogger(__name__)
+
+decisions = logging.getLogger("ackgate.broker.security.decisions")
+"""Who was allowed what (DEBUG), and who was not (INFO)."""
 
 PROTOCOL_VERSION: Final = 21
 """v21: what a broker must know of it is that SUBSCRIBE may carry an AUTO_CONSUME schema. What came
@@ -242,6 +271,8 @@ class Session(asyncio.Protocol):
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._authenticating: asyncio.Task[None] | None = None
+        self._reading_policies: asyncio.Task[None] | None = None
+        self._policies_error: MetadataFailedError | None = None
         self._detaching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
@@ -297,8 +328,9 @@ class Session(asyncio.Protocol):
         self.intake.discard()
         self._outbox.discard()
         self._cancel_timer()
-        if self._authenticating is not None:
-            self._authenticating.cancel()
+        for task in (self._authenticating, self._reading_policies):
+            if task is not None:
+                task.cancel()
         self._detaching = self._loop.create_task(self._detach())
 
     async def _detach(self) -> None:
@@ -409,6 +441,64 @@ class Session(asyncio.Protocol):
         who = f" as {self.identity}" if self.identity is not None else ""
         self.note(log, "%s connected with %s%s", self.peer, ascii(self.client_version[:80]), who)
 
+    # ---- rights
+
+    def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
+        """Whether the client may ask this. False: reading is held until that is known; ask again.
+
+        Raises `NotAuthorizedError`, `MetadataFailedError`.
+        """
+        authorization, identity = self.context.authorization, self.identity
+        if authorization is None or identity is None:
+            return True
+        error, self._policies_error = self._policies_error, None
+        if error is not None:
+            raise error
+        original = str(getattr(command, "original_principal", ""))
+        if original and self.context.authentication is not None:
+            identity = self.context.authentication.acting(identity, original)
+        for need, resource in requests.asked_for(need_of_command(name), command):
+            if unread := authorization.unread(identity, need, resource):
+                self.intake.hold("permissions")
+                reading = self._read_policies(authorization, unread)
+                self._reading_policies = self._loop.create_task(reading)
+                return False
+            authorization.check(identity, need, resource)
+            decisions.debug("%s of %s: %s, %s", name, self.peer, identity, resource)
+        return True
+
+    async def _read_policies(self, authorization: Authorization, paths: tuple[str, ...]) -> None:
+        try:
+            await authorization.read(paths)
+        except Exception as error:
+            trace = not isinstance(error, AckGateError)
+            log.error("rights cannot be read: %s", error, exc_info=trace)  # noqa: TRY400
+            self._policies_error = MetadataFailedError(
+                "what the role may do cannot be read: see the log of the broker"
+            )
+        self.intake.release("permissions")
+
+    def recheck(self) -> None:
+        """Rights have changed: close the producers and consumers that are not allowed any more."""
+        authorization, identity = self.context.authorization, self.identity
+        if authorization is None or identity is None or not self.is_open:
+            return
+
+        def is_allowed(need: Need, resource: Resource) -> bool:
+            if authorization.unread(identity, need, resource):
+                return False  # it was a superuser's; its client asks again
+            try:
+                authorization.check(identity, need, resource)
+            except NotAuthorizedError as error:
+                self.note(decisions, "taken from %s: %s", self.peer, error)
+                return False
+            return True
+
+        self.producers.keep(lambda topic: is_allowed(PRODUCE, topic.resource()))
+        self.consumers.keep(
+            lambda topic, subscription: is_allowed(CONSUME, topic.resource(subscription))
+        )
+
     # ---- requests
 
     def run(
@@ -444,7 +534,8 @@ class Session(asyncio.Protocol):
         """Answer a request with its failure."""
         code = server_error(error)
         if isinstance(error, BrokerError | CallerError):
-            self.note(log, "request of %s refused: %s", self.peer, error)
+            logger = decisions if isinstance(error, NotAuthorizedError) else log
+            self.note(logger, "request of %s refused: %s", self.peer, error)
             message = str(error)
         else:
             # Its text may name our files: the client gets only its kind.

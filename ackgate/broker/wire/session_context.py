@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Coroutine, Sequence, Sized
 
-    from ackgate.broker.security import Authentication, ClientIdentity
+    from ackgate.broker.security import Authentication, Authorization, ClientIdentity
     from ackgate.broker.wire.names import TopicName
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.config.broker import BrokerSettings
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 FailureReply: TypeAlias = "Callable[[int, int, str], bytes]"
 """(request id, code, message) -> frame."""
 
-ReadHold: TypeAlias = Literal["publishes", "requests", "output", "memory", "authentication"]
+ReadHold: TypeAlias = Literal[
+    "publishes", "requests", "output", "memory", "authentication", "permissions"
+]
 """Why nothing is read from a connection at the moment."""
 
 
@@ -80,6 +82,9 @@ class Connection(SessionPort, Protocol):
 
     def note(self, logger: logging.Logger, message: str, *args: object) -> None:
         """Log what this client did; not each time when clients of its host do it all the time."""
+
+    def recheck(self) -> None:
+        """Rights have changed: close the producers and consumers that are not allowed any more."""
 
     def close(self) -> None:
         """End the connection after its output is sent."""
@@ -179,5 +184,7 @@ class SessionContext:
     """Who counts the bytes of all connections."""
     authentication: Authentication | None = None
     """Who finds out who a client is; None: nobody asks."""
+    authorization: Authorization | None = None
+    """Who decides what a client may do; None: everything."""
     now_seconds: Callable[[], float] = time.time
     """Since 1970."""

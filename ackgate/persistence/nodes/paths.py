@@ -6,6 +6,7 @@ Pure.
     /managed-ledgers/<tenant>/<namespace>/persistent/<topic>/<cursor>   a cursor
     /ledgers/<ledger id>                                                a ledger
     /ackgate/delivery-journals/<tenant>/<namespace>/<topic>             a topic's delivery journal
+    /admin/policies/<tenant>                                            a tenant
     /admin/policies/<tenant>/<namespace>                                a namespace's policies
     /admin/topic-policies/<tenant>/<namespace>/<topic>                  a topic's policies
 
@@ -88,6 +89,11 @@ def delivery_journal_path(tenant: str, namespace: str, topic: str) -> str:
     """Node of a topic's delivery journal; the names as in `topic_path`."""
     names = (node_of_name(tenant), node_of_name(namespace), node_of_name(topic))
     return "/".join((DELIVERY_JOURNALS, *names))
+
+
+def tenant_path(tenant: str) -> str:
+    """Node of a tenant: its admins."""
+    return f"{NAMESPACE_POLICIES}/{node_of_name(tenant)}"
 
 
 def namespace_policies_path(tenant: str, namespace: str) -> str:

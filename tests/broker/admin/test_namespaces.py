@@ -11,9 +11,7 @@ from ackgate.broker.cluster.bundles import BUNDLES_MAX
 from tests.broker.admin.conftest import InProcessBroker
 
 NOT_TOLD = {
-    "auth_policies",
     "encryption_required",
-    "subscription_auth_mode",
     "max_producers_per_topic",
 }
 EIGHT = [f"0x{eighth * 2**29:08x}" for eighth in range(8)] + ["0xffffffff"]
@@ -96,7 +94,11 @@ def test_a_namespace_that_cannot_be_made_so_is_not_made(
 def test_a_namespace_is_made_with_its_policies(broker: InProcessBroker) -> None:
     delayed = {"tickTime": 700, "active": True, "maxDeliveryDelayInMillis": 0}
     wanted = {
-        "auth_policies": {"namespace_auth": {}, "destination_auth": {}},
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
         "encryption_required": False,
         "subscription_auth_mode": "None",
         "replication_clusters": ["standalone"],

@@ -187,7 +187,7 @@ def test_a_file_that_has_everything(
     conf: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf.write_text(
-        "clusterName=prod\nauthorizationEnabled=true\nbrokerServicePort=sixty\n"
+        "clusterName=prod\nencryptionRequireOnProducer=true\nbrokerServicePort=sixty\n"
         "loadBalancerEnabled=false\nnumIOThreads=8\ntlsTrustStorePassword=hunter2\n"
         "zookeeperServers=zk1:2181\nzooKeeperSessionTimeoutMillis=30000\n"
         "authenticationEnable=hunter3\nzzz.zzz=1\n"
@@ -200,7 +200,7 @@ def test_a_file_that_has_everything(
     lines = [" ".join(line.replace(str(conf), "FILE").split()) for line in out.splitlines()]
     for line in (
         "FILE: the broker would not start",
-        "FILE:2 authorizationEnabled=true roles may do what they were granted, and no more",
+        "FILE:2 encryptionRequireOnProducer=true only encrypted messages are taken",
         "FILE:3: brokerServicePort=sixty is not allowed; it is a whole number from 0 to 65535, or nothing",
         "FILE:9 authenticationEnable did you mean authenticationEnabled?",
         "FILE:10 zzz.zzz",
@@ -219,7 +219,7 @@ def test_a_file_that_has_everything(
     assert "hunter" not in out
     told = json.loads(out)
     assert told["starts"] is False
-    assert [each["key"] for each in told["security"]] == ["authorizationEnabled"]
+    assert [each["key"] for each in told["security"]] == ["encryptionRequireOnProducer"]
     assert [each["meant"] for each in told["unknown"]] == ["authenticationEnabled", None]
     assert told["older"] == {"zookeeperServers": "metadataStoreUrl"}
     assert told["inEffect"] == ["brokerServicePort", "clusterName", "metadataStoreUrl"]

@@ -5,19 +5,32 @@ Edge between HTTP and `ackgate.broker.security`, which decides.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ackgate.broker.security import (
+    CLUSTER_WIDE,
     Original,
+    Resource,
     Scope,
     http_credentials,
-    need_of_path,
 )
+from ackgate.network import LogDamper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ackgate.broker.security import Authentication, ClientIdentity, Need
+    from ackgate.broker.admin.http.call import Call
+    from ackgate.broker.security import (
+        Authentication,
+        Authorization,
+        ClientIdentity,
+        Need,
+        NotAuthorizedError,
+    )
+
+decisions = logging.getLogger("ackgate.broker.security.decisions")
+"""Who was allowed what (DEBUG), and who was not (INFO)."""
 
 CHALLENGE: Final[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ackgate"'}
 """What every answer 401 says: how to authenticate."""
@@ -40,17 +53,20 @@ class AccessGuard:
     def __init__(
         self,
         authentication: Authentication | None,
+        authorization: Authorization | None,
         now_seconds: Callable[[], float],
         *,
         asks_for_metrics: bool,
     ) -> None:
         self._authentication = authentication
+        self._authorization = authorization
         self._now_seconds = now_seconds
         self._asks_for_metrics = asks_for_metrics
+        self._damper = LogDamper()
 
-    async def admit(self, method: str, template: str, shown: Shown) -> ClientIdentity | None:
+    async def identify(self, need: Need, shown: Shown) -> ClientIdentity | None:
         """Who asks; None: nobody needs to know. Raises `AuthenticationFailedError`."""
-        if self._authentication is None or self._is_open(need_of_path(method, template)):
+        if self._authentication is None or self._is_open(need):
             return None
         credentials = http_credentials(
             shown.authorization, shown.certificate, named_method=shown.method
@@ -59,5 +75,34 @@ class AccessGuard:
             credentials, self._now_seconds(), Original(shown.original_principal)
         )
 
+    async def authorize(self, need: Need, call: Call) -> None:
+        """Return if the client may ask this. Raises `NotAuthorizedError`, and if a name is none."""
+        if self._authorization is None or call.identity is None:
+            return
+        resource = _resource(need, call)
+        await self._authorization.authorize(call.identity, need, resource)
+        decisions.debug("%s %s: %s, %s", call.method, call.raw_path, call.identity, resource)
+
+    def note_refusal(self, address: str, method: str, error: NotAuthorizedError) -> None:
+        """Log it; not each time when a host asks all the time."""
+        left_out = self._damper.admit(address, self._now_seconds())
+        level = logging.DEBUG if left_out is None else logging.INFO
+        more = f" (and {left_out} such lines of {address} left out)" if left_out else ""
+        decisions.log(level, "%s of %s refused: %s%s", method, address, error, more)
+
     def _is_open(self, need: Need) -> bool:
         return need.is_open or (need.scope is Scope.METRICS and not self._asks_for_metrics)
+
+
+def _resource(need: Need, call: Call) -> Resource:
+    """What the path names. Refuses names that cannot be, with the reason that its handler gives."""
+    match need.scope:
+        case Scope.TOPIC:
+            has_subscription = "subscription" in call.parameters
+            return call.topic_name.resource(call.subscription_name if has_subscription else "")
+        case Scope.NAMESPACE:
+            return call.namespace_name.resource
+        case Scope.TENANT:
+            return Resource(call.tenant_name)
+        case _:
+            return CLUSTER_WIDE

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.cluster import DynamicConfiguration, Ownership
     from ackgate.broker.schemas import SchemaRegistry
-    from ackgate.broker.security import Authentication, ClientIdentity
+    from ackgate.broker.security import Authentication, Authorization, ClientIdentity
     from ackgate.broker.stats import Overview, StatsSampler
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.broker.wire import Connection
@@ -130,6 +130,10 @@ class AdminBroker(Protocol):
         """Who finds out who a client is; None: nobody asks."""
 
     @property
+    def authorization(self) -> Authorization | None:
+        """Who decides what a client may do; None: everything."""
+
+    @property
     def peers(self) -> PeersPort:
         """The other brokers' admin interfaces."""
 
@@ -190,6 +194,14 @@ class Call:
     """Who asks; None where nobody needs to know."""
 
     # -- names
+
+    @property
+    def tenant_name(self) -> str:
+        """The tenant in the path. Refuses what cannot be one."""
+        try:
+            return NamespaceName.parse(f"{self.parameters['tenant']}/x").tenant
+        except ValueError:
+            raise RefusedError(412, "Tenant name is not valid") from None
 
     @property
     def namespace_name(self) -> NamespaceName:

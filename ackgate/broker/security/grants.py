@@ -1,0 +1,203 @@
+"""What roles were granted in a namespace: Pulsar's `AuthPolicies`, in JSON and as decisions.
+
+Pure. The JSON is a member of the namespace's policies, in Pulsar's form::
+
+    "auth_policies": {
+      "namespace_auth": {"app": ["produce", "consume"]},
+      "destination_auth": {"persistent://t/n/orders": {"audit": ["consume"]}},
+      "subscription_auth_roles": {"billing": ["app"]}
+    }
+
+A grant on a partitioned topic holds for its partitions. A subscription that lists roles takes no others; one
+that lists none takes everyone who may consume. All changes return new values.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.security.actions import Action
+from ackgate.errors import CallerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+AUTH_POLICIES: Final = "auth_policies"
+SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
+NAMESPACE_AUTH: Final = "namespace_auth"
+TOPIC_AUTH: Final = "destination_auth"
+SUBSCRIPTION_ROLES: Final = "subscription_auth_roles"
+
+ROLE_CHARACTERS_MAX: Final = 1024
+
+Grants = dict[str, list[str]]
+"""Role -> actions."""
+
+
+class SubscriptionAuthMode(enum.StrEnum):
+    """Which names subscriptions may have."""
+
+    NONE = "None"
+    PREFIX = "Prefix"
+    """They begin with the role of their consumer."""
+
+
+class AuthPolicies:
+    """The grants of a namespace. Frozen."""
+
+    __slots__ = ("namespace", "subscriptions", "topics")
+
+    def __init__(
+        self,
+        namespace: Mapping[str, list[str]] | None = None,
+        topics: Mapping[str, Grants] | None = None,
+        subscriptions: Mapping[str, list[str]] | None = None,
+    ) -> None:
+        self.namespace: Mapping[str, list[str]] = namespace or {}
+        self.topics: Mapping[str, Grants] = topics or {}
+        self.subscriptions: Mapping[str, list[str]] = subscriptions or {}
+
+    # ---- JSON
+
+    @classmethod
+    def from_json(cls, value: object) -> AuthPolicies:
+        """Raises `CallerError` naming what is wrong. Members that we do not know are dropped."""
+        given = _object(value, AUTH_POLICIES)
+        members = {name: each for name, each in given.items() if each is not None}
+        topics = _object(members.get(TOPIC_AUTH, {}), TOPIC_AUTH)
+        roles = _object(members.get(SUBSCRIPTION_ROLES, {}), SUBSCRIPTION_ROLES)
+        return cls(
+            _grants(members.get(NAMESPACE_AUTH, {}), NAMESPACE_AUTH),
+            {topic: _grants(grants, TOPIC_AUTH) for topic, grants in topics.items()},
+            {name: roles_in(listed) for name, listed in roles.items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            NAMESPACE_AUTH: dict(self.namespace),
+            TOPIC_AUTH: dict(self.topics),
+            SUBSCRIPTION_ROLES: dict(self.subscriptions),
+        }
+
+    # ---- changes
+
+    def granted(self, role: str, actions: list[str], topic: str | None = None) -> AuthPolicies:
+        """A role's actions on the namespace, or on a topic, are these from now on."""
+        if topic is None:
+            return AuthPolicies({**self.namespace, role: actions}, self.topics, self.subscriptions)
+        grants = {**self.topics.get(topic, {}), role: actions}
+        return AuthPolicies(self.namespace, {**self.topics, topic: grants}, self.subscriptions)
+
+    def revoked(self, role: str, topic: str | None = None) -> AuthPolicies:
+        """A role has no actions on the namespace, or on a topic."""
+        if topic is None:
+            return AuthPolicies(_without(self.namespace, role), self.topics, self.subscriptions)
+        topics = _without(self.topics, topic)
+        if left := _without(self.topics.get(topic, {}), role):
+            topics[topic] = left
+        return AuthPolicies(self.namespace, topics, self.subscriptions)
+
+    def without_topic(self, topic: str) -> AuthPolicies:
+        """The topic was deleted: who makes it anew inherits nothing."""
+        return AuthPolicies(self.namespace, _without(self.topics, topic), self.subscriptions)
+
+    def reserved(self, subscription: str, roles: list[str]) -> AuthPolicies:
+        """A subscription takes these roles; none: whoever may consume."""
+        subscriptions = _without(self.subscriptions, subscription)
+        if roles:
+            subscriptions[subscription] = roles
+        return AuthPolicies(self.namespace, self.topics, subscriptions)
+
+    # ---- decisions
+
+    def allows_on_namespace(self, role: str, action: Action, *, wildcards: bool) -> bool:
+        return _is_granted(self.namespace, role, action, wildcards=wildcards)
+
+    def allows_on_topic(
+        self, role: str, action: Action, topics: Iterable[str], *, wildcards: bool
+    ) -> bool:
+        """`topics`: the topic's full name, and that of its partitioned topic."""
+        return _is_granted(self.namespace, role, action, wildcards=wildcards) or any(
+            _is_granted(self.topics[topic], role, action, wildcards=wildcards)
+            for topic in topics
+            if topic in self.topics
+        )
+
+    def takes(self, role: str, subscription: str) -> bool:
+        """Whether a subscription is open to a role that may consume."""
+        roles = self.subscriptions.get(subscription)
+        return not roles or role in roles
+
+
+NO_GRANTS: Final = AuthPolicies()
+
+
+def _is_granted(
+    grants: Mapping[str, list[str]], role: str, action: Action, *, wildcards: bool
+) -> bool:
+    if action in grants.get(role, ()):
+        return True
+    return wildcards and any(
+        action in actions and _matches(pattern, role) for pattern, actions in grants.items()
+    )
+
+
+def _matches(pattern: str, role: str) -> bool:
+    """``name*`` and ``*name``, as in Pulsar."""
+    return (pattern.endswith("*") and role.startswith(pattern[:-1])) or (
+        pattern.startswith("*") and role.endswith(pattern[1:])
+    )
+
+
+def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {each: value for each, value in mapping.items() if each != key}
+
+
+# ---- reading
+
+
+def actions_in(value: object) -> list[str]:
+    """Actions in JSON, each once. Raises `CallerError`."""
+    if not isinstance(value, list) or not all(each in set(Action) for each in value):
+        raise CallerError(f"actions must be a list of {', '.join(Action)}")
+    return sorted(set(value))
+
+
+def roles_in(value: object) -> list[str]:
+    """Roles in JSON, each once. Raises `CallerError`."""
+    if not isinstance(value, list):
+        raise CallerError("roles must be a list of texts")
+    return sorted({check_role(each) for each in value})
+
+
+def check_role(role: object) -> str:
+    """The role, if there can be one of this name. Raises `CallerError`."""
+    if (
+        not isinstance(role, str)
+        or not role.strip()
+        or len(role) > ROLE_CHARACTERS_MAX
+        or not role.isprintable()
+    ):
+        raise CallerError(
+            f"a role is a text of 1 to {ROLE_CHARACTERS_MAX} printable characters, not {role!a:.80}"
+        )
+    return role
+
+
+def mode_in(value: Any) -> SubscriptionAuthMode:  # noqa: ANN401 - any JSON
+    """Raises `CallerError`."""
+    try:
+        return SubscriptionAuthMode(value)
+    except ValueError:
+        raise CallerError(f"{SUBSCRIPTION_AUTH_MODE} is None or Prefix") from None
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CallerError(f"{what} must be an object")
+    return value
+
+
+def _grants(value: object, what: str) -> Grants:
+    return {check_role(role): actions_in(actions) for role, actions in _object(value, what).items()}
