@@ -23,6 +23,7 @@ BENCHES: Final = (
     "bench_acks",
     "bench_topics",
     "bench_broker",
+    "bench_tls",
     "bench_tail",
     "bench_flood",
     "bench_metadata",

@@ -93,6 +93,27 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_access_arguments(parser: Any) -> None:  # noqa: ANN401 - as above
+    """Options of a command that asks a broker."""
+    group = parser.add_argument_group(
+        "access to the broker",
+        "also as keys of Pulsar's client.conf, and as environment variables ACKGATE_CLIENT_<key>",
+    )
+    group.add_argument("--client-config", metavar="FILE", help="Pulsar's client.conf")
+    group.add_argument(
+        "--tls-trust-certs", metavar="FILE", help="authorities that are trusted, PEM"
+    )
+    group.add_argument("--tls-certificate", metavar="FILE", help="certificate that is shown, PEM")
+    group.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
+    group.add_argument(
+        "--tls-allow-insecure", action="store_true", help="take any certificate of the broker"
+    )
+    group.add_argument("--auth-plugin", metavar="NAME", help="token, or Pulsar's class name")
+    group.add_argument(
+        "--auth-params", metavar="TEXT", help="file:///PATH of a token; everybody sees options"
+    )
+
+
 def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps this type to itself
     delayed = commands.add_parser("delayed", help="delayed messages: list, cancel, clear the index")
     actions = delayed.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -109,6 +130,7 @@ def add_delayed_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps 
             dest="url",
             help="of a broker's admin port (default: http://127.0.0.1:8080)",
         )
+        add_access_arguments(parser)
         parser.add_argument("--json", action="store_true", help="for programs")
     cancel.add_argument(
         "positions", nargs="*", metavar="POSITION", help="ledger:entry or ledger:entry:partition"

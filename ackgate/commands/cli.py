@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import ackgate
 from ackgate.commands.arguments import (
+    add_access_arguments,
     add_bookies_parser,
     add_delayed_parser,
     add_ledgers_parser,
@@ -185,6 +186,7 @@ def _add_source_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         help="the BookKeeper cluster instead: zk+hierarchical://HOST:PORT[;HOST:PORT]/ledgers",
     )
+    add_access_arguments(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument(
         "--watch",

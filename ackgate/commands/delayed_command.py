@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ackgate.broker.wire import TopicName
-from ackgate.commands.terminal.admin_client import DEFAULT_URL, AdminClient, path_of
+from ackgate.commands.terminal.access import access_of
+from ackgate.commands.terminal.admin_client import AdminClient, path_of
 from ackgate.errors import ConfigurationError, CorruptRecordError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class MessagePosition(NamedTuple):
 
 def run_delayed(arguments: argparse.Namespace) -> int:
     """One action. Returns 1 if some message could not be cancelled. Raises `AckGateError`."""
-    broker = AdminClient(arguments.url or DEFAULT_URL)
+    url, access = access_of(arguments)
+    broker = AdminClient(url, access=access)
     name = TopicName.parse(arguments.topic).require_persistent()
     match arguments.action:
         case "list":

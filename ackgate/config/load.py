@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.config.client import KEYS, ClientSettings
 from ackgate.config.field import key_of
 from ackgate.config.persistence import ONLY_OF_DIRECTORIES
 from ackgate.config.properties import parse_properties
@@ -30,7 +32,6 @@ from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 """A `broker.conf` with all its comments has 80 kB; this is something else."""
@@ -147,6 +148,25 @@ def gather(
         else:
             given.pop(key, None)
     return GivenSettings(given, older)
+
+
+def client_settings(
+    file: str | Path | None, given: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> ClientSettings:
+    """How a command reaches a broker. Raises `ConfigurationError`.
+
+    By `file` or what ``PULSAR_CLIENT_CONF`` names, the environment's ``ACKGATE_CLIENT_<key>``, and `given`.
+    """
+    environ = os.environ if environ is None else environ
+    name = file or environ.get("PULSAR_CLIENT_CONF")
+    texts: dict[str, str] = {}
+    if name:
+        found = parse_properties(_read(Path(name)), str(name))
+        texts = {each.key: each.value.strip() for each in found}
+    named = {key: environ.get(f"ACKGATE_CLIENT_{key}", "") for key in KEYS}
+    for source in (named, given):
+        texts |= {key: text for key, text in source.items() if text}
+    return ClientSettings({key: texts[key] for key in KEYS if texts.get(key)})
 
 
 def _from_file(path: Path, older: dict[str, Given]) -> dict[str, Given]:

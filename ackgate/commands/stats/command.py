@@ -106,12 +106,14 @@ def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAn
             cells=cells,
         )
     from ackgate.commands.stats.query import query_stats  # noqa: PLC0415
-    from ackgate.commands.terminal.admin_client import DEFAULT_URL  # noqa: PLC0415
+    from ackgate.commands.terminal.access import access_of  # noqa: PLC0415
 
+    url, access = access_of(arguments)
     return partial(
         query_stats,
         arguments.topic,
-        url=arguments.url or DEFAULT_URL,
+        url=url,
+        access=access,
         subscription=arguments.subscription,
         cells=cells,
     )
@@ -142,9 +144,10 @@ def _overview_question(
             bookkeeper=arguments.bookkeeper,
         )
     from ackgate.commands.stats.query import query_overview  # noqa: PLC0415
-    from ackgate.commands.terminal.admin_client import DEFAULT_URL  # noqa: PLC0415
+    from ackgate.commands.terminal.access import access_of  # noqa: PLC0415
 
-    return partial(query_overview, query, url=arguments.url or DEFAULT_URL)
+    url, access = access_of(arguments)
+    return partial(query_overview, query, url=url, access=access)
 
 
 def _look() -> Look:

@@ -30,6 +30,7 @@ from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
     from ackgate.broker.stats import OverviewQuery
+    from ackgate.commands.terminal.access import AdminAccess
 
 T = TypeVar("T")
 
@@ -41,13 +42,15 @@ def query_stats(
     url: str = DEFAULT_URL,
     cells: int = 64,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    access: AdminAccess | None = None,
 ) -> StatsAnswer:
     """Ask the broker whose admin interface is at `url`; all subscriptions, or one by its name.
 
-    `cells`: into how many slices a ledger's picture is cut. Raises `CallerError` (no such topic or
-    subscription, a bad name), `StorageError` (no answer), `CorruptRecordError` (a strange one).
+    `cells`: into how many slices a ledger's picture is cut. `access`: certificates and credentials.
+    Raises `CallerError` (no such topic or subscription, a bad name), `StorageError` (no answer),
+    `CorruptRecordError` (a strange one).
     """
-    broker = AdminClient(url, timeout_seconds)
+    broker = AdminClient(url, timeout_seconds, access)
     topic_name = TopicName.parse(topic).require_persistent()
     count = _member(broker.get(path_of(topic_name), "partitions"), "partitions", int)
     parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
@@ -67,7 +70,11 @@ def query_stats(
 
 
 def query_overview(
-    query: OverviewQuery, *, url: str = DEFAULT_URL, timeout_seconds: float = TIMEOUT_SECONDS
+    query: OverviewQuery,
+    *,
+    url: str = DEFAULT_URL,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    access: AdminAccess | None = None,
 ) -> OverviewAnswer:
     """Ask the broker whose admin interface is at `url` for all its subscriptions. Raises as `query_stats`."""
     asked = {
@@ -78,7 +85,7 @@ def query_overview(
         "offset": query.offset,
         "rows": query.rows_max,
     }
-    text = AdminClient(url, timeout_seconds).own_text(f"overview?{urlencode(asked)}")
+    text = AdminClient(url, timeout_seconds, access).own_text(f"overview?{urlencode(asked)}")
     return from_json(OverviewAnswer, text)
 
 

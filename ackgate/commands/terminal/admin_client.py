@@ -13,6 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from ackgate.commands.terminal.access import DEFAULT_URL, AdminAccess
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from ackgate.broker.wire import TopicName
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
+__all__ = ["DEFAULT_URL", "AdminAccess", "AdminClient", "path_of"]
+
 TIMEOUT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 REDIRECTS_MAX: Final = 5
@@ -41,15 +43,24 @@ class AdminClient:
         self,
         url: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        access: AdminAccess | None = None,
         *,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` go with every request: credentials, as a rule."""
+        """`headers` go with every request, besides what `access` says.
+
+        Raises `CallerError`, and `ConfigurationError` for files of `access` that cannot be used.
+        """
         if urlsplit(url).scheme not in {"http", "https"}:
             raise CallerError(f"not the address of an admin interface: {url!r}")
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._headers = dict(headers or {})
+        self._access = access or AdminAccess()
+        handlers: list[urllib.request.BaseHandler] = [_NotFollowed()]
+        if access is not None or url.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=self._access.context()))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, *path: str) -> Any:  # noqa: ANN401 - JSON
         """What a GET below ``/admin/v2`` answers. Raises as `ask`."""
@@ -84,20 +95,22 @@ class AdminClient:
                 if len(text) > ANSWER_BYTES_MAX:
                     raise CorruptRecordError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
                 return url, text
+            if url.startswith("https:") and not location.startswith("https:"):
+                raise StorageError(f"{url} leads to {location}, which is in clear: not followed")
             url = location
         raise StorageError(f"{url}: sent on {REDIRECTS_MAX} times")
 
     def _once(self, method: str, url: str, body: object) -> tuple[bytes, str | None]:
         """What is answered, and where to ask instead."""
         data = None if body is None else json.dumps(body).encode()
-        headers = dict(self._headers)
+        headers = {**self._headers, **self._access.headers()}
         if data is not None:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
             url, data=data, headers=headers, method=method
         )
         try:
-            with _OPENER.open(request, timeout=self._timeout_seconds) as response:
+            with self._opener.open(request, timeout=self._timeout_seconds) as response:
                 text = response.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             with error:
@@ -119,9 +132,6 @@ class _NotFollowed(urllib.request.HTTPRedirectHandler):
     """The library follows some redirects, and forgets the method and the body of others."""
 
     def redirect_request(self, *_: object) -> None: ...
-
-
-_OPENER: Final = urllib.request.build_opener(_NotFollowed)
 
 
 def _read(url: str, text: bytes) -> Any:  # noqa: ANN401 - JSON

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import ssl
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
+from ackgate.commands.cli import main
 from ackgate.network import ClientTls, PemFile, TrialCertificates, make_trial_certificates
 from ackgate.testing import BrokerFailedError, BrokerProcess
 
@@ -194,6 +196,35 @@ def _serial(broker: BrokerProcess, trusting: ssl.SSLContext) -> str:
         certificate = secured.getpeercert()
     assert certificate
     return str(certificate["serialNumber"])
+
+
+def test_commands_ask_by_https(broker, made, tmp_path, monkeypatch, capsys) -> None:
+    for name in list(os.environ):
+        if name.startswith(("ACKGATE_", "PULSAR_")):
+            monkeypatch.delenv(name)
+    stats = ["overview", "--url", broker.admin_url_tls]
+    trust = str(made.authority)
+    assert main(stats) == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
+    assert main([*stats, "--tls-allow-insecure"]) == 0
+    assert main([*stats, "--tls-trust-certs", trust]) == 0
+    alice = made.clients["client"]
+    shown = ["--tls-certificate", str(alice.certificate), "--tls-key", str(alice.key)]
+    assert main([*stats, "--tls-trust-certs", trust, *shown]) == 0
+    file = tmp_path / "client.conf"
+    file.write_text(
+        f"webServiceUrl={broker.admin_url_tls}\ntlsTrustCertsFilePath={trust}\nserviceUrl=x\n"
+    )
+    assert main(["overview", "--client-config", str(file)]) == 0
+    monkeypatch.setenv("PULSAR_CLIENT_CONF", str(file))
+    assert main(["overview"]) == 0
+    monkeypatch.setenv("ACKGATE_CLIENT_tlsTrustCertsFilePath", str(tmp_path / "gone"))
+    capsys.readouterr()
+    assert main(["overview"]) == 2
+    assert f"tlsTrustCertsFilePath={tmp_path}/gone: cannot be read" in capsys.readouterr().err
+    assert main(["overview", "--tls-trust-certs", trust]) == 0
+    monkeypatch.setenv("ACKGATE_CLIENT_tlsAllowInsecureConnection", "maybe")
+    assert main(["overview"]) == 2
 
 
 def test_only_by_tls_and_only_with_a_certificate(made, tmp_path) -> None:
