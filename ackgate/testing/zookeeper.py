@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers, from the jars that come with PySpark: one alone, or an ensemble of three.
+"""Real ZooKeeper servers: one alone, or an ensemble of three. They need Java 17 or newer.
 
 Edge: owns child processes, each with a pipe and a thread that drains it. For test suites, chaos runs
 and benchmarks; see ``pytest_plugin.py`` for the fixture::
@@ -10,6 +10,12 @@ and benchmarks; see ``pytest_plugin.py`` for the fixture::
         ensemble.servers[0].kill()                     # kill -9; start() brings it back
         ensemble.leader().pause()                      # SIGSTOP; resume() lets it go on
 
+The jars come from the first of these that is there:
+
+1. the directory in the environment's `JARS_VARIABLE`: the ``lib`` of a ZooKeeper, or any with its jars;
+2. PySpark, if it is installed;
+3. Maven: fetched once, some 15 MB, into the user's cache directory.
+
 Data lies below the given directory and outlives a restart. Ports are free ones of the loopback
 interface, chosen once. ``jute.maxbuffer`` is ZooKeeper's stock 1 MB. Nothing waits for a fixed time:
 a server is asked until it answers, or until its process has ended. Servers never outlive the
@@ -18,12 +24,14 @@ process that started them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections import deque
@@ -55,11 +63,39 @@ _ANSWER_SECONDS_MAX: Final = 2.0
 _FIRST_ANSWER_SECONDS_MAX: Final = 0.3
 """A server that is just starting may accept a connection and forget about it."""
 
+JARS_VARIABLE: Final = "ACKGATE_ZOOKEEPER_JARS"
+"""Environment: a directory with ZooKeeper's jars."""
+
 _JARS: Final = (
     *("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*"),
+    *("logback-c*", "commons-io-*"),
     *("netty-*", "metrics-core-*", "snappy-java-*", "commons-cli-*", "audience-annotations-*"),
 )
-"""What a server needs of PySpark's jars. Java would open every one of them at each start."""
+"""What a server needs of a directory, such as PySpark's. Java would open all of them at each start."""
+
+_MAVEN_VERSION: Final = "3.9.4"
+_MAVEN_SECONDS_MAX: Final = 300.0
+_POM: Final = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>ackgate</groupId><artifactId>zookeeper-for-tests</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.zookeeper</groupId><artifactId>zookeeper</artifactId><version>{_MAVEN_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>io.dropwizard.metrics</groupId><artifactId>metrics-core</artifactId><version>4.1.12.1</version>
+    </dependency>
+    <dependency>
+      <groupId>org.xerial.snappy</groupId><artifactId>snappy-java</artifactId><version>1.1.10.5</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j2-impl</artifactId><version>2.24.3</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+"""ZooKeeper, and the libraries that its own pom expects a server to have."""
 
 _JAVA_OPTIONS: Final = (
     *("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
@@ -75,6 +111,16 @@ appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss.SSS} %-5p %c{1} - %m%n%ex{4}
 """
+
+_LOGBACK: Final = """\
+<configuration>
+  <appender name="console" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %-5p %c{1} - %m%n%ex{4}</pattern></encoder>
+  </appender>
+  <root level="warn"><appender-ref ref="console"/></root>
+</configuration>
+"""
+"""The same for the library in the ``lib`` of a ZooKeeper."""
 
 
 class ZooKeeperFailedError(Exception):
@@ -206,8 +252,11 @@ class ZooKeeperProcess:
         logging = self.directory / "log4j2.properties"
         self.directory.mkdir(parents=True, exist_ok=True)
         logging.write_text(_LOGGING)
+        logback = self.directory / "logback.xml"
+        logback.write_text(_LOGBACK)
         return [
             f"-Dlog4j2.configurationFile={logging}",
+            f"-Dlogback.configurationFile={logback}",
             f"-Dzookeeper.forceSync={'yes' if self._force_sync else 'no'}",
             *("-cp", os.pathsep.join(_jars())),
         ]
@@ -386,13 +435,57 @@ def _java() -> str:
 
 
 def _jars() -> list[str]:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise ZooKeeperFailedError(
-            "ZooKeeper's jars come with PySpark, which is not installed: pip install 'ackgate[spark]'"
-        )
-    directory = Path(found.origin).parent / "jars"
+    directory = _jar_directory()
     jars = sorted(str(jar) for pattern in _JARS for jar in directory.glob(f"{pattern}.jar"))
     if not any("zookeeper-" in jar for jar in jars):
         raise ZooKeeperFailedError(f"there is no zookeeper-*.jar in {directory}")
     return jars
+
+
+def _jar_directory() -> Path:
+    if named := os.environ.get(JARS_VARIABLE):
+        return Path(named)
+    pyspark = importlib.util.find_spec("pyspark")
+    if pyspark is not None and pyspark.origin is not None:
+        return Path(pyspark.origin).parent / "jars"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ackgate"
+    fetched = cache / f"zookeeper-{_MAVEN_VERSION}"
+    if not fetched.is_dir():
+        _fetch(fetched)
+    return fetched
+
+
+def _fetch(directory: Path) -> None:
+    """Let Maven fetch the jars. Several processes may do so at once."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ZooKeeperFailedError(
+            f"ZooKeeper's jars are not here: name a directory with them in {JARS_VARIABLE}, "
+            "install PySpark (pip install 'ackgate[spark]'), or install Maven, which fetches them"
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix="fetching-") as scratch:
+        pom, jars = Path(scratch) / "pom.xml", Path(scratch) / "jars"
+        pom.write_text(_POM)
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        try:
+            subprocess.run(
+                [maven, "-q", "-B", "-f", str(pom), *goal, f"-DoutputDirectory={jars}"],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_MAVEN_SECONDS_MAX,
+            )
+        except subprocess.TimeoutExpired:
+            raise ZooKeeperFailedError(
+                f"Maven did not fetch ZooKeeper's jars within {_MAVEN_SECONDS_MAX} seconds"
+            ) from None
+        except subprocess.CalledProcessError as error:
+            lines = error.stdout.decode(errors="replace").splitlines()[-_ERROR_LINES:]
+            story = "\n".join(lines)
+            raise ZooKeeperFailedError(
+                f"Maven could not fetch ZooKeeper's jars:\n{story}"
+            ) from None
+        with contextlib.suppress(OSError):  # another process was first
+            jars.rename(directory)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ackgate.testing import BrokerProcess, ZooKeeperFailedError, ZooKeeperProcess
+from ackgate.testing import BrokerProcess, ZooKeeperFailedError, ZooKeeperProcess, zookeeper
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
@@ -37,14 +37,51 @@ def test_a_paused_server_is_silent_and_goes_on(tmp_path: Path) -> None:
         assert not server.is_running
 
 
-def test_missing_jars_and_java_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ZooKeeperFailedError, match="PySpark"):
-        ZooKeeperProcess(tmp_path).start()
-    monkeypatch.setenv("PATH", "")
+@pytest.fixture
+def jars() -> Path:
+    """What the other tests of this file run on."""
+    return zookeeper._jar_directory()
+
+
+@pytest.fixture
+def no_jars(tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Neither PySpark nor Maven, nor what it fetched; returns where programs are searched first."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "java").symlink_to(zookeeper._java())
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv(zookeeper.JARS_VARIABLE, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    return programs
+
+
+def test_missing_jars_and_java_are_named(
+    tmp_path: Path, no_jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ZooKeeperFailedError, match=r"ACKGATE_ZOOKEEPER_JARS.*PySpark.*Maven"):
+        ZooKeeperProcess(tmp_path).start()
+    monkeypatch.setenv(zookeeper.JARS_VARIABLE, str(tmp_path))
+    with pytest.raises(ZooKeeperFailedError, match=rf"no zookeeper-\*.jar in {tmp_path}"):
+        ZooKeeperProcess(tmp_path).start()
+    (no_jars / "java").unlink()
     with pytest.raises(ZooKeeperFailedError, match="Java"):
         ZooKeeperProcess(tmp_path).start()
+
+
+def test_maven_fetches_the_jars_once(tmp_path: Path, jars: Path, no_jars: Path) -> None:
+    maven = no_jars / "mvn"
+    maven.write_text("#!/bin/sh\necho 'no network'\nexit 1\n")
+    maven.chmod(0o755)
+    with pytest.raises(ZooKeeperFailedError, match=r"(?s)could not fetch.*no network"):
+        ZooKeeperProcess(tmp_path).start()
+    maven.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/ln -s {jars} "${{last#*=}}"\n')
+    with ZooKeeperProcess(tmp_path, force_sync=False) as server:
+        assert server.mode() == "standalone"
+    maven.unlink()
+    assert zookeeper._jar_directory().resolve() == jars.resolve()
+    assert [each.name for each in (tmp_path / "cache" / "ackgate").iterdir()] == ["zookeeper-3.9.4"]
 
 
 def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
