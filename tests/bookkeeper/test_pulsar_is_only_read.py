@@ -281,6 +281,56 @@ async def test_a_ledger_that_is_named_and_gone(
     )
 
 
+async def test_ledgers_in_tiered_storage(
+    made: Made, real_bookkeeper: RealBookKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, cold = made.closed.ledger_id, made.opened.ledger_id, 2**30
+    metadata = metadata_of(real_bookkeeper)
+    node = pb.ManagedLedgerInfo()
+    node.ledgerInfo.add(ledgerId=a, entries=40, size=390, timestamp=1_000)
+    node.ledgerInfo[0].offloadContext.complete = True
+    node.ledgerInfo.add(ledgerId=cold, entries=7, size=70, timestamp=1_000)
+    offload = node.ledgerInfo[1].offloadContext
+    offload.complete = offload.bookkeeperDeleted = True
+    offload.driverMetadata.name = "aws-s3"
+    node.ledgerInfo.add(ledgerId=cold + 1, timestamp=0)
+    made.put(PATH, node.SerializeToString())
+    code, out, err = await command(capsys, "ledgers", TOPIC, "--metadata", metadata)
+    assert (code, err.count("\n")) == (1, 1)  # the last one does not exist
+    assert f"{cold}  messages  offloaded (aws-s3) only" in out
+    assert "CLOSED, offloaded " in out
+    code, out, _ = await command(capsys, "ledgers", TOPIC, "--json", "--metadata", metadata)
+    rows = {row["ledgerId"]: row for row in map(json.loads, out.splitlines())}
+    assert (rows[cold]["isMissing"], rows[cold]["offloadDriver"]) == (False, "aws-s3")
+    code, out, _ = await command(capsys, "stats", TOPIC, "--metadata", metadata)
+    assert code == 0
+
+    pytest.importorskip("pyspark")
+    from ackgate.pipeline.source.data_source import AckgateDataSource
+
+    def read(table: str, **options: str) -> list[dict[str, Any]]:
+        source = AckgateDataSource({"pulsar": metadata, "table": table, **options})
+        reader = source.reader(source.schema())
+        parts = reader.partitions()
+        return [r for p in parts for batch in reader.read(p) for r in batch.to_pylist()]
+
+    found = await asyncio.to_thread(read, "ledgers", topic=TOPIC)
+    [row] = [row for row in found if row["state"] == "OFFLOADED"]
+    assert (row["ledger_id"], row["last_entry_id"], row["length_bytes"]) == (cold, 6, 70)
+    assert (row["topic"], row["created_ms"], row["ensemble"]) == (TOPIC, None, [])
+    assert row in await asyncio.to_thread(read, "ledgers")
+    with pytest.raises(CallerError, match=f"{TOPIC}: ledger {cold} lies in tiered storage only"):
+        await asyncio.to_thread(read, "messages")
+    skipping = await asyncio.to_thread(read, "messages", onOffloaded="skip")
+    chosen = await asyncio.to_thread(read, "messages", ledgerIds=f"{a},{b}")
+    assert [r["entry_id"] for r in skipping] == [r["entry_id"] for r in chosen] == [*range(40)]
+    # One that is gone: trimmed between the plan and the read.
+    node.ledgerInfo[1].ClearField("offloadContext")
+    made.put(PATH, node.SerializeToString())
+    with pytest.raises(NoSuchLedgerError, match=f"{TOPIC}: ledger {cold} was deleted since"):
+        await asyncio.to_thread(read, "messages")
+
+
 async def test_wrong_places(
     made: Made, real_bookkeeper: RealBookKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "metadata store.",
     "pulsar": "Instead of all these: a real Pulsar cluster, `zk:HOST:PORT[,HOST:PORT...][/CHROOT]`, read "
     "from its ZooKeeper and bookies; `config` may be its `broker.conf`.",
+    "onOffloaded": "With `pulsar`, of messages that lie in tiered storage only: `fail` (default), or `skip` "
+    "them.",
     "bookkeeper": "The BookKeeper cluster that has the ledgers, where `config` does not name it "
     "(`bookkeeperMetadataServiceUri`): `zk+hierarchical://HOST:PORT[;HOST:PORT...]/ledgers`.",
     "topic": "Topics by name, joined by commas; a partitioned topic means all its partitions. "
@@ -63,6 +65,7 @@ OPTIONS: Final[Mapping[str, str]] = {
 TABLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "ledgerIds": ("messages", "unpacked_messages", "ledgers", "delivery_journal", "corrupt"),
     "entryIds": ("messages", "unpacked_messages"),
+    "onOffloaded": ("messages", "unpacked_messages"),
     "minPublishTimeMs": ("messages", "unpacked_messages"),
     "maxPublishTimeMs": ("messages", "unpacked_messages"),
     "openLedgers": ("messages", "unpacked_messages", "delivery_journal", "corrupt"),
@@ -119,6 +122,8 @@ class SourceOptions:
     min_publish_time_ms: int | None = None
     max_publish_time_ms: int | None = None
     skips_corrupt: bool = False
+    skips_offloaded: bool = False
+    """Leave out what lies in tiered storage only."""
     reads_found: bool | None = None
     """Read open ledgers as found (True) or as confirmed (False). None: see ``openLedgers``."""
     version: int | None = None
@@ -156,6 +161,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise CallerError("option path is missing: it names the data directory")
     elif "bookkeeper" in values and "bookies" in values:
         raise CallerError("options bookkeeper and bookies exclude each other")
+    elif "onOffloaded" in values:
+        raise CallerError("option onOffloaded has no meaning without pulsar")
     if "version" in values and "atMs" in values:
         raise CallerError("options version and atMs exclude each other")
     table = table_named(values.get("table", "messages").strip())
@@ -186,6 +193,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         min_publish_time_ms=_number(values, "minPublishTimeMs", 0, _MILLISECONDS_MAX),
         max_publish_time_ms=_number(values, "maxPublishTimeMs", 0, _MILLISECONDS_MAX),
         skips_corrupt=_choice(values, "onCorrupt", ("fail", "skip")) == "skip",
+        skips_offloaded=_choice(values, "onOffloaded", ("fail", "skip")) == "skip",
         reads_found=_READS_FOUND[_choice(values, "openLedgers", tuple(_READS_FOUND))],
         version=_number(values, "version", 0, _MILLISECONDS_MAX),
         at_ms=_number(values, "atMs", 0, _MILLISECONDS_MAX),

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ackgate.config.load import load_settings
 from ackgate.cursor import CursorSnapshot, Position
-from ackgate.errors import CallerError, CorruptRecordError
+from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
 from ackgate.persistence.bookkeeper import client_settings
 from ackgate.persistence.messages.unpack import without_broker_metadata
 from ackgate.persistence.metadata.session_options import SessionOptions
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerEntry
     from ackgate.pipeline.schema.options import SourceOptions
     from ackgate.pipeline.schema.tables import Column
-    from ackgate.pulsar import CursorView, LedgerView, PersistedAcks
+    from ackgate.pulsar import CursorView, LedgerView, PersistedAcks, StoredLedger, TopicView
 
 ENTRIES_PER_TASK: Final = 20_000
 """Of one ledger. An entry may be a batch of a thousand messages."""
@@ -162,18 +162,26 @@ async def _plan(options: SourceOptions) -> list[tuple[PulsarTask, ...]]:
 async def _of_messages(
     cluster: PulsarCluster, topic: PulsarTopic, options: SourceOptions
 ) -> list[PulsarTask]:
-    view = await cluster.topic(topic)
-    for ledger in view.node.ledgers:
-        if not ledger.is_on_bookies and options.wants_ledger(ledger.ledger_id):
-            raise CallerError(
-                f"{topic}: ledger {ledger.ledger_id} lies in tiered storage only, which is not read; "
-                "option ledgerIds chooses others"
-            )
     return [
         task
-        for ledger_id, entries in view.entry_counts.items()
+        for ledger_id, entries in _on_bookies(await cluster.topic(topic), options).items()
         for task in entry_tasks(topic, ledger_id, 0, entries - 1, options)
     ]
+
+
+def _on_bookies(view: TopicView, options: SourceOptions) -> dict[int, int]:
+    """Entries of each ledger that can be read. Raises `CallerError` for another, if it is wanted."""
+    counts = dict(view.entry_counts)
+    for ledger in view.node.ledgers:
+        if ledger.is_on_bookies:
+            continue
+        if options.wants_ledger(ledger.ledger_id) and not options.skips_offloaded:
+            raise CallerError(
+                f"{view.topic}: ledger {ledger.ledger_id} lies in tiered storage only, which is not "
+                "read; option onOffloaded=skip leaves it out, ledgerIds chooses others"
+            )
+        del counts[ledger.ledger_id]
+    return counts
 
 
 def entry_tasks(
@@ -199,7 +207,9 @@ def confirmed_ends(options: SourceOptions) -> dict[str, list[LedgerEnd]]:
                 for topic in await _topics(cluster, options)
             ]
         return {
-            str(view.topic): [LedgerEnd(i, entries - 1) for i, entries in view.entry_counts.items()]
+            str(view.topic): [
+                LedgerEnd(i, entries - 1) for i, entries in _on_bookies(view, options).items()
+            ]
             for view in views
         }
 
@@ -269,13 +279,19 @@ async def _read(
 
 async def _entries(cluster: PulsarCluster, task: PulsarTask) -> AsyncIterator[list[LedgerEntry]]:
     group: list[LedgerEntry] = []
-    async for entry in cluster.entries(
-        task.ledger_id, first=task.first_entry_id, last=task.last_entry_id
-    ):
-        group.append(entry)
-        if len(group) == BATCH_ENTRIES:
-            yield group
-            group = []
+    try:
+        async for entry in cluster.entries(
+            task.ledger_id, first=task.first_entry_id, last=task.last_entry_id
+        ):
+            group.append(entry)
+            if len(group) == BATCH_ENTRIES:
+                yield group
+                group = []
+    except NoSuchLedgerError as error:
+        raise NoSuchLedgerError(
+            f"{task.topic}: ledger {task.ledger_id} was deleted since this read was planned: its broker "
+            "has trimmed it, or it is lost"
+        ) from error
     if group:
         yield group
 
@@ -482,8 +498,50 @@ async def _ledgers(
         if len(rows) >= _ROWS:
             yield _batch(rows, schema)
             rows = []
+    if options.subscription is None:
+        async for topic, ledger in _offloaded(cluster, topics):
+            if options.wants_ledger(ledger.ledger_id):
+                rows.append(_offloaded_row(topic, ledger))
     if rows:
         yield _batch(rows, schema)
+
+
+async def _offloaded(
+    cluster: PulsarCluster, names: set[str]
+) -> AsyncIterator[tuple[PulsarTopic, StoredLedger]]:
+    """Ledgers of messages that BookKeeper does not have any more, of these topics or of all."""
+
+    async def named() -> AsyncIterator[PulsarTopic]:
+        for name in sorted(names):
+            yield PulsarTopic.parse(name)
+
+    async for topic in named() if names else cluster.topics():
+        with contextlib.suppress(CallerError):  # deleted meanwhile
+            for ledger in (await cluster.node(topic)).ledgers:
+                if not ledger.is_on_bookies:
+                    yield topic, ledger
+
+
+def _offloaded_row(topic: PulsarTopic, ledger: StoredLedger) -> dict[str, Any]:
+    entries = ledger.entries or 0
+    return {
+        "ledger_id": ledger.ledger_id,
+        "role": "messages",
+        "topic": str(topic),
+        "subscription": None,
+        "state": "OFFLOADED",
+        "created_ms": None,
+        "last_entry_id": entries - 1,
+        "length_bytes": ledger.bytes,
+        "digest_type": None,
+        "write_quorum": None,
+        "ack_quorum": None,
+        "fragment": 0,
+        "first_entry_id": 0,
+        "end_entry_id": entries,
+        "ensemble": [],
+        "files": [],
+    }
 
 
 def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

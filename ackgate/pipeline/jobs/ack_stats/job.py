@@ -122,6 +122,8 @@ def _messages(run: JobRun, holes: DataFrame) -> DataFrame:
     from ackgate.pipeline.jobs.ack_stats import hole_frames  # noqa: PLC0415
 
     columns = {"columns": ",".join(hole_frames.MESSAGE_COLUMNS)}
+    if "pulsar" in run.data.options:
+        columns["onOffloaded"] = "skip"  # their keys are not known then; the holes are
     rows = holes.select("ledger_id").distinct().limit(LEDGERS_NAMED_MAX + 1).collect()
     if not rows:
         return run.read("messages", **columns).where("false")
