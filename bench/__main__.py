@@ -22,6 +22,7 @@ BENCHES: Final = (
     "bench_ledgers",
     "bench_acks",
     "bench_topics",
+    "bench_overview",
     "bench_broker",
     "bench_tls",
     "bench_tail",

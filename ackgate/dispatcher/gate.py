@@ -149,12 +149,35 @@ class GateStatistics:
 class Gate:
     """Tracks the reasons that hold. Each method that reports a change returns whether the gate moved."""
 
+    __slots__ = (
+        "_batch_indexes_dropped",
+        "_batch_indexes_live",
+        "_budget_entries",
+        "_calm_batch_indexes_max",
+        "_calm_batch_indexes_min",
+        "_calm_ranges_max",
+        "_calm_ranges_min",
+        "_dropped_below_limit",
+        "_entries_dropped",
+        "_failing_since_ms",
+        "_past_pauses",
+        "_ranges_at_persist",
+        "_ranges_live",
+        "_ranges_persisted",
+        "_reasons",
+        "_reasons_of_pause",
+        "_settings",
+        "_shut_count",
+        "_shut_since_ms",
+        "_size_guard_hit",
+    )
+
     def __init__(self, settings: GateSettings, now_ms: int) -> None:
         self._settings = settings
         self._reasons: dict[PauseReason, int] = {}
         self._shut_since_ms: int | None = None
         self._shut_count = 0
-        self._reasons_of_pause: list[PauseReason] = []
+        self._reasons_of_pause: tuple[PauseReason, ...] = ()
         self._past_pauses: deque[Pause] | None = None
         self._ranges_live = 0
         self._batch_indexes_live = 0
@@ -194,7 +217,7 @@ class Gate:
         past = tuple(self._past_pauses or ())
         if self._shut_since_ms is None:
             return past
-        return (*past, Pause(self._shut_since_ms, None, tuple(self._reasons_of_pause)))
+        return (*past, Pause(self._shut_since_ms, None, self._reasons_of_pause))
 
     @property
     def settings(self) -> GateSettings:
@@ -307,17 +330,17 @@ class Gate:
         for reason in PauseReason:
             if reason in standing:
                 reasons.setdefault(reason, now_ms)
-        self._reasons_of_pause += [r for r in reasons if r not in self._reasons_of_pause]
+        if reasons:
+            known = self._reasons_of_pause
+            self._reasons_of_pause += tuple(reason for reason in reasons if reason not in known)
         self._set_calm()
         was_open = self._shut_since_ms is None
         if was_open == (not reasons):
             return False
         if self._shut_since_ms is not None:
             self._past_pauses = self._past_pauses or deque(maxlen=PAUSES_MAX)
-            self._past_pauses.append(
-                Pause(self._shut_since_ms, now_ms, tuple(self._reasons_of_pause))
-            )
-            self._reasons_of_pause.clear()
+            self._past_pauses.append(Pause(self._shut_since_ms, now_ms, self._reasons_of_pause))
+            self._reasons_of_pause = ()
         self._shut_since_ms = now_ms if reasons else None
         self._shut_count += was_open
         return True

@@ -33,7 +33,8 @@ function route() {
   const main = document.getElementById("view");
   main.replaceChildren();
   for (const link of document.querySelectorAll("#nav a")) {
-    link.toggleAttribute("aria-current", link.dataset.view === name);
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
   const parameters = Object.fromEntries(new URLSearchParams(query ?? ""));
   document.title = `${parameters.name ?? VIEWS[name].title ?? name} · ackgate`;

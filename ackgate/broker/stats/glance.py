@@ -68,7 +68,8 @@ class OverviewRow:
         "Of the backlog, the entries that no consumer has and that wait for no time"
     )
     unacked_messages: int | None = statistic(
-        "Messages sent to consumers and not acked yet", title="unacked"
+        "Messages sent to consumers and not acked yet; of Exclusive and Failover entries",
+        title="unacked",
     )
     comes_again: int = statistic(
         "Acked entries, and parts of batches, that a crash now would deliver again", title="again"

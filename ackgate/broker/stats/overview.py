@@ -62,7 +62,14 @@ def overview_row(
     delayed = 0 if tracker is None else tracker.entry_count
     nacks = 0 if held_nacks is None else held_nacks.entry_count
     backlog = cursor.backlog_entries
-    with_consumers = 0 if dispatching is None else dispatching.in_flight_entries
+    unacked = 0 if dispatching is None else dispatching.unacked_messages
+    undelivered = backlog - delayed - nacks
+    if dispatching is not None and dispatching.active_consumer is not None:
+        # Exclusive and Failover do not follow what they sent: it is what was read.
+        undelivered = cursor.statistics().unread_entries
+        unacked = backlog - undelivered
+    elif dispatching is not None:
+        undelivered -= dispatching.in_flight_entries
     outcome = None if store is None else store.outcome
     settings = gate.settings
     due_ms = None
@@ -81,8 +88,8 @@ def overview_row(
         ranges=cursor.range_count,
         ranges_max=settings.ranges_max,
         backlog=backlog,
-        undelivered=max(0, backlog - with_consumers - delayed - nacks),
-        unacked_messages=0 if dispatching is None else dispatching.unacked_messages,
+        undelivered=max(0, undelivered),
+        unacked_messages=unacked,
         comes_again=0
         if outcome is None
         else outcome.entries_dropped + outcome.batch_indexes_dropped,
@@ -328,7 +335,7 @@ class Overview:
         if self._forgetting is not None:
             self._forgetting.cancel()
         loop = asyncio.get_running_loop()
-        self._forgetting = loop.call_later(SNAPSHOT_KEPT_SECONDS, self._forget)
+        self._forgetting = loop.call_later(SNAPSHOT_KEPT_SECONDS, self.forget)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         self._snapshot = self._forgetting = None

@@ -535,3 +535,29 @@ def test_a_broker_that_asks_who_you_are_is_told_by_a_token(
         browser.errors = [error for error in browser.errors if error not in refused]
         assert refused
         browser.open("about:blank")
+
+
+def test_of_one_active_consumer_what_was_read_counts_as_sent(broker: InProcessBroker) -> None:
+    client = pulsar.Client(
+        broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    topic = "persistent://public/default/alone"
+    consumer = client.subscribe(
+        topic, "one", consumer_type=pulsar.ConsumerType.Exclusive, receiver_queue_size=5
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(20):
+        producer.send(b"x")
+    first = consumer.receive(10_000)
+
+    def row() -> Any:
+        return broker.get("/ackgate/subscriptions/public/default/alone/one")["row"]
+
+    eventually(lambda: row()["unackedMessages"] >= 5)
+    seen = row()
+    assert seen["backlog"] == 20 == seen["unackedMessages"] + seen["undelivered"]
+    assert 5 <= seen["unackedMessages"] < 20
+    consumer.acknowledge(first)
+    eventually(lambda: row()["backlog"] == 19)
+    client.close()
+    broker.ask("DELETE", "persistent/public/default/alone?force=true")
