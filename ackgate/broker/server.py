@@ -272,7 +272,8 @@ class BrokerServer:
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or error
             raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error
-        return f"{scheme}://{self._advertised_host}:{found}"
+        advertised = self._advertised_host
+        return f"{scheme}://{f'[{advertised}]' if ':' in advertised else advertised}:{found}"
 
     def _on_settings(self) -> None:
         self.registry.configure()

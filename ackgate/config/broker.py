@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final, Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -24,8 +25,17 @@ CompatibilityName = Literal[
 
 
 _NAME: Final = r"[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9_])?\.?"
+_HOST_NAME: Final = re.compile(_NAME)
 _HOST_PATTERN: Final = re.compile(rf"\*|(\*\.)?{_NAME}")
 _ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://({_NAME}|\[[0-9a-fA-F:.]+\])(:[0-9]{{1,5}})?/?")
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except AddressValueError:
+        return False
+    return True
 
 
 class BrokerSettings(SettingsGroup):
@@ -79,8 +89,9 @@ class BrokerSettings(SettingsGroup):
     )
     advertised_address: str = setting(
         "",
-        "Address that clients get to connect to. Empty: the bound address, or the host's "
+        "Address that clients and other brokers get to connect to. Empty: the bound address, or the host's "
         "name where that is every interface.",
+        unit="a host name or an IP address, without a port",
         pulsar="",
     )
     web_service_allowed_hosts: tuple[str, ...] = setting(
@@ -437,6 +448,13 @@ class BrokerSettings(SettingsGroup):
         ge=1,
         le=INT_MAX,
     )
+
+    @field_validator("advertised_address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if address and not _HOST_NAME.fullmatch(address) and not _is_ipv6(address):
+            raise ValueError(f"{address!r} is no host name and no IP address")
+        return address
 
     @field_validator("web_service_allowed_hosts")
     @classmethod

@@ -212,7 +212,17 @@ def test_the_demo_runs_an_example_that_exists(compose: Compose) -> None:
 
 
 def test_the_image_does_not_run_as_root() -> None:
-    assert dockerfile("USER") == ["ackgate"]
+    (user,) = dockerfile("USER")
+    assert user == "10001:10001"  # Kubernetes' runAsNonRoot wants a number
+    assert any("--uid 10001" in line for line in dockerfile("RUN"))
+
+
+def test_the_image_and_the_services_are_watched_alike(compose: Compose) -> None:
+    (check,) = re.findall(r"^    CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for name in BROKERS:
+        health = compose.services[name].healthcheck
+        assert health is not None
+        assert health.test == ["CMD", *json.loads(check)]
 
 
 def test_what_the_image_copies_is_not_ignored() -> None:
