@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ackgate.testing.admin import BrokerAdmin
     from ackgate.testing.broker_process import BrokerFailedError, BrokerProcess
     from ackgate.testing.cluster import BrokerCluster
-    from ackgate.testing.credentials import TokenMaker
+    from ackgate.testing.credentials import CertificateMaker, TokenMaker
     from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
     from ackgate.testing.zookeeper import (
         ZooKeeperEnsemble,
@@ -31,6 +31,7 @@ __all__ = [
     "BrokerCluster",
     "BrokerFailedError",
     "BrokerProcess",
+    "CertificateMaker",
     "MemoryLedgerClient",
     "MemoryLedgers",
     "StatsAnswer",
@@ -53,7 +54,7 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
             "ackgate.testing.admin": ("BrokerAdmin",),
             "ackgate.testing.broker_process": ("BrokerFailedError", "BrokerProcess"),
             "ackgate.testing.cluster": ("BrokerCluster",),
-            "ackgate.testing.credentials": ("TokenMaker",),
+            "ackgate.testing.credentials": ("CertificateMaker", "TokenMaker"),
             "ackgate.testing.memory_ledgers": ("MemoryLedgerClient", "MemoryLedgers"),
             "ackgate.testing.zookeeper": (
                 "ZooKeeperEnsemble",

@@ -23,14 +23,17 @@ from urllib.parse import quote
 from ackgate.broker.wire import NamespaceName, TopicName
 from ackgate.commands.terminal.admin_client import (
     TIMEOUT_SECONDS,
+    AdminAccess,
     AdminClient,
     AdminRefusedError,
     path_of,
 )
 from ackgate.errors import CorruptRecordError
+from ackgate.network import ClientTls, PemFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _NOT_THERE: Final = 404
 
@@ -39,11 +42,28 @@ class BrokerAdmin(AdminClient):
     """The admin interface of a broker, and of those that it redirects to."""
 
     def __init__(
-        self, url: str, *, token: str | None = None, timeout_seconds: float = TIMEOUT_SECONDS
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        authority: Path | None = None,
+        certificate: tuple[Path, Path] | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`url`: of the admin port, ``http://HOST:PORT``. `token`: shown with every request."""
-        headers = None if token is None else {"Authorization": f"Bearer {token}"}
-        super().__init__(url, timeout_seconds, headers=headers)
+        """Describe how to reach it; nothing is sent.
+
+        `url`: of the admin port, ``http://HOST:PORT`` or ``https://``. `token`: shown with every request.
+        `authority`: the certificate of whoever signed the broker's. `certificate`: this client's own, and
+        its key. All files are PEM. Raises `ConfigurationError` for files that cannot be used.
+        """
+        own, key = certificate or ("", "")
+        tls = ClientTls(
+            trust=PemFile("authority", str(authority or "")),
+            certificate=PemFile("certificate", str(own)),
+            key=PemFile("key", str(key)),
+        )
+        plugin = "" if token is None else "token"
+        super().__init__(url, timeout_seconds, AdminAccess(tls, plugin, token or ""))
 
     # ---------------------------------------------------------------- tenants and namespaces
 
@@ -84,6 +104,10 @@ class BrokerAdmin(AdminClient):
         except AdminRefusedError as refused:
             if refused.status != _NOT_THERE:
                 raise
+
+    def grant(self, namespace: str, role: str, actions: Iterable[str]) -> None:
+        """What a role may do in a namespace: ``produce``, ``consume``, ... Replaces an earlier grant."""
+        self.ask("POST", *_namespace(namespace), "permissions", _quoted(role), body=list(actions))
 
     # ---------------------------------------------------------------- topics
 

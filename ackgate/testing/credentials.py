@@ -1,6 +1,6 @@
-"""Credentials that only a test knows: tokens, and the settings of a broker that takes them.
+"""Credentials that only a test knows: tokens and certificates, and the settings of a broker that takes them.
 
-Edge: draws a secret from the system's random source. Nothing is written to disk::
+Edge: draws from the system's random source. Tokens' secrets stay in memory, certificates are files::
 
     tokens = TokenMaker()
     broker = BrokerProcess(directory, settings=tokens.settings).start()
@@ -8,14 +8,26 @@ Edge: draws a secret from the system's random source. Nothing is written to disk
         broker.service_url, authentication=pulsar.AuthenticationToken(tokens.token("billing"))
     )
     admin = BrokerAdmin(broker.admin_url, token=tokens.token("admin"))
+
+    certificates = CertificateMaker(directory)
+    broker = BrokerProcess(directory, settings=certificates.settings).start()
+    client = pulsar.Client(
+        broker.service_url_tls, tls_trust_certs_file_path=str(certificates.authority)
+    )
+    admin = BrokerAdmin(broker.admin_url_tls, authority=certificates.authority)
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.security import new_secret, sign, signing_secret
+from ackgate.network import make_trial_certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 
@@ -39,4 +51,28 @@ class TokenMaker:
             "authenticationEnabled": True,
             "authenticationProviders": _PROVIDER,
             "tokenSecretKey": f"data:;base64,{base64.b64encode(self._secret).decode()}",
+        }
+
+
+class CertificateMaker:
+    """An authority of its own, with certificates of a server on this machine and of clients."""
+
+    def __init__(self, directory: Path, *, clients: Sequence[str] = ("client", "admin")) -> None:
+        """Write PEM files. `clients`: their common names. Raises `ConfigurationError`."""
+        made = make_trial_certificates(directory, clients=clients)
+        self.authority = made.authority
+        """The certificate that clients trust."""
+        self.clients: Mapping[str, tuple[Path, Path]] = made.clients
+        """By common name: a certificate and its key."""
+        self._server = made.server
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Keys of broker.conf: TLS ports beside those in clear. A client may show a certificate."""
+        return {
+            "brokerServicePortTls": 0,
+            "webServicePortTls": 0,
+            "tlsCertificateFilePath": self._server.certificate,
+            "tlsKeyFilePath": self._server.key,
+            "tlsTrustCertsFilePath": self.authority,
         }

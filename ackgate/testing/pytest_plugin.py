@@ -22,6 +22,7 @@ fixture                                 scope     what it is
 `create_ackgate_namespace`              function  creates more of them, with policies
 `ackgate_tenant`                        function  the tenant of these namespaces; deleted, too
 `ackgate_tokens`                        session   signs tokens, and has the settings to take them
+`ackgate_certificates`                  session   files for TLS, and the settings to use them
 `ackgate_cluster`                       function  two brokers that take over from each other
 `zookeeper`, `zookeeper_url`            session   a real ZooKeeper server; a root of this test there
 ======================================  ========  ==================================================
@@ -50,7 +51,7 @@ import pytest
 from ackgate.testing.admin import BrokerAdmin
 from ackgate.testing.broker_process import BrokerProcess
 from ackgate.testing.cluster import BrokerCluster
-from ackgate.testing.credentials import TokenMaker
+from ackgate.testing.credentials import CertificateMaker, TokenMaker
 from ackgate.testing.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
@@ -179,6 +180,12 @@ def _factory(
 def ackgate_tokens() -> TokenMaker:
     """Signs tokens. A broker with its `settings` takes them, and refuses clients without one."""
     return TokenMaker()
+
+
+@pytest.fixture(scope="session")
+def ackgate_certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateMaker:
+    """Certificates. A broker with its `settings` has TLS ports, too."""
+    return CertificateMaker(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

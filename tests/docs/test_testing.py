@@ -25,27 +25,35 @@ def test_the_suite_passes(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_the_suite_passes_with_tokens(pytester: pytest.Pytester) -> None:
+def test_the_suite_passes_with_tokens_authorization_and_tls(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(block("# conftest.py\nimport pytest"))
     pytester.makepyfile(
-        """
-        import pulsar
+        test_permissions=block("def test_billing_may_only_consume"),
+        test_strangers="""
         import pytest
+        from ackgate.errors import StorageError
         from ackgate.testing import AdminRefusedError, BrokerAdmin, TokenMaker
 
-        def test_tells_friends_from_strangers(ackgate_broker, ackgate_namespace, ackgate_tokens):
+        def test_tells_friends_from_strangers(
+            ackgate_admin_token, ackgate_broker, ackgate_certificates
+        ):
             for token in (None, TokenMaker().token("admin")):
                 with pytest.raises(AdminRefusedError) as refused:
                     BrokerAdmin(ackgate_broker.admin_url, token=token).tenants()
                 assert refused.value.status == 401
-            shown = pulsar.AuthenticationToken(ackgate_tokens.token("billing"))
-            client = pulsar.Client(ackgate_broker.service_url, authentication=shown)
-            client.create_producer(f"{ackgate_namespace}/orders").send(b"order 1")
-            client.close()
-        """
+            url = ackgate_broker.admin_url_tls
+            with pytest.raises(StorageError, match="certificate"):
+                BrokerAdmin(url, token=ackgate_admin_token).tenants()
+            assert BrokerAdmin(
+                url,
+                token=ackgate_admin_token,
+                authority=ackgate_certificates.authority,
+                certificate=ackgate_certificates.clients["admin"],
+            ).tenants()
+        """,
     )
     pytester.makeini("[pytest]\naddopts = -p no:asyncio\n")
-    pytester.runpytest_inprocess().assert_outcomes(passed=1)
+    pytester.runpytest_inprocess().assert_outcomes(passed=2)
 
 
 def test_the_code_without_pytest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ FACES: dict[str, str] = {
         SubscriptionSettings SubscriptionStatistics Write WrittenCounts delayed_by_ledger
     """,
     "ackgate.testing": """
-        AdminRefusedError BrokerAdmin BrokerCluster BrokerFailedError BrokerProcess
+        AdminRefusedError BrokerAdmin BrokerCluster BrokerFailedError BrokerProcess CertificateMaker
         MemoryLedgerClient MemoryLedgers StatsAnswer SubscriptionAnswer TokenMaker
         ZooKeeperEnsemble ZooKeeperFailedError ZooKeeperProcess free_ports query_stats
     """,

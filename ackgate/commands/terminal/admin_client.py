@@ -17,7 +17,7 @@ from ackgate.commands.terminal.access import DEFAULT_URL, AdminAccess
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ackgate.broker.wire import TopicName
 
@@ -44,18 +44,12 @@ class AdminClient:
         url: str,
         timeout_seconds: float = TIMEOUT_SECONDS,
         access: AdminAccess | None = None,
-        *,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`headers` go with every request, besides what `access` says.
-
-        Raises `CallerError`, and `ConfigurationError` for files of `access` that cannot be used.
-        """
+        """Raises `CallerError`, and `ConfigurationError` for files of `access` that cannot be used."""
         if urlsplit(url).scheme not in {"http", "https"}:
             raise CallerError(f"not the address of an admin interface: {url!r}")
         self._url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
-        self._headers = dict(headers or {})
         self._access = access or AdminAccess()
         handlers: list[urllib.request.BaseHandler] = [_NotFollowed()]
         if access is not None or url.startswith("https:"):
@@ -103,7 +97,7 @@ class AdminClient:
     def _once(self, method: str, url: str, body: object) -> tuple[bytes, str | None]:
         """What is answered, and where to ask instead."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {**self._headers, **self._access.headers()}
+        headers = dict(self._access.headers())
         if data is not None:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked
