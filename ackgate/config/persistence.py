@@ -439,6 +439,14 @@ class PersistenceSettings(SettingsGroup):
         "`metadataStoreDigest`.",
     )
 
+    metadata_store_config_path: str = setting(
+        "",
+        "A file of ZooKeeper's client properties, of which those of TLS have an effect: "
+        "`zookeeper.client.secure`, `zookeeper.ssl.trustStore.location` and the like, with stores in PEM "
+        "form. Read with each connection. Empty: ZooKeeper is reached in clear.",
+        pulsar="",
+    )
+
     @property
     def is_on_bookkeeper(self) -> bool:
         """Whether ledgers lie on a BookKeeper cluster, and not in directories."""

@@ -139,8 +139,12 @@ class ZooKeeperProcess:
         session_timeout_ms_min: int = SESSION_TIMEOUT_MS_MIN,
         quorum: Sequence[str] = (),
         number: int = 0,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         """Describe a server; nothing is started.
+
+        `tls`: a PEM file with the server's certificate and key, and one with the authorities that sign
+        clients'; then `secure_port` wants a client's certificate, beside the port in clear.
 
         `force_sync` False leaves out the fsync of the transaction log, which no test of killed
         processes needs. `quorum` and `number` are the ensemble's: the lines ``server.N=...`` and N.
@@ -148,6 +152,8 @@ class ZooKeeperProcess:
         self.directory = directory
         self.number = number
         [self.port] = [port] if port else free_ports(1)
+        self._tls = tls
+        [self.secure_port] = free_ports(1) if tls else [0]
         self._force_sync = force_sync
         self._session_timeout_ms_min = session_timeout_ms_min
         self._quorum = tuple(quorum)
@@ -274,6 +280,14 @@ class ZooKeeperProcess:
             f"maxSessionTimeout={SESSION_TIMEOUT_MS_MAX}",
             "4lw.commands.whitelist=ruok,srvr,stat,cons,dump,mntr,wchs",
         ]
+        if self._tls is not None:
+            store, trust = self._tls
+            lines += [
+                f"secureClientPort={self.secure_port}",
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+                *(f"ssl.keyStore.location={store}", "ssl.keyStore.type=PEM"),
+                *(f"ssl.trustStore.location={trust}", "ssl.trustStore.type=PEM"),
+            ]
         name = "ZooKeeperServerMain"
         if self._quorum:
             name = "quorum.QuorumPeerMain"

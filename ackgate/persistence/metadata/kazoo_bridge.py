@@ -30,6 +30,7 @@ import logging
 import math
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -42,6 +43,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
+from ackgate.errors import ConfigurationError
 from ackgate.persistence.ports import SessionState
 from ackgate.persistence.system.futures import resolve
 
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kazoo.protocol.states import WatchedEvent
+
+    from ackgate.network import ClientTls
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +173,9 @@ class KazooConnection:
     def fill(self) -> None:
         try:
             received = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
+            while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+                received += self._socket.recv(RECEIVE_BYTES)  # no poll would tell of it
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         self._received_at, self._is_owed = time.monotonic(), False
         self._is_ended = not received
@@ -194,7 +200,7 @@ class KazooConnection:
             self._is_owed = True
             try:
                 del self._to_send[: self._socket.send(self._to_send)]
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 poller = select.poll()
                 poller.register(self._socket, select.POLLOUT)
                 if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
@@ -215,7 +221,8 @@ class KazooConnection:
     def break_off(self) -> None:
         """End it and wake its waiters. From any thread."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # The socket's own: TLS's would have another thread take bytes of the wire for data.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Let go of the socket."""
@@ -275,7 +282,13 @@ class KazooHandler:
     timeout_exception = KazooTimeoutError
     running = True
 
-    def __init__(self, *, connect_seconds_max: float, is_wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        *,
+        connect_seconds_max: float,
+        is_wanted: Callable[[], bool],
+        tls: ClientTls | None = None,
+    ) -> None:
         """`is_wanted` is asked now and then, in kazoo's thread, whether to go on.
 
         `connect_seconds_max` holds for a connection, and for the first answer on it: a server that is
@@ -283,6 +296,7 @@ class KazooHandler:
         """
         self._connect_seconds_max = connect_seconds_max
         self._is_wanted = is_wanted
+        self._tls = tls
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._answers = threading.Lock()
@@ -357,17 +371,28 @@ class KazooHandler:
         return ready, [], []
 
     def create_connection(
-        self, address: tuple[str, int], timeout: float, **_: object
+        self, address: tuple[str, int], timeout: float, hostname: str = "", **_: object
     ) -> KazooConnection:
         """Connect. One silent server may not take the time in which another could be reached."""
         if self._over.is_set() or not self._is_wanted():
             raise GivenUpError
         self.attempted_at = time.monotonic()
+        seconds = min(timeout, self._connect_seconds_max)
+        connected: socket.socket | None = None
         try:
-            connected = socket.create_connection(address, min(timeout, self._connect_seconds_max))
-        except OSError as error:
-            self.problem = f"{address[0]}:{address[1]}: {error.strerror or error}"
-            raise
+            connected = socket.create_connection(address, seconds)
+            if self._tls is not None:
+                connected = self._tls.context().wrap_socket(
+                    connected, server_hostname=hostname.strip("[]") or address[0]
+                )
+        except (OSError, ConfigurationError) as error:
+            if connected is not None:
+                connected.close()
+            why = getattr(error, "strerror", None) or error
+            self.problem = f"{address[0]}:{address[1]}: {why}"
+            if isinstance(error, OSError):
+                raise
+            raise ConnectionRefusedError(str(error)) from error
         self.problem = f"{address[0]}:{address[1]}: connected, but no session was granted"
         with self._lock:
             self._connection = KazooConnection(
@@ -428,6 +453,7 @@ class KazooBridge:
         *,
         session_timeout_ms: int,
         digest: str | None,
+        tls: ClientTls | None = None,
         on_state: Callable[[KazooBridge, SessionState], None],
         on_watch: Callable[[KazooBridge, WatchedEvent], None],
         on_batch: Callable[[], None],
@@ -447,6 +473,7 @@ class KazooBridge:
         self._handler = KazooHandler(
             connect_seconds_max=session_timeout_ms / 1000 / max(len(hosts), ATTEMPTS_MIN),
             is_wanted=lambda: not self._loop.is_closed(),
+            tls=tls,
         )
         self._client = KazooClient(
             hosts=",".join(hosts),

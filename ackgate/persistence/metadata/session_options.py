@@ -1,4 +1,4 @@
-"""How a session to a metadata store on other machines is held. Pure."""
+"""How a session to a metadata store on other machines is held. Pure, but for `SessionOptions.of`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from ackgate.config import defaults
 from ackgate.errors import ConfigurationError
+from ackgate.persistence.metadata.zookeeper_config import zookeeper_tls
 
 if TYPE_CHECKING:
     from ackgate.config.persistence import PersistenceSettings
+    from ackgate.network import ClientTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,9 @@ class SessionOptions:
     acl: Literal["open", "creator"] = "open"
     """Who may use the nodes that this session makes: everybody, or only the digest's user."""
 
+    tls: ClientTls | None = None
+    """None: in clear. Its files are read anew with each connection."""
+
     def __post_init__(self) -> None:
         """Raise `ConfigurationError` for what cannot be meant."""
         if self.digest is not None:
@@ -39,10 +44,14 @@ class SessionOptions:
 
     @classmethod
     def of(cls, settings: PersistenceSettings) -> SessionOptions:
-        """What the settings say. Raises `ConfigurationError`."""
+        """What the settings say, and the file that they name. Raises `ConfigurationError`."""
+        tls = zookeeper_tls(settings.metadata_store_config_path)
+        if tls is not None:
+            tls.context()  # what cannot be read is to be known at the start
         return cls(
             session_timeout_ms=settings.metadata_store_session_timeout_millis,
             operation_timeout_seconds=settings.metadata_store_operation_timeout_seconds,
             digest=settings.metadata_store_digest.get_secret_value() or None,
             acl=settings.metadata_store_acl,
+            tls=tls,
         )

@@ -102,6 +102,7 @@ class ZooKeeperSession:
             self._hosts,
             session_timeout_ms=self._options.session_timeout_ms,
             digest=self._options.digest,
+            tls=self._options.tls,
             on_state=self._changed,
             on_watch=self._watches.fired,
             on_batch=self._requests.send,
