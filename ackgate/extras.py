@@ -19,6 +19,7 @@ EXTRA_OF: Final = {
     "cryptography": "broker",
     "google.protobuf": "broker",
     "jwt": "broker",
+    "passlib": "broker",
     "uvloop": "broker",
     "kazoo": "zookeeper",
     "pulsar": "client",

@@ -169,6 +169,7 @@ class BrokerServer:
             services.publish_buffer,
             authentication,
             self.authorization,
+            settings.security.authentication_refresh_check_seconds,
         )
         services.policies.on_change(self._protocol.rights_changed)
         self._stopping = Stopping(lambda: 0.0)

@@ -20,7 +20,14 @@ AuthorizationProviderName = Literal[
     "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 ]
 
-ProviderName = Literal["org.apache.pulsar.broker.authentication.AuthenticationProviderToken"]
+TLS_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderTls"
+BASIC_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderBasic"
+
+ProviderName = Literal[
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderTls",
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic",
+]
 """Classes of Pulsar's of which this broker has the same under the same name."""
 
 PluginName = Literal[
@@ -46,6 +53,15 @@ class SecuritySettings(SettingsGroup):
         (),
         "How they may do so, by the names of Pulsar's classes.",
         pulsar=(),
+    )
+    authentication_refresh_check_seconds: int = setting(
+        60,
+        "How often a connection is looked at for credentials that have expired. Its client is asked for "
+        "new ones, and has as long to bring them; one that cannot is closed.",
+        unit="s",
+        pulsar=60,
+        ge=1,
+        le=INT_MAX,
     )
     anonymous_user_role: str = setting(
         "",
@@ -139,6 +155,14 @@ class SecuritySettings(SettingsGroup):
         le=INT_MAX,
     )
 
+    basic_auth_conf: SecretStr = setting(
+        "",
+        "Users and hashes of their passwords, as `htpasswd` writes them: `file:///PATH`, "
+        "`data:;base64,...`, a path, or Base64.",
+        pulsar="",
+        is_secret=True,
+    )
+
     # --- among brokers
 
     broker_client_authentication_plugin: PluginName = setting(
@@ -164,6 +188,11 @@ class SecuritySettings(SettingsGroup):
             raise ValueError("authorizationEnabled needs authenticationEnabled")
         if self.token_audience_claim and not self.token_audience:
             raise ValueError("tokenAudienceClaim needs tokenAudience")
+        has_basic = self.authentication_enabled and BASIC_PROVIDER in self.authentication_providers
+        if has_basic and not self.basic_auth_conf.get_secret_value():
+            raise ValueError(
+                "authenticationProviders with AuthenticationProviderBasic needs basicAuthConf"
+            )
         needs_key = self.authentication_enabled and TOKEN_PROVIDER in self.authentication_providers
         if needs_key and not (self.token_secret_key.get_secret_value() or self.token_public_key):
             raise ValueError(

@@ -100,6 +100,7 @@ def test_extras_install_what_they_are_named_for() -> None:
     packages = {
         "google.protobuf": "protobuf",
         "jwt": "pyjwt",
+        "passlib": "libpass",
         "pulsar": "pulsar-client",
         "_pulsar": "pulsar-client",
         "vl_convert": "vl-convert-python",

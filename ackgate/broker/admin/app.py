@@ -42,7 +42,7 @@ from ackgate.broker.admin.http.router import Router
 from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError, need_of_path
 from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError
-from ackgate.network import LogDamper, listen
+from ackgate.network import LogDamper, listen, peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -308,12 +308,12 @@ def _only(request: web.BaseRequest, name: str) -> str:
 
 def _shown(request: web.BaseRequest) -> Shown:
     """What the request shows of its client."""
-    secured = request.get_extra_info("ssl_object")
+    certificate = peer_certificate(request.transport)
     return Shown(
         authorization=_only(request, "Authorization"),
         method=_only(request, "X-Pulsar-Auth-Method-Name"),
         original_principal=_only(request, "X-Original-Principal"),
-        certificate=secured.getpeercert(binary_form=True) if secured is not None else None,
+        certificate_name=certificate.common_name if certificate is not None else "",
     )
 
 

@@ -72,6 +72,7 @@ COMMANDS: Final[Mapping[str, Need]] = {
     "CONNECT": OPEN,
     "PING": OPEN,
     "PONG": OPEN,
+    "AUTH_RESPONSE": CLIENT,
     "PARTITIONED_METADATA": LOOK,
     "LOOKUP": LOOK,
     "GET_SCHEMA": LOOK,

@@ -21,7 +21,7 @@ from ackgate.broker.security.identity import (
     Principal,
 )
 from ackgate.broker.security.tokens import TOKEN_METHOD, TokenProvider
-from ackgate.config.security import TOKEN_PROVIDER
+from ackgate.config.security import BASIC_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,13 +29,37 @@ if TYPE_CHECKING:
     from ackgate.broker.security.identity import AuthenticationProvider
     from ackgate.config.security import SecuritySettings
 
-BASIC_METHOD: Final = "basic"
 TLS_METHOD: Final = "tls"
 NO_METHOD: Final = "none"
 """What clients call it that bring no credentials."""
 
+BASIC_METHOD: Final = "basic"
+
+
+class TlsProvider:
+    """Pulsar's `AuthenticationProviderTls`: the role is the certificate's common name."""
+
+    method: Final = TLS_METHOD
+
+    async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:  # noqa: ARG002
+        """Raises `AuthenticationFailedError`."""
+        if not credentials.certificate_name.strip():
+            raise AuthenticationFailedError(
+                "the connection has shown no verified certificate with a common name"
+            )
+        return Principal(credentials.certificate_name, TLS_METHOD)
+
+
+def _basic(settings: SecuritySettings) -> AuthenticationProvider:
+    from ackgate.broker.security.passwords import BasicProvider  # noqa: PLC0415 - libpass is large
+
+    return BasicProvider.of(settings)
+
+
 _MAKERS: Final[Mapping[str, Callable[[SecuritySettings], AuthenticationProvider]]] = {
     TOKEN_PROVIDER: TokenProvider.of,
+    TLS_PROVIDER: lambda _: TlsProvider(),
+    BASIC_PROVIDER: _basic,
 }
 """Pulsar's class names, and what we have under them."""
 
@@ -126,6 +150,22 @@ class Authentication:
             raise AuthenticationFailedError("an original principal cannot be a proxy itself")
         return found
 
+    async def refreshed(
+        self, identity: ClientIdentity, shown: Credentials, now_seconds: float
+    ) -> ClientIdentity:
+        """The same client with newer credentials; of a proxy that brings its client's: with those.
+
+        Raises `AuthenticationFailedError`, also if they are another's.
+        """
+        principal = await self._principal(shown, now_seconds)
+        is_original = self._checks_original and identity.original is not None
+        before = identity.original if is_original else identity.principal
+        if before is None or principal.role != before.role:
+            raise AuthenticationFailedError("the refreshed credentials are those of another role")
+        if is_original:
+            return identity._replace(original=principal)
+        return identity._replace(principal=principal)
+
     def acting(self, identity: ClientIdentity, original_role: str) -> ClientIdentity:
         """Who acts in one request of a connection that names an original principal of its own.
 
@@ -149,23 +189,25 @@ class Authentication:
 
 
 def http_credentials(
-    authorization: str, certificate: bytes | None, *, named_method: str = ""
+    authorization: str, certificate_name: str, *, named_method: str = ""
 ) -> Credentials | None:
     """What a request shows: its header ``Authorization``, else its certificate; None: nothing.
 
     `named_method`: Pulsar's header ``X-Pulsar-Auth-Method-Name``. Raises `AuthenticationFailedError`.
     """
     if not authorization or named_method == TLS_METHOD:
-        return None if certificate is None else Credentials(TLS_METHOD, b"", certificate)
+        return Credentials(TLS_METHOD, b"", certificate_name) if certificate_name else None
     scheme, _, value = authorization.partition(" ")
     match scheme.lower():
         case "bearer":
-            return Credentials(named_method or TOKEN_METHOD, value.strip().encode(), certificate)
+            return Credentials(
+                named_method or TOKEN_METHOD, value.strip().encode(), certificate_name
+            )
         case "basic":
             try:
                 pair = base64.b64decode(value.strip(), validate=True)
             except (binascii.Error, ValueError):
                 raise AuthenticationFailedError("Authorization: Basic is not Base64") from None
-            return Credentials(BASIC_METHOD, pair, certificate)
+            return Credentials(BASIC_METHOD, pair, certificate_name)
         case _:
             raise AuthenticationFailedError("Authorization is neither Bearer nor Basic")

@@ -26,8 +26,8 @@ class Credentials:
     method: str
     """Pulsar's name of the method: ``token``, ``tls``, ``basic``."""
     data: bytes = field(default=b"", repr=False)
-    certificate: bytes | None = field(default=None, repr=False)
-    """The certificate of its TLS connection, in DER, if it showed one that is trusted."""
+    certificate_name: str = ""
+    """Common name of the certificate that its TLS connection has shown, and that was verified."""
 
 
 class Principal(NamedTuple):

@@ -72,6 +72,8 @@ class CommandSession(Connection, Protocol):
 
     def connect(self, command: pb.CommandConnect) -> None: ...
 
+    def refresh(self, command: pb.CommandAuthResponse) -> None: ...
+
     def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
         """Whether the client may ask this. False: reading is held until that is known; ask again.
 
@@ -104,6 +106,9 @@ def _ignore(_: CommandSession, __: object) -> None:
 
 ROUTES: Final[Mapping[int, CommandRoute]] = {
     Type.CONNECT: CommandRoute("connect", lambda session, command: session.connect(command)),
+    Type.AUTH_RESPONSE: CommandRoute(
+        "authResponse", lambda session, command: session.refresh(command)
+    ),
     Type.PING: CommandRoute("ping", lambda session, _: session.send(replies.PONG)),
     Type.PONG: CommandRoute("pong", _ignore),
     # finding topics

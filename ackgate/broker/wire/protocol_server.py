@@ -73,6 +73,7 @@ class ProtocolServer:
         publish_buffer: PublishBuffer | None = None,
         authentication: Authentication | None = None,
         authorization: Authorization | None = None,
+        refresh_seconds: float = 60.0,
     ) -> None:
         self._settings = _Settings(services)
         self.context = SessionContext(
@@ -83,6 +84,7 @@ class ProtocolServer:
             server_version=f"ackgate {_version()}",
             publish_buffer=publish_buffer or PublishBuffer(),
             authentication=authentication,
+            refresh_seconds=refresh_seconds,
             authorization=authorization,
         )
         self._listeners: list[Listener] = []

@@ -198,6 +198,19 @@ def error(request_id: int, code: int, message: str) -> bytes:
     return encode(command)
 
 
+def auth_challenge(server_version: str, method: str, protocol_version: int) -> bytes:
+    """AUTH_CHALLENGE: the client's credentials have expired, and it is to send newer ones."""
+    command = pb.BaseCommand(type=Type.AUTH_CHALLENGE)
+    body = command.authChallenge
+    body.server_version, body.protocol_version = server_version, protocol_version
+    body.challenge.auth_method_name, body.challenge.auth_data = method, _REFRESH
+    return encode(command)
+
+
+_REFRESH: Final = b"PulsarAuthRefresh"
+"""By this clients know that it is no step of a mutual authentication."""
+
+
 # ---- finding topics
 
 

@@ -271,6 +271,10 @@ class Session(asyncio.Protocol):
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._authenticating: asyncio.Task[None] | None = None
+        self._supports_refresh = False
+        self._is_challenged = False
+        """Whether the client was asked for newer credentials and has not answered."""
+        self._refresh_timer: asyncio.TimerHandle | None = None
         self._reading_policies: asyncio.Task[None] | None = None
         self._policies_error: MetadataFailedError | None = None
         self._detaching: asyncio.Task[None] | None = None
@@ -328,6 +332,8 @@ class Session(asyncio.Protocol):
         self.intake.discard()
         self._outbox.discard()
         self._cancel_timer()
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
         for task in (self._authenticating, self._reading_policies):
             if task is not None:
                 task.cancel()
@@ -385,6 +391,7 @@ class Session(asyncio.Protocol):
             )
         self.client_version = command.client_version
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+        self._supports_refresh = command.feature_flags.supports_auth_refresh
         authentication = self.context.authentication
         if authentication is None:
             self._introduce()
@@ -411,14 +418,68 @@ class Session(asyncio.Protocol):
             if self.is_open:
                 self.identity = identity
                 self._introduce()
+                self._look_at_expiry_later()
                 self.intake.release("authentication")
 
     def _shown(self, command: pb.CommandConnect) -> Credentials:
         """The credentials that CONNECT brings, and the certificate of the connection."""
         method = command.auth_method_name or NO_METHOD
-        secured = self._transport.get_extra_info("ssl_object")
-        certificate = secured.getpeercert(binary_form=True) if secured is not None else None
-        return Credentials(method, command.auth_data, certificate)
+        return self._credentials(method, command.auth_data)
+
+    def _credentials(self, method: str, data: bytes) -> Credentials:
+        certificate = self.certificate
+        return Credentials(method, data, certificate.common_name if certificate else "")
+
+    def _look_at_expiry_later(self) -> None:
+        if self.identity is not None and self.identity.expires_at is not None:
+            self._refresh_timer = self._loop.call_later(
+                self.context.refresh_seconds, self._look_at_expiry
+            )
+
+    def _look_at_expiry(self) -> None:
+        """Ask for newer credentials if these have expired; end the connection if that is no use."""
+        identity = self.identity
+        if not self.is_open or identity is None or identity.expires_at is None:
+            return
+        if self.context.now_seconds() >= identity.expires_at:
+            if self._is_challenged or not self._supports_refresh:
+                self.note(log, "connection of %s ended: its credentials have expired", self.peer)
+                self._say_goodbye(AuthenticationFailedError("the credentials have expired"))
+                return
+            self._is_challenged = True
+            self.send(
+                replies.auth_challenge(
+                    self.context.server_version, identity.principal.method, self.protocol_version
+                )
+            )
+        self._look_at_expiry_later()
+
+    def refresh(self, command: pb.CommandAuthResponse) -> None:
+        """AUTH_RESPONSE: newer credentials."""
+        authentication, identity = self.context.authentication, self.identity
+        if not self._is_challenged or authentication is None or identity is None:
+            raise ProtocolError("AUTH_RESPONSE without a challenge")
+        self._is_challenged = False
+        method = command.response.auth_method_name or identity.principal.method
+        shown = self._credentials(method, command.response.auth_data)
+        self._authenticating = self._loop.create_task(
+            self._refresh(authentication, identity, shown)
+        )
+
+    async def _refresh(
+        self, authentication: Authentication, identity: ClientIdentity, shown: Credentials
+    ) -> None:
+        try:
+            now_seconds = self.context.now_seconds()
+            self.identity = await authentication.refreshed(identity, shown, now_seconds)
+        except AuthenticationFailedError as error:
+            self.note(log, "authentication of %s failed: %s", self.peer, error)
+            self._say_goodbye(error)
+        except Exception:
+            log.exception("authentication of %s failed", self.peer)
+            self._say_goodbye(AuthenticationFailedError("the broker failed to authenticate"))
+        else:
+            log.debug("%s has refreshed its credentials", self.peer)
 
     def _say_goodbye(self, error: AuthenticationFailedError) -> None:
         if self.is_open:

@@ -184,6 +184,8 @@ class SessionContext:
     """Who counts the bytes of all connections."""
     authentication: Authentication | None = None
     """Who finds out who a client is; None: nobody asks."""
+    refresh_seconds: float = 60.0
+    """How often connections are looked at for credentials that have expired."""
     authorization: Authorization | None = None
     """Who decides what a client may do; None: everything."""
     now_seconds: Callable[[], float] = time.time

@@ -313,5 +313,5 @@ def test_settings_that_cannot_be(given: list[str], wrong: str) -> None:
 
 
 def test_credentials_are_not_in_a_repr() -> None:
-    shown = Credentials("token", b"hunter2", b"hunter2")
+    shown = Credentials("token", b"hunter2")
     assert "hunter2" not in repr(shown)

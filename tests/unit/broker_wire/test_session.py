@@ -117,7 +117,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     ),
     "an answer to no challenge": (
         encode(pb.BaseCommand(type=Type.AUTH_RESPONSE, authResponse=pb.CommandAuthResponse())),
-        "AUTH_RESPONSE is not a command",
+        "AUTH_RESPONSE without a challenge",
     ),
     "a command of a later protocol": (
         struct.pack(">II", 6, 2) + b"\x08\x46",

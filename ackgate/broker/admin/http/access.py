@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     """Pulsar's header ``X-Pulsar-Auth-Method-Name``."""
     original_principal: str = ""
     """Pulsar's header ``X-Original-Principal``."""
-    certificate: bytes | None = None
+    certificate_name: str = ""
 
 
 class AccessGuard:
@@ -69,7 +69,7 @@ class AccessGuard:
         if self._authentication is None or self._is_open(need):
             return None
         credentials = http_credentials(
-            shown.authorization, shown.certificate, named_method=shown.method
+            shown.authorization, shown.certificate_name, named_method=shown.method
         )
         return await self._authentication.identify(
             credentials, self._now_seconds(), Original(shown.original_principal)
