@@ -13,18 +13,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats import (
-    CELLS_MAX,
-    PAGE_ROWS_MAX,
-    Order,
-    OverviewQuery,
-    Severity,
-    to_json,
-)
+from ackgate.broker.stats import CELLS_MAX, to_json
 from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
-from ackgate.commands.stats.overview_view import render_overview
 from ackgate.commands.stats.view import render
 from ackgate.errors import CallerError, ConfigurationError, StorageError
 
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ackgate.broker.stats import OverviewAnswer
+    from ackgate.broker.stats import OverviewAnswer, OverviewQuery
     from ackgate.commands.stats.answer import StatsAnswer
 
 WATCH_SECONDS_MIN: Final = 0.1
@@ -54,6 +46,14 @@ def run_stats(arguments: argparse.Namespace) -> int:
 
 def run_overview(arguments: argparse.Namespace) -> int:
     """All subscriptions, worst first; once, or again and again. Raises `AckGateError`."""
+    from ackgate.broker.stats import (  # noqa: PLC0415 - `run_stats` starts faster without these
+        PAGE_ROWS_MAX,
+        Order,
+        OverviewQuery,
+        Severity,
+    )
+    from ackgate.commands.stats.overview_view import render_overview  # noqa: PLC0415
+
     look = _look()
     query = OverviewQuery(
         text=arguments.text,
