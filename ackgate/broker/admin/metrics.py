@@ -11,10 +11,15 @@ ours, ``ackgate_*``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import platform
+import resource
 import time
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import ackgate
 from ackgate.broker.admin.http.call import Reply
 from ackgate.broker.admin.http.exposition import Exposition, Metric
 from ackgate.broker.admin.http.router import Route
@@ -133,6 +138,37 @@ def _uptime_seconds(figures: _Figures) -> float:
     return time.time() - figures.broker.started_at
 
 
+def _build_info(_: _Figures) -> list[Sample]:
+    return [({"version": ackgate.__version__, "python": platform.python_version()}, 1)]
+
+
+class _Process(NamedTuple):
+    """This process, as Prometheus' own clients describe one."""
+
+    cpu_seconds_total: float
+    resident_memory_bytes: float | None
+    open_fds: float | None
+    max_fds: float
+    start_time_seconds: float
+
+
+def _process(figures: _Figures) -> _Process:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    resident: float | None = None
+    open_fds: float | None = None
+    with contextlib.suppress(OSError, ValueError, IndexError):  # not Linux
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        resident = pages * resource.getpagesize()
+        open_fds = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return _Process(
+        usage.ru_utime + usage.ru_stime,
+        resident,
+        open_fds,
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        figures.broker.started_at,
+    )
+
+
 def _brokers(figures: _Figures) -> float:
     return len(figures.broker.ownership.view.brokers)
 
@@ -164,6 +200,17 @@ BROKER: Final = MetricTable(
             ),
         ),
         Metric("ackgate_uptime_seconds", "Time since the start, seconds", _uptime_seconds),
+        Metric("ackgate_build_info", "1; its labels say what runs", _build_info),
+        *(
+            Metric(f"process_{name}", meaning, _reader(name, _process))
+            for name, meaning in (
+                ("cpu_seconds_total", "Processor time of the process, seconds"),
+                ("resident_memory_bytes", "Memory of the process, bytes"),
+                ("open_fds", "Files and connections that are open"),
+                ("max_fds", "Files and connections that may be open"),
+                ("start_time_seconds", "When the process began, seconds since 1970"),
+            )
+        ),
         *_from(
             "broker.services",
             (

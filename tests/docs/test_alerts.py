@@ -1,0 +1,69 @@
+"""Alert rules: tested by Prometheus' own tool, explained, and on metrics that there are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ackgate.testing import BrokerProcess
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
+TESTS = RULES.with_name("alerts_test.yml")
+LINTS_OF_PULSARS_NAMES = ('_count" suffix', "not 'camelCase'")
+
+
+def rules() -> dict[str, str]:
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule["expr"] for rule in group["rules"]}
+
+
+def promtool(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("no promtool: it comes with Debian's package prometheus")
+    return subprocess.run([tool, *arguments], input=given, capture_output=True, check=False)
+
+
+def test_each_alert_has_its_paragraph_and_its_test() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert re.findall(r"^\* \*\*(Ackgate\w+)\.\*\*", page, flags=re.MULTILINE) == list(rules())
+    assert [test["name"] for test in yaml.safe_load(TESTS.read_text())["tests"]] == list(rules())
+
+
+def test_each_alert_is_on_metrics_that_there_are() -> None:
+    known = (ROOT / "docs" / "metrics.md").read_text()
+    for expression in rules().values():
+        for name in re.findall(r"\b(?:ackgate|process|pulsar)_\w+", expression):
+            assert f"`{name}`" in known, name
+
+
+def test_the_rules_fire_when_they_should() -> None:
+    done = promtool("test", "rules", str(TESTS))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_metrics_are_in_good_form_but_for_pulsars_own_names(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        for way, path in (("PUT", "t"), ("PUT", "t/subscription/s")):
+            url = f"{broker.admin_url}/admin/v2/persistent/public/default/{path}"
+            urllib.request.urlopen(urllib.request.Request(url, method=way), timeout=20).close()
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+            text = answer.read()
+    names = set(re.findall(rb"^# TYPE (\w+) ", text, flags=re.MULTILINE))
+    assert names == set(re.findall(rb"^# HELP (\w+) \S", text, flags=re.MULTILINE))
+    assert b"ackgate_gate_open" in names
+    assert b"process_open_fds" in names
+    lines = promtool("check", "metrics", given=text).stderr.decode().splitlines()
+    assert [
+        line
+        for line in lines
+        if not (line.startswith("pulsar_") and line.endswith(LINTS_OF_PULSARS_NAMES))
+    ] == []
