@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from ackgate.commands import cli
 from ackgate.config.load import load_settings
+from ackgate.testing import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
@@ -61,6 +63,10 @@ class Service(Strict):
     depends_on: dict[Name, Dependency] = {}
     healthcheck: HealthCheck | None = None
     stop_grace_period: Duration | None = None
+    read_only: bool = False
+    tmpfs: list[str] = []
+    cap_drop: list[Literal["ALL"]] = []
+    security_opt: list[Literal["no-new-privileges:true"]] = []
 
 
 class Compose(Strict):
@@ -114,8 +120,13 @@ def dockerfile(instruction: str) -> list[str]:
 def test_the_services_are_there(compose: Compose) -> None:
     always = {name for name, service in compose.services.items() if not service.profiles}
     assert always == {"zookeeper", *BROKERS, "demo"}
-    assert set(compose.services) - always == {"bookkeeper-init", *BOOKIES}
-    assert all(compose.services[name].profiles in ([], ["bookkeeper"]) for name in compose.services)
+    profiles = {name: service.profiles for name, service in compose.services.items()}
+    assert {name for name in profiles if profiles[name] == ["bookkeeper"]} == {
+        "bookkeeper-init",
+        *BOOKIES,
+    }
+    assert {name for name in profiles if profiles[name] == ["secured"]} == {"secured"}
+    assert set(profiles) == {*always, "bookkeeper-init", *BOOKIES, "secured"}
 
 
 def test_every_image_is_pinned(compose: Compose) -> None:
@@ -236,6 +247,58 @@ def test_what_the_image_copies_is_not_ignored() -> None:
         if not line.startswith("--from"):
             copied |= set(line.split()[:-1])
     assert copied == let_in
+
+
+DEPLOYING = (ROOT / "docs" / "deploying.md").read_text()
+SECURED = DEPLOYING.partition("### With TLS and tokens")[2].partition("\n## ")[0]
+
+
+def test_the_secured_broker_answers_by_tls_alone(compose: Compose) -> None:
+    service = compose.services["secured"]
+    broker = load_settings(None, (), service.environment).settings.broker
+    assert broker.broker_service_port is None
+    assert broker.web_service_port is None
+    ports = {broker.broker_service_port_tls, broker.web_service_port_tls}
+    assert set(service.ports) == {f"127.0.0.1:{port}:{port}" for port in ports}
+    assert service.healthcheck is not None
+    assert f"https://127.0.0.1:{broker.web_service_port_tls}/" in service.healthcheck.test[-1]
+
+
+@pytest.mark.slow
+def test_the_page_leads_to_a_client_with_tls_and_a_token(compose: Compose, tmp_path: Path) -> None:
+    """The commands in the container, and the program, with another directory and free ports."""
+    service, data = compose.services["secured"], tmp_path / "data"
+    tools = Path(sys.executable).parent
+    inside = re.findall(r"^docker compose .* secured (ackgate .*)$", SECURED, re.MULTILINE)
+    assert len(inside) == 3
+    for command in inside:
+        run(f"{tools}/{command.replace('/data', str(data))}", cwd=tmp_path)
+    shutil.copy(data / "certificates" / "ca.pem", tmp_path)
+    settings = {
+        key.removeprefix("ACKGATE_"): "0" if value in {"6661", "8443"} else value
+        for key, value in service.environment.items()
+    }
+    settings = {key: value.replace("/data", str(data)) for key, value in settings.items()}
+    with BrokerProcess(data / "broker", settings={**settings, "bindAddress": "0.0.0.0"}) as broker:
+        (program,) = re.findall(r"```python\n(.*?)```", SECURED, re.DOTALL)
+        assert "pulsar+ssl://localhost:6661" in program
+        program = program.replace("pulsar+ssl://localhost:6661", broker.service_url)
+        program += "client.create_producer('orders').send(b'hello')\nclient.close()\n"
+        (tmp_path / "program.py").write_text(program)
+        run(f"{sys.executable} program.py", cwd=tmp_path)
+        assert service.healthcheck is not None
+        check = service.healthcheck.test[-1].replace("/data", str(data))
+        check = check.replace("https://127.0.0.1:8443", broker.admin_url)
+        subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+        closed = check.replace("brokers/health", "clusters")
+        refused = subprocess.run(
+            [sys.executable, "-c", closed], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "HTTP Error 401" in refused.stderr
+
+
+def run(command: str, *, cwd: Path) -> None:
+    subprocess.run(["bash", "-e", "-c", command], cwd=cwd, check=True, timeout=60)
 
 
 def test_docker_compose_agrees() -> None:
