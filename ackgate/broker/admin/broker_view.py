@@ -48,12 +48,17 @@ async def get_storage(call: Call) -> Reply:
     if isinstance(client, BookieLedgerClient):
         answer["bookies"] = [
             {
-                "id": bookie.bookie_id,
-                "directory": str(bookie.directory),
-                "isReadOnly": bookie.is_read_only,
-                "lastError": None if bookie.last_error is None else str(bookie.last_error),
+                "id": known.bookie_id,
+                "directory": str(known.directory),
+                "isReadOnly": known.is_read_only,
+                "lastError": known.last_error,
+                "commits": known.commit_count,
+                "commitMsMean": known.commit_ms_mean,
+                "commitMsMax": known.commit_ms_max,
+                "ledgers": known.ledger_count,
+                "damages": len(known.damages),
             }
-            for bookie in client.bookies
+            for known in (bookie.statistics() for bookie in client.bookies)
         ]
         answer["absentBookies"] = {str(path): why for path, why in client.absent_bookies.items()}
     if cluster is not None:

@@ -5,6 +5,10 @@ import { ago, bytes, card, count, el, facts, moment, span, table } from "./dom.j
 
 const EVERY_MS = 5000;
 
+function milliseconds(number) {
+  return number === null ? "–" : `${number.toFixed(1)} ms`;
+}
+
 function again(main, take, { say, state }) {
   let timer, isLeft = false;
   async function once() {
@@ -56,12 +60,15 @@ export function storage(main, given, tools) {
         table(["file system of", "free", ""], seen.disks.map((disk) => [disk.directory, bytes(disk.freeBytes), disk.isLow ? el("span", { class: "bad" }, "low") : ""]), "not watched"),
         facts(["messages on their way", bytes(seen.publishBufferBytes)], ["connections that wait for the disk", count(seen.waitingConnections)])),
       seen.cluster === null ? card("Bookies",
-        table(["bookie", "directory", "state"], seen.bookies.map((bookie) => [bookie.id, bookie.directory,
-          bookie.lastError ? el("span", { class: "bad" }, bookie.lastError) : bookie.isReadOnly ? el("span", { class: "warn" }, "read-only") : "well"])),
+        table(["bookie", "state", "ledgers", "commits", "latest: mean", "longest", "damages", "directory"], seen.bookies.map((bookie) => [
+          bookie.id,
+          bookie.lastError ? el("span", { class: "bad" }, bookie.lastError) : bookie.isReadOnly ? el("span", { class: "warn" }, "read-only") : "well",
+          count(bookie.ledgers), count(bookie.commits), milliseconds(bookie.commitMsMean), milliseconds(bookie.commitMsMax), count(bookie.damages),
+          bookie.directory])),
         Object.keys(seen.absentBookies).length ? table(["absent", "why"], Object.entries(seen.absentBookies)) : null)
         : card("BookKeeper cluster", facts(["writable bookies", `${count(seen.cluster.writable)} of ${count(seen.cluster.known)}`]),
           table(["bookie", "adds", "mean add", "outstanding", "failed connections"], seen.cluster.bookies.map((bookie) => [
-            bookie.id, count(bookie.adds), bookie.addMsMean === null ? "–" : `${bookie.addMsMean.toFixed(1)} ms`, count(bookie.outstanding), count(bookie.connectionsFailed)]))),
+            bookie.id, count(bookie.adds), milliseconds(bookie.addMsMean), count(bookie.outstanding), count(bookie.connectionsFailed)]))),
       card("Auditor", audit.isWanted ? facts(
         ["last audit by this broker", ago(audit.lastRunMs, Date.now())], ["audits", count(audit.runs)], ["ledgers looked at", count(audit.last.ledgers)],
         ["with copies missing or damaged", count(audit.last.under_replicated_ledgers)], ["not repaired", count(audit.last.unmended_ledgers)],

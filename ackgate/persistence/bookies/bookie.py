@@ -65,6 +65,9 @@ class BookieStatistics:
     commit_count: int
     committed_entries: int
     committed_bytes: int
+    commit_ms_mean: float | None
+    """Of the latest commits: from handing a round to the disk until it is synced. None: none yet."""
+    commit_ms_max: float | None
     journal_bytes: int
     """Journal written since the last checkpoint."""
     cached_bytes: int
@@ -492,6 +495,7 @@ class Bookie:
         """What it has done and holds."""
         commit, journal = self._commit, self._journal
         error = (commit.last_error if commit else None) or self._checkpoint_error
+        took = [1000 * seconds for seconds in commit.recent_seconds] if commit else []
         return BookieStatistics(
             bookie_id=self.bookie_id,
             directory=self.directory,
@@ -500,6 +504,8 @@ class Bookie:
             commit_count=commit.commit_count if commit else 0,
             committed_entries=commit.committed_entries if commit else 0,
             committed_bytes=commit.committed_bytes if commit else 0,
+            commit_ms_mean=sum(took) / len(took) if took else None,
+            commit_ms_max=max(took, default=None),
             journal_bytes=journal.unremoved_bytes if journal else 0,
             cached_bytes=self._cache.bytes,
             ledger_count=len(self._storage.ledger_ids() | self._cache.ledger_ids()),

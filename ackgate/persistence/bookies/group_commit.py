@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import AckGateError, ClosedHandleError, InternalError, StorageError
 from ackgate.persistence.bookies.patience import LATE_SECONDS, NoAnswerError, within
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from ackgate.persistence.system.io_lane import IoLane
 
 logger = logging.getLogger(__name__)
+
+RECENT_COMMITS_MAX: Final = 128
+"""Commits whose time is remembered, to show how fast the disk is."""
 
 
 class GroupCommit:
@@ -67,6 +71,7 @@ class GroupCommit:
         "fenced",
         "is_stalled",
         "last_error",
+        "recent_seconds",
     )
 
     def __init__(
@@ -112,6 +117,8 @@ class GroupCommit:
         self.commit_count = 0
         self.committed_entries = 0
         self.committed_bytes = 0
+        self.recent_seconds: deque[float] = deque(maxlen=RECENT_COMMITS_MAX)
+        """How long the latest commits took that succeeded."""
 
     def add(self, batch: EntryBatch, sink: AddSink) -> None:
         """Queue a batch; its sink gets the result. Never blocks."""
@@ -291,6 +298,8 @@ class GroupCommit:
 
     async def _commit(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
         self._under_way = taken
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             newly_fenced = await self._lane.run(lambda: self._write(taken))
         except OSError as error:
@@ -306,6 +315,7 @@ class GroupCommit:
             self.last_error = None
         self.fenced |= newly_fenced
         self.commit_count += 1
+        self.recent_seconds.append(loop.time() - began)
         dropped, cache = self._dropped, self._cache
         for batch, _ in taken:
             if batch.ledger_id not in dropped:
