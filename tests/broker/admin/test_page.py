@@ -90,7 +90,7 @@ def fetched(broker: InProcessBroker, path: str, **headers: str) -> tuple[Any, by
     """The answer to a GET of just this path, and its body."""
     address = urlsplit(broker.url)
     assert address.hostname is not None
-    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=10)) as asked:
+    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as asked:
         asked.putrequest("GET", path, skip_host="Host" in headers)
         for name, value in headers.items():
             asked.putheader(name.replace("_", "-"), value)
@@ -272,7 +272,7 @@ def test_events_tell_what_is_new_and_their_streams_are_bounded(broker: InProcess
     open_streams = []
     try:
         for _ in range(STREAMS_MAX):
-            stream = http.client.HTTPConnection(address.hostname, address.port, timeout=30)
+            stream = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
             open_streams.append(stream)
             stream.request("GET", "/ackgate/overview/events?every=500&text=billing")
             answer = stream.getresponse()
@@ -296,7 +296,7 @@ def test_events_tell_what_is_new_and_their_streams_are_bounded(broker: InProcess
 def fetched_stream_opens(broker: InProcessBroker) -> bool:
     address = urlsplit(broker.url)
     assert address.hostname is not None
-    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=30)) as stream:
+    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as stream:
         stream.request("GET", f"{BILLING}/events")
         return stream.getresponse().status == 200
 
