@@ -21,12 +21,14 @@ AuthorizationProviderName = Literal[
 ]
 
 TLS_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderTls"
+OPENID_PROVIDER: Final = f"{_PROVIDERS}.oidc.AuthenticationProviderOpenID"
 BASIC_PROVIDER: Final = f"{_PROVIDERS}.AuthenticationProviderBasic"
 
 ProviderName = Literal[
     "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
     "org.apache.pulsar.broker.authentication.AuthenticationProviderTls",
     "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic",
+    "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID",
 ]
 """Classes of Pulsar's of which this broker has the same under the same name."""
 
@@ -163,6 +165,41 @@ class SecuritySettings(SettingsGroup):
         is_secret=True,
     )
 
+    open_id_allowed_token_issuers: tuple[str, ...] = setting(
+        (),
+        "Issuers of OpenID Connect whose tokens are taken; their public keys are read from them.",
+        unit="URLs",
+        pulsar=(),
+    )
+    open_id_allowed_audiences: tuple[str, ...] = setting(
+        (),
+        "A token of theirs must name one of these audiences.",
+        pulsar=(),
+    )
+    open_id_role_claim: str = setting(
+        "",
+        "Claim of theirs that holds the role. Empty: `sub`.",
+        pulsar="",
+    )
+    open_id_token_issuer_trust_certs_file_path: str = setting(
+        "",
+        "PEM file of the authorities that issuers' certificates are checked with. Empty: the system's.",
+        pulsar="",
+    )
+    open_id_accepted_time_leeway_seconds: int = setting(
+        0,
+        "How long after its expiry a token of theirs is still taken.",
+        unit="s",
+        pulsar=0,
+        ge=0,
+        le=INT_MAX,
+    )
+    open_id_require_issuers_use_https: bool = setting(
+        True,
+        "Issuers and their keys must be at https addresses.",
+        pulsar=True,
+    )
+
     # --- among brokers
 
     broker_client_authentication_plugin: PluginName = setting(
@@ -188,6 +225,16 @@ class SecuritySettings(SettingsGroup):
             raise ValueError("authorizationEnabled needs authenticationEnabled")
         if self.token_audience_claim and not self.token_audience:
             raise ValueError("tokenAudienceClaim needs tokenAudience")
+        has_openid = (
+            self.authentication_enabled and OPENID_PROVIDER in self.authentication_providers
+        )
+        if has_openid and not (
+            self.open_id_allowed_token_issuers and self.open_id_allowed_audiences
+        ):
+            raise ValueError(
+                "authenticationProviders with AuthenticationProviderOpenID needs "
+                "openIDAllowedTokenIssuers and openIDAllowedAudiences"
+            )
         has_basic = self.authentication_enabled and BASIC_PROVIDER in self.authentication_providers
         if has_basic and not self.basic_auth_conf.get_secret_value():
             raise ValueError(

@@ -21,7 +21,7 @@ from ackgate.broker.security.identity import (
     Principal,
 )
 from ackgate.broker.security.tokens import TOKEN_METHOD, TokenProvider
-from ackgate.config.security import BASIC_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
+from ackgate.config.security import BASIC_PROVIDER, OPENID_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,10 +56,17 @@ def _basic(settings: SecuritySettings) -> AuthenticationProvider:
     return BasicProvider.of(settings)
 
 
+def _openid(settings: SecuritySettings) -> AuthenticationProvider:
+    from ackgate.broker.security.openid import OpenIdProvider  # noqa: PLC0415 - it asks by aiohttp
+
+    return OpenIdProvider.of(settings)
+
+
 _MAKERS: Final[Mapping[str, Callable[[SecuritySettings], AuthenticationProvider]]] = {
     TOKEN_PROVIDER: TokenProvider.of,
     TLS_PROVIDER: lambda _: TlsProvider(),
     BASIC_PROVIDER: _basic,
+    OPENID_PROVIDER: _openid,
 }
 """Pulsar's class names, and what we have under them."""
 

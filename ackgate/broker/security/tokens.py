@@ -182,22 +182,24 @@ def private_key(content: bytes, algorithm: str, *, what: str) -> SigningKey:
 
 def _algorithms_of(key: object, algorithm: str, what: str) -> tuple[str, ...]:
     """The algorithms that a key of this kind takes. Raises `ConfigurationError` if that is not one."""
-    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
-        algorithms: tuple[str, ...] = RSA_ALGORITHMS
-        if key.key_size < RSA_BITS_MIN:
-            raise ConfigurationError(
-                f"{what}: {key.key_size} bits, at least {RSA_BITS_MIN} are needed"
-            )
-    elif isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey):
-        algorithms = tuple(n for n, curve in _CURVE_OF.items() if curve().name == key.curve.name)
-    else:
-        algorithms = ()
+    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey) and key.key_size < RSA_BITS_MIN:
+        raise ConfigurationError(f"{what}: {key.key_size} bits, at least {RSA_BITS_MIN} are needed")
+    algorithms = algorithms_of(key)
     if algorithm not in algorithms:
         raise ConfigurationError(
             f"{what}: the key is not one for {algorithm}"
             + (f", but for {' '.join(algorithms)}" if algorithms else "")
         )
     return algorithms
+
+
+def algorithms_of(key: object) -> tuple[str, ...]:
+    """The algorithms that a key of a pair takes; none: it is weak, or of another kind."""
+    if isinstance(key, rsa.RSAPublicKey | rsa.RSAPrivateKey):
+        return RSA_ALGORITHMS if key.key_size >= RSA_BITS_MIN else ()
+    if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey):
+        return tuple(n for n, curve in _CURVE_OF.items() if curve().name == key.curve.name)
+    return ()
 
 
 # ---- making keys and tokens
@@ -269,6 +271,18 @@ def checked_claims(token: str | bytes, key: VerifyingKey) -> dict[str, Any]:
     if not isinstance(claims, dict):
         raise AuthenticationFailedError("the token cannot be read")
     return claims
+
+
+def unchecked_parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and claims of a token, whoever signed it. Raises `AuthenticationFailedError`."""
+    try:
+        header, claims, _ = token.split(".")
+        found = [json.loads(base64.urlsafe_b64decode(part + "===")) for part in (header, claims)]
+    except (ValueError, RecursionError):
+        raise AuthenticationFailedError("the token cannot be read") from None
+    if not all(isinstance(each, dict) for each in found):
+        raise AuthenticationFailedError("the token cannot be read")
+    return found[0], found[1]
 
 
 def principal_of(claims: dict[str, Any], rules: TokenRules, now_seconds: float) -> Principal:
