@@ -49,14 +49,34 @@ class KeyValueFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the stack trace after it if there is one."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = (
-            f"time={seconds}.{int(record.msecs):03d}Z level={record.levelname} "
+            f"time={_time_of(record)} level={record.levelname} "
             f"logger={record.name} message={json.dumps(record.getMessage(), ensure_ascii=False)}"
         )
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line
+
+
+class JsonFormatter(logging.Formatter):
+    """The same as an object of JSON a line; a stack trace is in `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        told = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
 
 
 def run_broker(arguments: argparse.Namespace) -> int:
@@ -65,7 +85,8 @@ def run_broker(arguments: argparse.Namespace) -> int:
     loaded = load_settings(arguments.config, _overrides(arguments))
     settings = loaded.settings
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValueFormatter())
+    is_json = settings.broker.log_format == "json"
+    handler.setFormatter(JsonFormatter() if is_json else KeyValueFormatter())
     logging.basicConfig(level=settings.broker.log_level, handlers=[handler])
     if loaded.unused:
         log.warning("%s", _unused_line(loaded.unused, arguments.config))

@@ -111,6 +111,10 @@ class BrokerSettings(SettingsGroup):
         "INFO",
         "Least severe log lines that are written.",
     )
+    log_format: Literal["text", "json"] = setting(
+        "text",
+        "Form of log lines: `key=value` pairs, or an object of JSON a line, with a stack trace in it.",
+    )
     broker_shutdown_timeout_ms: int = setting(
         8_000,
         "How long a stop may take, all in all: closing topics, writing cursors, ending connections, "

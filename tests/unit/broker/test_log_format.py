@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from ackgate.broker.run import KeyValueFormatter
+from ackgate.broker.run import JsonFormatter, KeyValueFormatter
 from ackgate.network.damper import (
     KINDS_MAX,
     LINES_AT_ONCE_MAX,
@@ -70,3 +70,15 @@ def test_kinds_do_not_disturb_each_other_and_are_bounded() -> None:
     for number in range(KINDS_MAX):
         damper.admit(number, 0.0)
     assert damper.admit("a", 0.0) == 0  # forgotten
+
+
+def test_a_line_of_json_holds_everything() -> None:
+    error = ValueError("a\nb")
+    trace = (ValueError, error, None)
+    record = logging.LogRecord("n", logging.ERROR, "", 1, "of %s\n", ("ü",), trace)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["level"], told["logger"], told["message"]) == ("ERROR", "n", "of ü\n")
+    assert told["exception"].endswith("ValueError: a\nb")
+    assert told["time"] in KeyValueFormatter().format(record)
