@@ -1,7 +1,7 @@
 # Every command of the project. Paths are relative throughout, so that a path with spaces works.
 
 .DEFAULT_GOAL := help
-.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark bookkeeper pulsar
+.PHONY: install demo test check lint bench smoke chaos corruption simulate clean help java spark test-spark test-java bookkeeper pulsar
 
 python := .venv/bin/python
 
@@ -55,6 +55,9 @@ spark: install
 test-spark: SPARK ?= 4.3.0
 test-spark: java ## the pipeline's tests on another PySpark, 4.0 to 4.3: SPARK=4.3.0 ARGS="-k frames"
 	@bash scripts/test-spark.sh $(SPARK) $(ARGS)
+
+test-java: install java ## the module for Java's tests (java/), with the real Java client; needs a JDK, and Maven, which fetches the client once
+	@ACKGATE_COMMAND="$(CURDIR)/.venv/bin/ackgate" mvn -q -B -f java/pom.xml -Doutput="$(CURDIR)/build/java" test $(ARGS)
 
 java:
 	@bash scripts/ensure-java.sh

@@ -63,8 +63,8 @@ _ANSWER_SECONDS_MAX: Final = 2.0
 _FIRST_ANSWER_SECONDS_MAX: Final = 0.3
 """A server that is just starting may accept a connection and forget about it."""
 
-JARS_VARIABLE: Final = "ACKGATE_ZOOKEEPER_JARS"
-"""Environment: a directory with ZooKeeper's jars."""
+JARS_VARIABLE: Final = "ZOOKEEPER_JARS"
+"""Environment: a directory with ZooKeeper's jars. (A broker takes ``ACKGATE_...`` for a setting.)"""
 
 _JARS: Final = (
     *("zookeeper-*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*"),

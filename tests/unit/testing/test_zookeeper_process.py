@@ -60,7 +60,7 @@ def no_jars(tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_missing_jars_and_java_are_named(
     tmp_path: Path, no_jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ZooKeeperFailedError, match=r"ACKGATE_ZOOKEEPER_JARS.*PySpark.*Maven"):
+    with pytest.raises(ZooKeeperFailedError, match=r"ZOOKEEPER_JARS.*PySpark.*Maven"):
         ZooKeeperProcess(tmp_path).start()
     monkeypatch.setenv(zookeeper.JARS_VARIABLE, str(tmp_path))
     with pytest.raises(ZooKeeperFailedError, match=rf"no zookeeper-\*.jar in {tmp_path}"):
