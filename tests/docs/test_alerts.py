@@ -1,7 +1,8 @@
-"""Alert rules: tested by Prometheus' own tool, explained, and on metrics that there are."""
+"""Alert rules and the board: tested by Prometheus' own tool, explained, on metrics that there are."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from ackgate.testing import BrokerProcess
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 TESTS = RULES.with_name("alerts_test.yml")
+BOARD = ROOT / "deploy" / "grafana" / "ackgate.json"
 LINTS_OF_PULSARS_NAMES = ('_count" suffix', "not 'camelCase'")
 
 
@@ -37,11 +39,24 @@ def test_each_alert_has_its_paragraph_and_its_test() -> None:
     assert [test["name"] for test in yaml.safe_load(TESTS.read_text())["tests"]] == list(rules())
 
 
-def test_each_alert_is_on_metrics_that_there_are() -> None:
+def test_alerts_and_panels_are_on_metrics_that_there_are() -> None:
     known = (ROOT / "docs" / "metrics.md").read_text()
-    for expression in rules().values():
+    panels = json.loads(BOARD.read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(shown) > 10
+    for expression in (*rules().values(), *shown):
         for name in re.findall(r"\b(?:ackgate|process|pulsar)_\w+", expression):
             assert f"`{name}`" in known, name
+
+
+def test_the_panels_ask_what_prometheus_understands(tmp_path: Path) -> None:
+    panels = json.loads(BOARD.read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    recorded = [{"record": f"panel_{number}", "expr": each} for number, each in enumerate(shown)]
+    file = tmp_path / "panels.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    done = promtool("check", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_rules_fire_when_they_should() -> None:
