@@ -91,3 +91,10 @@ def test_what_is_refused(given: dict[str, str], told: str) -> None:
     with pytest.raises(CallerError) as caught:
         parse_options(given)
     assert told in str(caught.value)
+
+
+def test_ledgers_lie_in_directories_or_on_a_cluster() -> None:
+    uri = "zk+hierarchical://127.0.0.1:2181/ledgers"
+    assert parse_options({"metadataUrl": "zk:h:1", "bookkeeper": uri}).bookkeeper == uri
+    with pytest.raises(CallerError, match="bookkeeper and bookies exclude each other"):
+        parse_options({"metadataUrl": "zk:h:1", "bookkeeper": uri, "bookies": "a"})
