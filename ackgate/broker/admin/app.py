@@ -275,7 +275,7 @@ async def answer(
         access.note_refusal(request.remote or "", request.method, error)
         return json_reply({"reason": str(error)}, status_of(error))
     except AuthenticationFailedError as error:
-        log.info("authentication of %s failed: %s", request.remote, error)
+        access.note_failure(request.remote or "", error)
         return json_reply({"reason": str(error)}, status_of(error))._replace(headers=CHALLENGE)
     except AckGateError as error:
         status = status_of(error)

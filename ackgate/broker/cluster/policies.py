@@ -350,6 +350,8 @@ class EffectivePolicies:
 
 
 def _decode(path: str, value: bytes) -> dict[str, Any]:
+    if not value:  # the node of a tenant that was made for the sake of a namespace below it
+        return {}
     try:
         policies = json.loads(value)
     except ValueError as error:

@@ -106,6 +106,16 @@ def test_a_role_does_what_it_was_granted(
             attempt()
 
 
+def test_a_namespace_that_nobody_made_takes_grants(
+    broker: BrokerProcess, client: Callable[[str], pulsar.Client]
+) -> None:
+    url = f"{broker.admin_url}/admin/v2/namespaces/public/default/permissions/app"
+    assert http(url, ROOT, method="POST", body=["produce"])[0] == 204
+    client("app").create_producer("persistent://public/default/granted").send(b"hello")
+    with pytest.raises(pulsar.AuthorizationError):
+        client("stranger").create_producer("persistent://public/default/granted")
+
+
 def test_a_right_that_is_taken_back_ends_what_it_allowed(
     namespace: Namespace, client: Callable[[str], pulsar.Client]
 ) -> None:

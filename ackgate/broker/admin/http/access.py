@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call
     from ackgate.broker.security import (
         Authentication,
+        AuthenticationFailedError,
         Authorization,
         ClientIdentity,
         Need,
         NotAuthorizedError,
     )
+
+log = logging.getLogger(__name__)
 
 decisions = logging.getLogger("ackgate.broker.security.decisions")
 """Who was allowed what (DEBUG), and who was not (INFO)."""
@@ -85,10 +88,17 @@ class AccessGuard:
 
     def note_refusal(self, address: str, method: str, error: NotAuthorizedError) -> None:
         """Log it; not each time when a host asks all the time."""
-        left_out = self._damper.admit(address, self._now_seconds())
+        self._note(decisions, address, f"{method} of {address} refused: {error}")
+
+    def note_failure(self, address: str, error: AuthenticationFailedError) -> None:
+        """The same of credentials that prove nothing."""
+        self._note(log, address, f"authentication of {address} failed: {error}")
+
+    def _note(self, logger: logging.Logger, address: str, line: str) -> None:
+        left_out = self._damper.admit((logger.name, address), self._now_seconds())
         level = logging.DEBUG if left_out is None else logging.INFO
         more = f" (and {left_out} such lines of {address} left out)" if left_out else ""
-        decisions.log(level, "%s of %s refused: %s%s", method, address, error, more)
+        logger.log(level, "%s%s", line, more)
 
     def _is_open(self, need: Need) -> bool:
         return need.is_open or (need.scope is Scope.METRICS and not self._asks_for_metrics)
