@@ -7,7 +7,6 @@ import itertools
 import pickle
 import shutil
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -239,10 +238,15 @@ def test_the_job_ack_stats_beside_the_admin_interface(
         return real_pulsar.admin(path)["cursors"]["worker"]
 
     above = sum(1 for at in acked if order[at] >= 9)
-    while above != sum(
-        len(b) for b in acked_of(of_the_broker()["individuallyDeletedMessages"]).values()
-    ):
-        time.sleep(0.05)
+
+    async def stored() -> None:
+        async with await PulsarCluster.connect(real_pulsar.metadata) as cluster:
+            [cursor] = await cluster.cursors(PulsarTopic.parse("holed"))
+            while cursor.acks.acked_count != above:
+                await asyncio.sleep(0.05)
+                [cursor] = await cluster.cursors(PulsarTopic.parse("holed"))
+
+    asyncio.run(stored())
     consumer.close()
     own = of_the_broker()
     client.close()
