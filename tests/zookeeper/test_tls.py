@@ -35,7 +35,7 @@ def secure(
         yield server
 
 
-def options(path: Path, **properties: object) -> SessionOptions:
+def options(path: Path, *, seconds: int = 30, **properties: object) -> SessionOptions:
     lines = {"client.secure": "true"} | {
         name.replace("__", "."): value for name, value in properties.items()
     }
@@ -43,8 +43,8 @@ def options(path: Path, **properties: object) -> SessionOptions:
     return SessionOptions.of(
         PersistenceSettings(
             metadata_store_config_path=str(path),
-            metadata_store_operation_timeout_seconds=3,
-            metadata_store_session_timeout_millis=3_000,
+            metadata_store_operation_timeout_seconds=seconds,
+            metadata_store_session_timeout_millis=30_000,  # a third of it for one handshake
         )
     )
 
@@ -82,7 +82,7 @@ async def test_what_does_not_fit_is_named(secure, made, tmp_path) -> None:
     mine = client_store(made, tmp_path / "client.pem")
 
     async def refusal(**properties: object) -> str:
-        chosen = options(tmp_path / "zk.conf", **properties)
+        chosen = options(tmp_path / "zk.conf", seconds=6, **properties)
         with pytest.raises(MetadataStoreError) as caught:
             await ZooKeeperMetadataStore.open(f"127.0.0.1:{secure.secure_port}", options=chosen)
         return str(caught.value)
