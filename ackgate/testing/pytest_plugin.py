@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pytest
@@ -241,18 +241,36 @@ def create_ackgate_namespace(ackgate_tenant: str, ackgate_admin: BrokerAdmin) ->
 
 @pytest.fixture
 def create_ackgate_topic(
-    request: pytest.FixtureRequest, ackgate_admin: BrokerAdmin
+    request: pytest.FixtureRequest,
+    ackgate_broker: BrokerProcess,
+    ackgate_admin: BrokerAdmin,
+    ackgate_admin_token: str | None,
 ) -> Iterator[Callable[..., str]]:
-    """Creates topics of this test: ``create_ackgate_topic(partitions=4)``, or with a `namespace`."""
+    """Creates topics of this test: ``create_ackgate_topic(partitions=4)``, or with a `namespace`.
+
+    `schema` is one of ``pulsar.schema``; it becomes the topic's first.
+    """
     with ExitStack() as stack:
 
-        def create(*, partitions: int = 0, namespace: str = "public/default") -> str:
+        def create(
+            *, partitions: int = 0, namespace: str = "public/default", schema: object = None
+        ) -> str:
             topic = f"persistent://{namespace}/{_fresh(request)}"
             ackgate_admin.create_topic(topic, partitions=partitions)
             stack.callback(ackgate_admin.delete_topic, topic)
+            if schema is not None:
+                _register(schema, topic, ackgate_broker.service_url, ackgate_admin_token)
             return topic
 
         yield create
+
+
+def _register(schema: object, topic: str, service_url: str, token: str | None) -> None:
+    import pulsar  # noqa: PLC0415 - the extra `client`, which the rest does without
+
+    shown = None if token is None else pulsar.AuthenticationToken(token)
+    with closing(pulsar.Client(service_url, authentication=shown)) as client:
+        client.create_producer(topic, schema=schema).close()
 
 
 def _fresh(request: pytest.FixtureRequest) -> str:

@@ -22,6 +22,7 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_what_a_test_creates_is_gone_after_it(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
+        import pulsar.schema
         import pytest
         from ackgate.testing import AdminRefusedError
 
@@ -39,7 +40,9 @@ def test_what_a_test_creates_is_gone_after_it(suite: pytest.Pytester) -> None:
             assert ackgate_admin.subscriptions(f"{namespace}/mine") == ["s"]
             assert ackgate_admin.backlog(f"{namespace}/mine", "s") == 0
             assert len(ackgate_admin.topics(namespace)) == 3
-            made.extend([ackgate_tenant, create_ackgate_topic()])
+            typed = create_ackgate_topic(schema=pulsar.schema.StringSchema())
+            assert ackgate_admin.schema(typed)["type"] == "STRING"
+            made.extend([ackgate_tenant, typed])
 
         def test_finds_nothing(ackgate_admin, ackgate_broker):
             tenant, topic = made
