@@ -13,17 +13,20 @@ import pytest
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
 from ackgate.testing import BrokerProcess
+from tests.broker.target import eventually
 
 TOPIC = "persistent://public/default/orders"
 
 
 def addresses_used(broker: BrokerProcess, known: str, log: Path) -> list[str]:
-    """Where a producer's client connected to, in order; it knew the first."""
+    """Where a producer's client connected to, in order; it knew the first. Waits for two of them."""
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
     client = pulsar.Client(f"pulsar://{known}:{broker.port}", logger=logger)
     client.create_producer(TOPIC).send(b"hello")
     client.close()
-    return re.findall(rf"-> (\S+):{broker.port}\] Connected to broker", log.read_text())
+    place = re.compile(rf"-> (\S+):{broker.port}\] Connected to broker")
+    # The client writes its log when it likes to.
+    return eventually(lambda: two if len(two := place.findall(log.read_text())) > 1 else None)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -272,7 +273,7 @@ def test_the_page_leads_to_a_client_with_tls_and_a_token(compose: Compose, tmp_p
     inside = re.findall(r"^docker compose .* secured (ackgate .*)$", SECURED, re.MULTILINE)
     assert len(inside) == 3
     for command in inside:
-        run(f"{tools}/{command.replace('/data', str(data))}", cwd=tmp_path)
+        run(f"{shlex.quote(str(tools))}/{command.replace('/data', str(data))}", cwd=tmp_path)
     shutil.copy(data / "certificates" / "ca.pem", tmp_path)
     settings = {
         key.removeprefix("ACKGATE_"): "0" if value in {"6661", "8443"} else value
@@ -285,7 +286,7 @@ def test_the_page_leads_to_a_client_with_tls_and_a_token(compose: Compose, tmp_p
         program = program.replace("pulsar+ssl://localhost:6661", broker.service_url)
         program += "client.create_producer('orders').send(b'hello')\nclient.close()\n"
         (tmp_path / "program.py").write_text(program)
-        run(f"{sys.executable} program.py", cwd=tmp_path)
+        run(f"{shlex.quote(sys.executable)} program.py", cwd=tmp_path)
         assert service.healthcheck is not None
         check = service.healthcheck.test[-1].replace("/data", str(data))
         check = check.replace("https://127.0.0.1:8443", broker.admin_url)

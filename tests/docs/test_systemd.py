@@ -68,8 +68,9 @@ def test_its_user_is_made() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_understands_it(tmp_path: Path) -> None:
     program = the("ExecStart").split()[0]
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace(program, sys.executable))
+    unit, installed = tmp_path / UNIT.name, tmp_path / "ackgate"
+    installed.symlink_to(sys.executable)
+    unit.write_text(UNIT.read_text().replace(program, str(installed)))
     for words in (
         ["verify", str(unit)],
         ["security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(unit)],

@@ -76,7 +76,7 @@ def test_maven_fetches_the_jars_once(tmp_path: Path, jars: Path, no_jars: Path) 
     maven.chmod(0o755)
     with pytest.raises(ZooKeeperFailedError, match=r"(?s)could not fetch.*no network"):
         ZooKeeperProcess(tmp_path).start()
-    maven.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/ln -s {jars} "${{last#*=}}"\n')
+    maven.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/ln -s "{jars}" "${{last#*=}}"\n')
     with ZooKeeperProcess(tmp_path, force_sync=False) as server:
         assert server.mode() == "standalone"
     maven.unlink()
