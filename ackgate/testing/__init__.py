@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ackgate.testing.cluster import BrokerCluster
     from ackgate.testing.credentials import CertificateMaker, TokenMaker
     from ackgate.testing.memory_ledgers import MemoryLedgerClient, MemoryLedgers
+    from ackgate.testing.ports import free_ports
     from ackgate.testing.zookeeper import (
         ZooKeeperEnsemble,
         ZooKeeperFailedError,
         ZooKeeperProcess,
-        free_ports,
     )
 
 __all__ = [
@@ -56,11 +56,11 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
             "ackgate.testing.cluster": ("BrokerCluster",),
             "ackgate.testing.credentials": ("CertificateMaker", "TokenMaker"),
             "ackgate.testing.memory_ledgers": ("MemoryLedgerClient", "MemoryLedgers"),
+            "ackgate.testing.ports": ("free_ports",),
             "ackgate.testing.zookeeper": (
                 "ZooKeeperEnsemble",
                 "ZooKeeperFailedError",
                 "ZooKeeperProcess",
-                "free_ports",
             ),
         },
     )

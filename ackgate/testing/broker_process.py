@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import ackgate
 from ackgate.testing.child_guard import CHILDREN
+from ackgate.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +100,10 @@ class BrokerProcess:
         """Start without waiting, to kill it before it is ready."""
         if self._process is not None:
             raise BrokerFailedError(f"broker {self._process.pid} is running already")
+        self.port, self.http_port = (
+            self.port or free_ports(1)[0],
+            self.http_port or free_ports(1)[0],
+        )
         self._first_line = queue.SimpleQueue()
         self._process = subprocess.Popen(
             self.command(),

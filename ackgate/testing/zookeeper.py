@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from ackgate.testing.child_guard import CHILDREN
+from ackgate.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -425,18 +426,6 @@ class ZooKeeperEnsemble:
         if not found:
             raise ZooKeeperFailedError(f"none of {self.connection_string} is a {mode} now")
         return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback interface that are free at the moment."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def _java() -> str:

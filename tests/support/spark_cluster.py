@@ -22,8 +22,8 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ackgate.testing import free_ports
 from ackgate.testing.child_guard import CHILDREN
-from ackgate.testing.zookeeper import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

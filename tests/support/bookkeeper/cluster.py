@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ackgate.persistence.bookkeeper.protocol import read_frame
-from ackgate.testing import ZooKeeperProcess
+from ackgate.testing import ZooKeeperProcess, free_ports
 from ackgate.testing.child_guard import CHILDREN
-from ackgate.testing.zookeeper import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

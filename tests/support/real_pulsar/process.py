@@ -26,8 +26,8 @@ from typing import Any, Self
 
 import pulsar
 
+from ackgate.testing import free_ports
 from ackgate.testing.child_guard import CHILDREN
-from ackgate.testing.zookeeper import free_ports
 
 ROOT = Path(__file__).parents[3]
 LIB = Path(os.environ.get("ACKGATE_BENCH_PULSAR_LIB") or ROOT / "build/pulsar/lib")
