@@ -5,6 +5,9 @@
 
 python := .venv/bin/python
 
+# The tests start processes by the hundred; each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 install: ## make .venv with the ackgate command and the real pulsar-client
 	@bash scripts/install.sh
 
