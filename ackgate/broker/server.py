@@ -138,7 +138,8 @@ class BrokerServer:
         directory: DataDirectory,
         services: SharedServices,
         storage: LedgerStorage,
-        authentication: Authentication | None = None,
+        tls: _PortsTls,
+        authentication: Authentication | None,
     ) -> None:
         self.settings = settings
         self.storage = storage
@@ -161,7 +162,7 @@ class BrokerServer:
         """Where clients connect."""
         self.web = NOWHERE
         """Where the admin interface answers."""
-        self._tls: _PortsTls
+        self._tls = tls
         self._protocol = ProtocolServer(
             services,
             self.registry,
@@ -184,7 +185,8 @@ class BrokerServer:
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
         becomes the broker's to close.
         """
-        authentication = _authentication(settings)
+        _credentials(settings)  # what cannot be read is to be known at the start
+        authentication = Authentication.of(settings.security)
         tls = _PortsTls(settings)
         async with Stopping(lambda: settings.broker.broker_shutdown_timeout_ms / 1000) as stopping:
             directory = DataDirectory.acquire(data_directory)
@@ -197,8 +199,7 @@ class BrokerServer:
             storage = await open_ledger_storage(settings.persistence, directory.root, metadata)
             stopping.then("the bookies", storage.client.close, share=2)
             services = _make_services(settings, metadata, storage.client, storage.run)
-            broker = cls(settings, directory, services, storage, authentication)
-            broker._tls = tls
+            broker = cls(settings, directory, services, storage, tls, authentication)
             broker.services.disk_space = space
             space.mend = partial(_free_room, metadata, storage)
             broker.services.forget_topic = broker.registry.forget
@@ -423,14 +424,6 @@ def _free_room(metadata: MetadataStore, storage: LedgerStorage) -> Iterator[Awai
     if isinstance(metadata, SqliteMetadataStore):
         yield metadata.checkpoint()
     yield from storage.make_up()
-
-
-def _authentication(settings: Settings) -> Authentication | None:
-    """None: it is off. Raises `ConfigurationError`."""
-    _credentials(settings)  # what cannot be read is to be known at the start
-    if not settings.security.authentication_enabled:
-        return None
-    return Authentication.of(settings.security)
 
 
 def _authorization(services: SharedServices) -> Authorization | None:

@@ -12,7 +12,7 @@ from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
     from ackgate.network.certificates import PeerCertificate, peer_certificate
-    from ackgate.network.damper import LogDamper
+    from ackgate.network.damper import LogDamper, and_left_out
     from ackgate.network.listener import HANDSHAKES_MAX, Listener, listen
     from ackgate.network.tls import ClientTls, PemFile, ReloadedTls, ServerTls
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
@@ -30,6 +30,7 @@ __all__ = [
     "ServerTls",
     "TrialCertificates",
     "Urls",
+    "and_left_out",
     "listen",
     "make_trial_certificates",
     "peer_certificate",
@@ -39,7 +40,7 @@ __getattr__ = lazy_face(
     __name__,
     {
         "ackgate.network.certificates": ("PeerCertificate", "peer_certificate"),
-        "ackgate.network.damper": ("LogDamper",),
+        "ackgate.network.damper": ("LogDamper", "and_left_out"),
         "ackgate.network.listener": ("HANDSHAKES_MAX", "Listener", "listen"),
         "ackgate.network.tls": ("ClientTls", "PemFile", "ReloadedTls", "ServerTls"),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),

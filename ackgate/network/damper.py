@@ -40,3 +40,9 @@ class LogDamper:
         if len(self._kinds) > KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]
         return left_out if is_admitted else None
+
+
+def and_left_out(lines: int, *, of: str = "") -> str:
+    """What ends a line that was admitted after so many were not; empty: none was left out."""
+    whose = f" of {of}" if of else ""
+    return f" (and {lines} such lines{whose} left out)" if lines else ""

@@ -20,7 +20,7 @@ import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ackgate.network.damper import LogDamper
+from ackgate.network.damper import LogDamper, and_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ class Listener:
         host, port = address[:2]
         left_out = self._damper.admit((host, why), asyncio.get_running_loop().time())
         if left_out is not None:
-            more = f" (and {left_out} such lines of {host} left out)" if left_out else ""
+            more = and_left_out(left_out, of=host)
             log.warning("TLS handshake of %s:%s failed: %s%s", host, port, why, more)
 
 

@@ -42,7 +42,7 @@ from ackgate.broker.admin.http.router import Router
 from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError, need_of_path
 from ackgate.broker.wire import NotOwnedError
 from ackgate.errors import AckGateError
-from ackgate.network import LogDamper, listen, peer_certificate
+from ackgate.network import LogDamper, and_left_out, listen, peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -236,8 +236,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
         text = "a client speaks TLS on the port in clear"
     left_out = _damper.admit(text if len(text) < 80 else "other", time.monotonic())
     if left_out is not None:
-        more = f" (and {left_out} such lines left out)" if left_out else ""
-        log.info("bad request: %s%s", text, more)
+        log.info("bad request: %s%s", text, and_left_out(left_out))
     return False
 
 

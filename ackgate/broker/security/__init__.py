@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         need_of_path,
     )
     from ackgate.broker.security.authentication import (
-        NO_METHOD,
         Authentication,
         Original,
         http_credentials,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         CLUSTER_WIDE,
         Authorization,
         Resource,
+        decisions,
     )
     from ackgate.broker.security.client_credentials import http_headers
     from ackgate.broker.security.grants import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         roles_in,
     )
     from ackgate.broker.security.identity import (
+        NO_METHOD,
         AuthenticationFailedError,
         ClientIdentity,
         Credentials,
@@ -88,6 +89,7 @@ __all__ = [
     "actions_in",
     "check_role",
     "checked_claims",
+    "decisions",
     "http_credentials",
     "http_headers",
     "mode_in",
@@ -118,12 +120,12 @@ __getattr__ = lazy_face(
         ),
         "ackgate.broker.security.authentication": (
             "Authentication",
-            "NO_METHOD",
             "Original",
             "http_credentials",
         ),
         "ackgate.broker.security.client_credentials": ("http_headers",),
         "ackgate.broker.security.identity": (
+            "NO_METHOD",
             "AuthenticationFailedError",
             "Credentials",
             "ClientIdentity",
@@ -150,6 +152,7 @@ __getattr__ = lazy_face(
             "CLUSTER_WIDE",
             "Authorization",
             "Resource",
+            "decisions",
         ),
         "ackgate.broker.security.grants": (
             "AUTH_POLICIES",

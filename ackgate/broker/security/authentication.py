@@ -14,13 +14,16 @@ import binascii
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ackgate.broker.security.identity import (
+    BASIC_METHOD,
+    NO_METHOD,
+    TLS_METHOD,
+    TOKEN_METHOD,
     AuthenticationFailedError,
     ClientIdentity,
     Credentials,
     NotAuthorizedError,
     Principal,
 )
-from ackgate.broker.security.tokens import TOKEN_METHOD, TokenProvider
 from ackgate.config.security import BASIC_PROVIDER, OPENID_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
 
 if TYPE_CHECKING:
@@ -28,12 +31,6 @@ if TYPE_CHECKING:
 
     from ackgate.broker.security.identity import AuthenticationProvider
     from ackgate.config.security import SecuritySettings
-
-TLS_METHOD: Final = "tls"
-NO_METHOD: Final = "none"
-"""What clients call it that bring no credentials."""
-
-BASIC_METHOD: Final = "basic"
 
 
 class TlsProvider:
@@ -50,6 +47,12 @@ class TlsProvider:
         return Principal(credentials.certificate_name, TLS_METHOD)
 
 
+def _token(settings: SecuritySettings) -> AuthenticationProvider:
+    from ackgate.broker.security.tokens import TokenProvider  # noqa: PLC0415 - PyJWT is large
+
+    return TokenProvider.of(settings)
+
+
 def _basic(settings: SecuritySettings) -> AuthenticationProvider:
     from ackgate.broker.security.passwords import BasicProvider  # noqa: PLC0415 - libpass is large
 
@@ -63,7 +66,7 @@ def _openid(settings: SecuritySettings) -> AuthenticationProvider:
 
 
 _MAKERS: Final[Mapping[str, Callable[[SecuritySettings], AuthenticationProvider]]] = {
-    TOKEN_PROVIDER: TokenProvider.of,
+    TOKEN_PROVIDER: _token,
     TLS_PROVIDER: lambda _: TlsProvider(),
     BASIC_PROVIDER: _basic,
     OPENID_PROVIDER: _openid,

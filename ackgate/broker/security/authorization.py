@@ -13,6 +13,7 @@ A proxy and its client must both be allowed. Policies that cannot be read allow 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ackgate.broker.security.actions import Scope
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 ADMIN_ROLES: Final = "adminRoles"
 """Member of a tenant's node: the roles of its admins."""
+
+decisions = logging.getLogger("ackgate.broker.security.decisions")
+"""Who was allowed what (DEBUG), and who was not (INFO)."""
 
 PARSED_MAX: Final = 1_000
 """Namespaces whose grants are kept parsed."""

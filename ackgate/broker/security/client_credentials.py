@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.security.tokens import read_bytes
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ def http_headers(plugin: str, parameters: str, *, what: str) -> Mapping[str, str
         return NO_HEADERS
     if name in {"AuthenticationToken", "token"}:
         if parameters.startswith("file:"):
+            from ackgate.broker.security.tokens import read_bytes  # noqa: PLC0415 - PyJWT is large
+
             return bearer(read_bytes(parameters, what=what).decode("latin-1"), what=what)
         return bearer(parameters.removeprefix("token:"), what=what)
     raise ConfigurationError(f"authentication plugin {plugin[:100]!a} is not known here")

@@ -18,6 +18,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.security.actions import Action
+from ackgate.broker.security.identity import ROLE_CHARACTERS_MAX
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ SUBSCRIPTION_AUTH_MODE: Final = "subscription_auth_mode"
 NAMESPACE_AUTH: Final = "namespace_auth"
 TOPIC_AUTH: Final = "destination_auth"
 SUBSCRIPTION_ROLES: Final = "subscription_auth_roles"
-
-ROLE_CHARACTERS_MAX: Final = 1024
 
 Grants = dict[str, list[str]]
 """Role -> actions."""

@@ -6,9 +6,17 @@ Pure. Credentials never appear in a `repr`, an error or a log line.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ackgate.errors import CallerError
+
+TOKEN_METHOD: Final = "token"  # noqa: S105 - the method's name
+TLS_METHOD: Final = "tls"
+BASIC_METHOD: Final = "basic"
+NO_METHOD: Final = "none"
+"""What clients call it that bring no credentials."""
+
+ROLE_CHARACTERS_MAX: Final = 1024
 
 
 class AuthenticationFailedError(CallerError):
@@ -24,7 +32,7 @@ class Credentials:
     """What a client shows."""
 
     method: str
-    """Pulsar's name of the method: ``token``, ``tls``, ``basic``."""
+    """Pulsar's name of the method: `TOKEN_METHOD` and the others."""
     data: bytes = field(default=b"", repr=False)
     certificate_name: str = ""
     """Common name of the certificate that its TLS connection has shown, and that was verified."""

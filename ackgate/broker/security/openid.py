@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import aiohttp
 import jwt
 
-from ackgate.broker.security.identity import AuthenticationFailedError, Credentials, Principal
-from ackgate.broker.security.tokens import (
+from ackgate.broker.security.identity import (
     TOKEN_METHOD,
+    AuthenticationFailedError,
+    Credentials,
+    Principal,
+)
+from ackgate.broker.security.tokens import (
     TokenRules,
     VerifyingKey,
     algorithms_of,

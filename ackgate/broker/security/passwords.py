@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from passlib.context import CryptContext
 
-from ackgate.broker.security.identity import AuthenticationFailedError, Credentials, Principal
+from ackgate.broker.security.identity import (
+    BASIC_METHOD,
+    AuthenticationFailedError,
+    Credentials,
+    Principal,
+)
 from ackgate.broker.security.tokens import read_bytes
 from ackgate.errors import ConfigurationError
 
@@ -23,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.config.security import SecuritySettings
-
-BASIC_METHOD: Final = "basic"
 
 CHECKS_MAX: Final = 2
 """Passwords that are checked at a time. Others wait, as long as `handshakeTimeoutSeconds`."""

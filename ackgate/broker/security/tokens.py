@@ -29,7 +29,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from ackgate.broker.security.identity import AuthenticationFailedError, Credentials, Principal
+from ackgate.broker.security.identity import (
+    ROLE_CHARACTERS_MAX,
+    TOKEN_METHOD,
+    AuthenticationFailedError,
+    Credentials,
+    Principal,
+)
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,8 +50,6 @@ SECRET_BYTES_MIN: Final = 32
 """RFC 7518: at least the size of the hash. Pulsar's library refuses shorter ones, too."""
 
 RSA_BITS_MIN: Final = 2048
-ROLE_CHARACTERS_MAX: Final = 1024
-TOKEN_METHOD: Final = "token"  # noqa: S105 - the method's name
 
 HMAC_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512")

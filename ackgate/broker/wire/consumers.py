@@ -231,7 +231,7 @@ class Consumers:
         for consumer_id, consumer in list(self._attached.items()):
             if not is_allowed(consumer.topic, consumer.subscription):
                 self.closed_by_broker(consumer_id, NOWHERE)
-                self._session.run(replies.NO_REQUEST_ID, _detached(consumer.port))
+                self._session.run(replies.NO_REQUEST_ID, consumer.port.close())
 
     def _forget(self, consumer_id: int, consumer: _Consumer) -> None:
         # The id may have been given to a new consumer while the old one was being detached.
@@ -250,7 +250,3 @@ class Consumers:
                 log.warning("closing consumer %d of %s: %s", consumer_id, self._session.peer, error)
             except Exception:
                 log.exception("closing consumer %d of %s", consumer_id, self._session.peer)
-
-
-async def _detached(port: ConsumerPort) -> None:
-    await port.close()

@@ -10,9 +10,6 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:
-    from ackgate.network import Urls
-
 from ackgate.broker.security import AuthenticationFailedError, NotAuthorizedError
 from ackgate.errors import (
     AckGateError,
@@ -25,6 +22,9 @@ from ackgate.errors import (
     OwnershipError,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from ackgate.network import Urls
 
 
 class ServerError(enum.IntEnum):

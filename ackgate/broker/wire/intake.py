@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ackgate.broker.wire.consumers import Consumers
     from ackgate.broker.wire.frames import Frame
     from ackgate.broker.wire.producers import Producers
+    from ackgate.broker.wire.rights import ClientRights
     from ackgate.broker.wire.session_context import FailureReply, ReadHold
 
 Type = pb.BaseCommand.Type
@@ -67,18 +68,13 @@ class CommandSession(Connection, Protocol):
     def consumers(self) -> Consumers: ...
 
     @property
+    def rights(self) -> ClientRights: ...
+
+    @property
     def is_connected(self) -> bool:
         """Whether CONNECT was received and accepted."""
 
     def connect(self, command: pb.CommandConnect) -> None: ...
-
-    def refresh(self, command: pb.CommandAuthResponse) -> None: ...
-
-    def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
-        """Whether the client may ask this. False: reading is held until that is known; ask again.
-
-        Raises `NotAuthorizedError`, `MetadataFailedError`.
-        """
 
     def refuse(self, request_id: int, error: Exception, fail: FailureReply) -> None:
         """Answer a request with its failure."""
@@ -107,7 +103,7 @@ def _ignore(_: CommandSession, __: object) -> None:
 ROUTES: Final[Mapping[int, CommandRoute]] = {
     Type.CONNECT: CommandRoute("connect", lambda session, command: session.connect(command)),
     Type.AUTH_RESPONSE: CommandRoute(
-        "authResponse", lambda session, command: session.refresh(command)
+        "authResponse", lambda session, command: session.rights.refresh(command)
     ),
     Type.PING: CommandRoute("ping", lambda session, _: session.send(replies.PONG)),
     Type.PONG: CommandRoute("pong", _ignore),
@@ -344,7 +340,7 @@ class Intake:
         if broken := requests.broken_text(command):
             raise ProtocolError(f"{_name(envelope)} with a {broken} that is not UTF-8")
         try:
-            if not session.permits(_name(envelope), command):
+            if not session.rights.permits(_name(envelope), command):
                 return False
             route.handle(session, command)
         except ProtocolError:

@@ -282,7 +282,7 @@ class Producers:
         for producer_id, producer in [*self._open.items(), *self._waiting.items()]:
             if not is_allowed(producer.topic):
                 self.closed_by_broker(producer_id, NOWHERE)
-                self._session.run(replies.NO_REQUEST_ID, _detached(producer.port))
+                self._session.run(replies.NO_REQUEST_ID, producer.port.close())
 
     def _forget(self, producer_id: int) -> _Producer | None:
         producer = self._open.pop(producer_id, None) or self._waiting.pop(producer_id, None)
@@ -301,10 +301,6 @@ class Producers:
                 log.warning("closing producer %s: %s", producer.port.name, error)
             except Exception:
                 log.exception("closing producer %s", producer.port.name)
-
-
-async def _detached(port: ProducerPort) -> None:
-    await port.close()
 
 
 def _is_too_late(producer: ProducerPort, delay_ms: int) -> bool:

@@ -33,46 +33,21 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ackgate.broker.security import (
-    CONSUME,
-    NO_METHOD,
-    PRODUCE,
-    AuthenticationFailedError,
-    Credentials,
-    NotAuthorizedError,
-    Original,
-    need_of_command,
-)
-from ackgate.broker.wire import replies, requests
+from ackgate.broker.security import NotAuthorizedError, decisions
+from ackgate.broker.wire import replies
 from ackgate.broker.wire.consumers import Consumers
-from ackgate.broker.wire.errors import (
-    BrokerError,
-    MetadataFailedError,
-    ProtocolError,
-    server_error,
-)
+from ackgate.broker.wire.errors import BrokerError, ProtocolError, server_error
 from ackgate.broker.wire.frames import COMMAND_BYTES_EXTRA
 from ackgate.broker.wire.intake import Intake
 from ackgate.broker.wire.producers import Producers
-from ackgate.errors import (
-    AckGateError,
-    CallerError,
-    CorruptRecordError,
-    OwnershipError,
-    StorageError,
-)
-from ackgate.network import NOWHERE, peer_certificate
+from ackgate.broker.wire.rights import ClientRights
+from ackgate.errors import CallerError, CorruptRecordError, OwnershipError, StorageError
+from ackgate.network import NOWHERE, and_left_out, peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from ackgate.broker.security import (
-        Authentication,
-        Authorization,
-        ClientIdentity,
-        Need,
-        Resource,
-    )
+    from ackgate.broker.security import ClientIdentity
     from ackgate.broker.wire.ports import MessageOut, ProducerPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.broker.wire.session_context import FailureReply, SessionContext
@@ -87,9 +62,6 @@ JOIN_PIECE_BYTES_MAX: Final = 16 * 1024
 is cheaper than handing each to the kernel, copying large ones is not."""
 
 log = logging.getLogger(__name__)
-
-decisions = logging.getLogger("ackgate.broker.security.decisions")
-"""Who was allowed what (DEBUG), and who was not (INFO)."""
 
 PROTOCOL_VERSION: Final = 21
 """v21: what a broker must know of it is that SUBSCRIBE may carry an AUTO_CONSUME schema. What came
@@ -262,21 +234,13 @@ class Session(asyncio.Protocol):
         self.is_open = False
         self.is_connected = False
         """Whether CONNECT was received and accepted."""
-        self.identity: ClientIdentity | None = None
-        """Who it is, once connected; None where nobody asks."""
         self.intake: Intake
+        self.rights = ClientRights(self)
         self.producers: Producers = Producers(self)
         self.consumers: Consumers = Consumers(self)
         self._liveness = Liveness()
         self._requests: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._authenticating: asyncio.Task[None] | None = None
-        self._supports_refresh = False
-        self._is_challenged = False
-        """Whether the client was asked for newer credentials and has not answered."""
-        self._refresh_timer: asyncio.TimerHandle | None = None
-        self._reading_policies: asyncio.Task[None] | None = None
-        self._policies_error: MetadataFailedError | None = None
         self._detaching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
         self._transport: asyncio.Transport
@@ -286,6 +250,11 @@ class Session(asyncio.Protocol):
     def settings(self) -> BrokerSettings:
         """The broker's settings as they are now."""
         return self.context.settings.broker
+
+    @property
+    def identity(self) -> ClientIdentity | None:
+        """Who it is, once connected; None where nobody asks."""
+        return self.rights.identity
 
     @property
     def certificate(self) -> PeerCertificate | None:
@@ -332,11 +301,7 @@ class Session(asyncio.Protocol):
         self.intake.discard()
         self._outbox.discard()
         self._cancel_timer()
-        if self._refresh_timer is not None:
-            self._refresh_timer.cancel()
-        for task in (self._authenticating, self._reading_policies):
-            if task is not None:
-                task.cancel()
+        self.rights.cancel()
         self._detaching = self._loop.create_task(self._detach())
 
     async def _detach(self) -> None:
@@ -382,7 +347,7 @@ class Session(asyncio.Protocol):
     # ---- handshake
 
     def connect(self, command: pb.CommandConnect) -> None:
-        if self.is_connected or self._authenticating is not None:
+        if self.is_connected or self.rights.is_asked:
             raise ProtocolError("CONNECT on a connection that is connected")
         if command.protocol_version < PROTOCOL_VERSION_MIN:
             raise ProtocolError(
@@ -391,100 +356,7 @@ class Session(asyncio.Protocol):
             )
         self.client_version = command.client_version
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
-        self._supports_refresh = command.feature_flags.supports_auth_refresh
-        authentication = self.context.authentication
-        if authentication is None:
-            self._introduce()
-        else:
-            self.intake.hold("authentication")
-            self._authenticating = self._loop.create_task(
-                self._authenticate(authentication, command)
-            )
-
-    async def _authenticate(
-        self, authentication: Authentication, command: pb.CommandConnect
-    ) -> None:
-        try:
-            identity = await authentication.identify(
-                self._shown(command), self.context.now_seconds(), _original(command)
-            )
-        except AuthenticationFailedError as error:
-            self.note(log, "authentication of %s failed: %s", self.peer, error)
-            self._say_goodbye(error)
-        except Exception:
-            log.exception("authentication of %s failed", self.peer)
-            self._say_goodbye(AuthenticationFailedError("the broker failed to authenticate"))
-        else:
-            if self.is_open:
-                self.identity = identity
-                self._introduce()
-                self._look_at_expiry_later()
-                self.intake.release("authentication")
-
-    def _shown(self, command: pb.CommandConnect) -> Credentials:
-        """The credentials that CONNECT brings, and the certificate of the connection."""
-        method = command.auth_method_name or NO_METHOD
-        return self._credentials(method, command.auth_data)
-
-    def _credentials(self, method: str, data: bytes) -> Credentials:
-        certificate = self.certificate
-        return Credentials(method, data, certificate.common_name if certificate else "")
-
-    def _look_at_expiry_later(self) -> None:
-        if self.identity is not None and self.identity.expires_at is not None:
-            self._refresh_timer = self._loop.call_later(
-                self.context.refresh_seconds, self._look_at_expiry
-            )
-
-    def _look_at_expiry(self) -> None:
-        """Ask for newer credentials if these have expired; end the connection if that is no use."""
-        identity = self.identity
-        if not self.is_open or identity is None or identity.expires_at is None:
-            return
-        if self.context.now_seconds() >= identity.expires_at:
-            if self._is_challenged or not self._supports_refresh:
-                self.note(log, "connection of %s ended: its credentials have expired", self.peer)
-                self._say_goodbye(AuthenticationFailedError("the credentials have expired"))
-                return
-            self._is_challenged = True
-            self.send(
-                replies.auth_challenge(
-                    self.context.server_version, identity.principal.method, self.protocol_version
-                )
-            )
-        self._look_at_expiry_later()
-
-    def refresh(self, command: pb.CommandAuthResponse) -> None:
-        """AUTH_RESPONSE: newer credentials."""
-        authentication, identity = self.context.authentication, self.identity
-        if not self._is_challenged or authentication is None or identity is None:
-            raise ProtocolError("AUTH_RESPONSE without a challenge")
-        self._is_challenged = False
-        method = command.response.auth_method_name or identity.principal.method
-        shown = self._credentials(method, command.response.auth_data)
-        self._authenticating = self._loop.create_task(
-            self._refresh(authentication, identity, shown)
-        )
-
-    async def _refresh(
-        self, authentication: Authentication, identity: ClientIdentity, shown: Credentials
-    ) -> None:
-        try:
-            now_seconds = self.context.now_seconds()
-            self.identity = await authentication.refreshed(identity, shown, now_seconds)
-        except AuthenticationFailedError as error:
-            self.note(log, "authentication of %s failed: %s", self.peer, error)
-            self._say_goodbye(error)
-        except Exception:
-            log.exception("authentication of %s failed", self.peer)
-            self._say_goodbye(AuthenticationFailedError("the broker failed to authenticate"))
-        else:
-            log.debug("%s has refreshed its credentials", self.peer)
-
-    def _say_goodbye(self, error: AuthenticationFailedError) -> None:
-        if self.is_open:
-            self.send(replies.error(replies.NO_REQUEST_ID, server_error(error), str(error)))
-            self.close()
+        self.rights.prove(command, self._introduce)
 
     def _introduce(self) -> None:
         """The client is known, or need not be: from now on it may ask for things."""
@@ -502,63 +374,10 @@ class Session(asyncio.Protocol):
         who = f" as {self.identity}" if self.identity is not None else ""
         self.note(log, "%s connected with %s%s", self.peer, ascii(self.client_version[:80]), who)
 
-    # ---- rights
-
-    def permits(self, name: str, command: Any) -> bool:  # noqa: ANN401 - any command
-        """Whether the client may ask this. False: reading is held until that is known; ask again.
-
-        Raises `NotAuthorizedError`, `MetadataFailedError`.
-        """
-        authorization, identity = self.context.authorization, self.identity
-        if authorization is None or identity is None:
-            return True
-        error, self._policies_error = self._policies_error, None
-        if error is not None:
-            raise error
-        original = str(getattr(command, "original_principal", ""))
-        if original and self.context.authentication is not None:
-            identity = self.context.authentication.acting(identity, original)
-        for need, resource in requests.asked_for(need_of_command(name), command):
-            if unread := authorization.unread(identity, need, resource):
-                self.intake.hold("permissions")
-                reading = self._read_policies(authorization, unread)
-                self._reading_policies = self._loop.create_task(reading)
-                return False
-            authorization.check(identity, need, resource)
-            decisions.debug("%s of %s: %s, %s", name, self.peer, identity, resource)
-        return True
-
-    async def _read_policies(self, authorization: Authorization, paths: tuple[str, ...]) -> None:
-        try:
-            await authorization.read(paths)
-        except Exception as error:
-            trace = not isinstance(error, AckGateError)
-            log.error("rights cannot be read: %s", error, exc_info=trace)  # noqa: TRY400
-            self._policies_error = MetadataFailedError(
-                "what the role may do cannot be read: see the log of the broker"
-            )
-        self.intake.release("permissions")
-
     def recheck(self) -> None:
         """Rights have changed: close the producers and consumers that are not allowed any more."""
-        authorization, identity = self.context.authorization, self.identity
-        if authorization is None or identity is None or not self.is_open:
-            return
-
-        def is_allowed(need: Need, resource: Resource) -> bool:
-            if authorization.unread(identity, need, resource):
-                return False  # it was a superuser's; its client asks again
-            try:
-                authorization.check(identity, need, resource)
-            except NotAuthorizedError as error:
-                self.note(decisions, "taken from %s: %s", self.peer, error)
-                return False
-            return True
-
-        self.producers.keep(lambda topic: is_allowed(PRODUCE, topic.resource()))
-        self.consumers.keep(
-            lambda topic, subscription: is_allowed(CONSUME, topic.resource(subscription))
-        )
+        if self.is_open:
+            self.rights.recheck(self.producers, self.consumers)
 
     # ---- requests
 
@@ -615,10 +434,8 @@ class Session(asyncio.Protocol):
         left_out = self.context.damper.admit((host, message), self._loop.time())
         if left_out is None:
             logger.debug(message, *args)
-        elif left_out:
-            logger.info(f"{message} (and {left_out} such lines of {host} left out)", *args)  # noqa: G004
         else:
-            logger.info(message, *args)
+            logger.info(f"{message}%s", *args, and_left_out(left_out, of=host))  # noqa: G004
 
     # ---- backpressure and silence
 
@@ -715,13 +532,6 @@ class Session(asyncio.Protocol):
 
     def close_consumer(self, consumer_id: int, urls: Urls = NOWHERE) -> None:
         self.consumers.closed_by_broker(consumer_id, urls)
-
-
-def _original(command: pb.CommandConnect) -> Original:
-    """The client for which a proxy connects."""
-    method, data = command.original_auth_method, command.original_auth_data
-    credentials = Credentials(method, data.encode()) if method and data else None
-    return Original(command.original_principal, credentials)
 
 
 def _address(peername: object) -> str:

@@ -13,9 +13,10 @@ from ackgate.broker.security import (
     Original,
     Resource,
     Scope,
+    decisions,
     http_credentials,
 )
-from ackgate.network import LogDamper
+from ackgate.network import LogDamper, and_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger(__name__)
-
-decisions = logging.getLogger("ackgate.broker.security.decisions")
-"""Who was allowed what (DEBUG), and who was not (INFO)."""
 
 CHALLENGE: Final[Mapping[str, str]] = {"WWW-Authenticate": 'Bearer realm="ackgate"'}
 """What every answer 401 says: how to authenticate."""
@@ -97,7 +95,7 @@ class AccessGuard:
     def _note(self, logger: logging.Logger, address: str, line: str) -> None:
         left_out = self._damper.admit((logger.name, address), self._now_seconds())
         level = logging.DEBUG if left_out is None else logging.INFO
-        more = f" (and {left_out} such lines of {address} left out)" if left_out else ""
+        more = and_left_out(left_out or 0, of=address)
         logger.log(level, "%s%s", line, more)
 
     def _is_open(self, need: Need) -> bool:
