@@ -33,7 +33,8 @@ sources, the last of which wins:
    [refused](#security-that-is-refused). An empty value leaves a key unset, but for `brokerServicePort` and
    `webServicePort`: there is no such port then, from whatever source;
 3. the environment: `ACKGATE_<key>`, such as `ACKGATE_brokerServicePort=6651`, or
-   `PULSAR_PREFIX_<key>` as with Pulsar's container images;
+   `PULSAR_PREFIX_<key>` as with Pulsar's container images. Names that go on in capitals, such as
+   `ACKGATE_CLIENT_authPlugin` or `ACKGATE_PORT`, are of commands or of Kubernetes, and are passed over;
 4. `--set KEY=VALUE`. An unknown key is an error here. An empty value brings back the default.
 
 A wrong value stops the start with an error that names its source, the key, the value and what is

@@ -7,7 +7,8 @@ Edge: reads the file, and is the only reader of the environment.
   that are not used here are collected, not refused: such a file has hundreds of them. Those that ask
   for security are refused (`unused_keys.py`).
 - *Environment*: `ACKGATE_<key>`, or `PULSAR_PREFIX_<key>` as with Pulsar's container images; the
-  key in its own spelling, `ACKGATE_brokerServicePort=6651`.
+  key in its own spelling, `ACKGATE_brokerServicePort=6651`. `ACKGATE_CLIENT_authPlugin`, `ACKGATE_PORT`
+  and the like, whose first word is in capitals, are no settings of a broker.
 - *`--set KEY=VALUE`*: a key that is not used here is an error, since somebody has just typed it; but
   one that asks for security may be switched off so. An empty value brings back the default.
 
@@ -17,6 +18,7 @@ Keys that Pulsar deprecated count as the keys that took their place.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -39,6 +41,8 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 ENVIRONMENT_PREFIXES: Final = ("PULSAR_PREFIX_", "ACKGATE_")
 """The later one wins."""
 
+_NO_SETTING: Final = re.compile(r"ACKGATE_[A-Z0-9]+(_|$)")
+"""Of the command line, of test suites, or of Kubernetes, which names the ports of a service `ackgate`."""
 
 _OF_SERVING: Final = frozenset(map(key_of, SecuritySettings.model_fields))
 """Without connections nobody is asked who he is, and Pulsar has more ways to ask."""
@@ -202,7 +206,7 @@ def _from_environment(environ: Mapping[str, str], older: dict[str, Given]) -> di
         named = {
             name.removeprefix(prefix): Given(text.strip(), f"environment {name}")
             for name, text in environ.items()
-            if name.startswith(prefix)
+            if name.startswith(prefix) and not _NO_SETTING.match(name)
         }
         found |= _by_present_name(_that_say_something(named), older)
     return found

@@ -231,14 +231,19 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """What aiohttp calls an error is a client that speaks no HTTP: a line, and no trace."""
     if record.exc_info is None:
         return log.isEnabledFor(record.levelno)
-    text = str(record.exc_info[1])
+    text = " ".join(str(record.exc_info[1]).split())
     if _SPEAKS_TLS in text:
         text = "a client speaks TLS on the port in clear"
     left_out = _damper.admit(text if len(text) < 80 else "other", time.monotonic())
+    if len(text) > BAD_REQUEST_CHARACTERS_MAX:
+        text = f"{text[:BAD_REQUEST_CHARACTERS_MAX]}..."
     if left_out is not None:
         log.info("bad request: %s%s", text, and_left_out(left_out))
     return False
 
+
+BAD_REQUEST_CHARACTERS_MAX: Final = 200
+"""Of a line of the log: aiohttp's text has the client's bytes in it, of which there may be 8 KiB."""
 
 _SPEAKS_TLS: Final = "HTTPS traffic"
 """What aiohttp says of the beginning of a TLS handshake."""

@@ -18,7 +18,7 @@ from ackgate.commands.stats.answer import answer_json
 from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
 from ackgate.commands.stats.view import render
-from ackgate.errors import CallerError, ConfigurationError, StorageError
+from ackgate.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ackgate.commands.stats.answer import StatsAnswer
 
 WATCH_SECONDS_MIN: Final = 0.1
+WATCH_SECONDS_MAX: Final = 86_400.0
 _REPAINT: Final = "\x1b[H\x1b[J"
 """Cursor home, clear to the end: no flicker, and nothing scrolls away."""
 
@@ -79,8 +80,10 @@ def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
     if arguments.watch is None:
         _say(text())
         return 0
-    if arguments.watch < WATCH_SECONDS_MIN:
-        raise CallerError(f"--watch {arguments.watch}: at least {WATCH_SECONDS_MIN} s")
+    if not WATCH_SECONDS_MIN <= arguments.watch <= WATCH_SECONDS_MAX:
+        raise ConfigurationError(
+            f"--watch {arguments.watch}: from {WATCH_SECONDS_MIN} to {WATCH_SECONDS_MAX:.0f} s"
+        )
     repaint = _REPAINT if sys.stdout.isatty() and not arguments.json else ""
     while True:
         try:

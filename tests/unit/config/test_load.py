@@ -187,6 +187,12 @@ def test_an_unused_key_is_only_noted_in_file_and_environment(tmp_path: Path) -> 
     assert [each.key for each in loaded.unused] == ["fromImage", "loadBalancerEnabled", "made.up"]
 
 
+def test_variables_of_commands_and_of_kubernetes_are_no_settings() -> None:
+    names = ("CLIENT_authParams", "COMMAND", "PORT", "PORT_6650_TCP", "BENCH_PULSAR_LIB")
+    environ = {f"ACKGATE_{name}": "x" for name in names} | {"ACKGATE_BrokerServicePort": "1"}
+    assert [each.key for each in load_settings(environ=environ).unused] == ["BrokerServicePort"]
+
+
 def test_a_secret_is_never_shown() -> None:
     secret = "hunter2"
     settings = load_settings(None, [f"managedLedgerPassword={secret}"], {}).settings
