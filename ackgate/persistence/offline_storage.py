@@ -67,7 +67,10 @@ class StoragePlaces(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether brokers may use the metadata store while we write to it."""
-        return parse_metadata_url(self.metadata_url).scheme is MetadataScheme.ZOOKEEPER
+        return parse_metadata_url(self.metadata_url).scheme in {
+            MetadataScheme.ZOOKEEPER,
+            MetadataScheme.SOCKET,
+        }
 
 
 class OfflineStorage(NamedTuple):

@@ -110,11 +110,13 @@ class NodeTable:
     What they changed collects in `events`, and in `changes` as rows.
     """
 
-    __slots__ = ("_clock_ms", "_connection", "changes", "events")
+    __slots__ = ("_clock_ms", "_connection", "_sessions", "changes", "events")
 
     def __init__(self, connection: sqlite3.Connection, clock_ms: Callable[[], int]) -> None:
         self._connection = connection
         self._clock_ms = clock_ms
+        self._sessions: dict[str, int] = {}
+        """The session that made the ephemeral node at a path last. No session outlives this table."""
         self.events: list[WatchEvent] = []
         self.changes: list[RowChange] = []
 
@@ -155,10 +157,12 @@ class NodeTable:
             return 0
         return self.put(path, value, found)
 
-    def create(self, path: str, value: bytes, ephemeral: bool) -> None:  # noqa: FBT001
-        """Add a node that must not be there."""
+    def create(self, path: str, value: bytes, ephemeral: bool, session: int = 0) -> None:  # noqa: FBT001
+        """Add a node that must not be there; an ephemeral one is that session's."""
         if not self._insert(path, value, ephemeral=ephemeral):
             raise NodeExistsError(f"{path} exists already")
+        if ephemeral:
+            self._sessions[path] = session
 
     def delete(self, path: str, expected_version: int | None) -> None:
         """Take out a node that has no children."""
@@ -194,6 +198,14 @@ class NodeTable:
             self.changes.append(RowChange(parent, name, None))
             path = f"{'' if parent == '/' else parent}/{name}"
             self.events.append(WatchEvent(WatchKind.DELETED, path))
+
+    def end_session(self, session: int) -> None:
+        """One session of several is over: its ephemeral nodes go."""
+        for path in [path for path, owner in self._sessions.items() if owner == session]:
+            del self._sessions[path]
+            node = self.get(path)
+            if node is not None and node.is_ephemeral:
+                self.delete(path, None)
 
     def repeat(self, changes: Iterable[RowChange]) -> None:
         """Make the rows what a commit made them."""

@@ -157,9 +157,16 @@ class SqliteMetadataStore:
         self._check_write(path, value)
         return await self._submit(lambda table: table.put(path, value, expected_version))
 
-    async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, session: int = 0
+    ) -> None:
+        """See `MetadataStore.create`. An ephemeral node ends with `end_session` of this number, too."""
         self._check_write(path, value)
-        await self._submit(lambda table: table.create(path, value, ephemeral))
+        await self._submit(lambda table: table.create(path, value, ephemeral, session))
+
+    async def end_session(self, session: int) -> None:
+        """Delete the ephemeral nodes that were created for it: for who shares this session with others."""
+        await self._submit(lambda table: table.end_session(session))
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
         self._check_write(path, b"")

@@ -4,17 +4,20 @@
 ``sqlite:PATH``               one SQLite file, the embedded default
 ``memory:``                   nothing is kept; for tests
 ``zk:HOST:PORT,.../ROOT``     ZooKeeper servers, and the node below which all of ours lie
+``unix:PATH``                 the SQLite file that another process of this machine serves there
 ============================  =========================================================
 """
 
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ackgate.errors import ConfigurationError
 from ackgate.extras import named_extras
 from ackgate.persistence.metadata.memory import MemoryMetadataStore
+from ackgate.persistence.metadata.socket_store import SocketMetadataStore
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
 from ackgate.persistence.ports.node_rules import NODE_BYTES_MAX
 
@@ -29,6 +32,7 @@ class MetadataScheme(enum.Enum):
     SQLITE = "sqlite"
     MEMORY = "memory"
     ZOOKEEPER = "zk"
+    SOCKET = "unix"
 
 
 class MetadataUrl(NamedTuple):
@@ -36,7 +40,7 @@ class MetadataUrl(NamedTuple):
 
     scheme: MetadataScheme
     address: str
-    """A file path, or a ZooKeeper connection string; empty for memory."""
+    """A path, or a ZooKeeper connection string; empty for memory."""
 
 
 def parse_metadata_url(url: str) -> MetadataUrl:
@@ -48,8 +52,8 @@ def parse_metadata_url(url: str) -> MetadataUrl:
         scheme = None
     if scheme is None:
         raise ConfigurationError(
-            f"metadataStoreUrl {url!r} is not understood; allowed are sqlite:PATH, memory: and "
-            "zk:HOST:PORT[,HOST:PORT...][/ROOT]"
+            f"metadataStoreUrl {url!r} is not understood; allowed are sqlite:PATH, memory:, "
+            "zk:HOST:PORT[,HOST:PORT...][/ROOT] and unix:PATH"
         )
     if scheme is MetadataScheme.MEMORY:
         if address:
@@ -66,7 +70,7 @@ async def open_metadata_store(
     node_bytes_max: int = NODE_BYTES_MAX,
     session: SessionOptions | None = None,
 ) -> MetadataStore:
-    """Open the store that `url` names. `session` is for stores on other machines.
+    """Open the store that `url` names. `session` is for stores of other processes and machines.
 
     Raises `ConfigurationError`, `DataDirectoryBusyError`, `MetadataStoreError`.
     """
@@ -78,6 +82,10 @@ async def open_metadata_store(
             )
         case MetadataScheme.MEMORY:
             return MemoryMetadataStore(node_bytes_max=node_bytes_max)
+        case MetadataScheme.SOCKET:
+            return await SocketMetadataStore.open(
+                Path(address), read_only=read_only, node_bytes_max=node_bytes_max, options=session
+            )
         case MetadataScheme.ZOOKEEPER:
             # Half a tenth of a second that a broker without ZooKeeper starts sooner.
             with named_extras():

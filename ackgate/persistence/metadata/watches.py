@@ -80,7 +80,7 @@ class Watches:
     def concerned(self, event: WatchEvent) -> list[object]:
         """The watchers of an event: keys for a later `tell`."""
         return [
-            key for key, (path, _) in self._watchers.items() if _is_at_or_below(event.path, path)
+            key for key, (path, _) in self._watchers.items() if is_at_or_below(event.path, path)
         ]
 
     def tell(self, keys: Iterable[object], event: WatchEvent) -> None:
@@ -91,7 +91,8 @@ class Watches:
                 _call(watcher[1], event)
 
 
-def _is_at_or_below(path: str, root: str) -> bool:
+def is_at_or_below(path: str, root: str) -> bool:
+    """Whether a watcher of `root` hears of `path`."""
     return root in {"/", path} or path.startswith(root + "/")
 
 

@@ -11,6 +11,7 @@ Edge: blocking calls.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -24,7 +25,7 @@ except ImportError:  # Windows; `require_supported_platform` says so
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     SyncCall = Callable[[int], None]
@@ -37,6 +38,11 @@ F_FULLFSYNC: Final = 51
 
 _NOT_OFFERED: Final = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY})
 """What a file system answers that has no `F_FULLFSYNC`."""
+
+_SOCKET_PATH_BYTES_MAX: Final = 100
+"""Paths of Unix sockets may have a few more: 107 on Linux, 103 on macOS."""
+
+_OPEN_FILES: Final = "/proc/self/fd"
 
 
 def require_supported_platform(platform: str | None = None) -> None:
@@ -97,3 +103,19 @@ def lock(descriptor: int, *, wait: bool) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """The path of a Unix socket or, if it is too long and this is Linux, a short one to the same place.
+
+    Raises `OSError`.
+    """
+    if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX or sys.platform != "linux":
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"{_OPEN_FILES}/{directory}/{path.name}"
+    finally:
+        os.close(directory)

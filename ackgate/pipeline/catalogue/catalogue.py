@@ -357,6 +357,11 @@ def open_catalogue(options: SourceOptions) -> Catalogue:
     match scheme:
         case MetadataScheme.MEMORY:
             raise ConfigurationError("memory: keeps nothing that could be looked at")
+        case MetadataScheme.SOCKET:
+            raise ConfigurationError(
+                f"{address.metadata_url} is for brokers: what they keep is read from their data"
+                " directory, also while they run"
+            )
         case MetadataScheme.ZOOKEEPER:
             nodes: Nodes = ZooKeeperNodes(address.metadata_url, address.settings)
         case MetadataScheme.SQLITE:

@@ -19,6 +19,8 @@ from ackgate.persistence import (
 )
 from ackgate.persistence.metadata.memory import MemoryTree
 from ackgate.persistence.metadata.session_options import SessionOptions
+from ackgate.persistence.metadata.socket_server import MetadataServer
+from ackgate.persistence.metadata.socket_store import SocketMetadataStore
 from ackgate.testing.pytest_plugin import zookeeper, zookeeper_url  # noqa: F401 - fixtures
 from tests.support.faulty_metadata import FaultyMetadataStore
 
@@ -37,6 +39,9 @@ class Backend:
 
     lose: Callable[[MetadataStore], Awaitable[None]] | None = None
     """Let the servers give a session up, where that can be done."""
+
+    close: Callable[[], Awaitable[None]] | None = None
+    """End what the sessions were to, where that is a process of its own."""
 
     sessions: list[MetadataStore] = field(default_factory=list)
 
@@ -80,6 +85,35 @@ def sqlite(request: pytest.FixtureRequest) -> Backend:
     return Backend(connect, is_shared=False)
 
 
+def socket(request: pytest.FixtureRequest) -> Backend:
+    """The SQLite file, served; the path of the socket is longer than the system takes."""
+    directory: Path = request.getfixturevalue("tmp_path")
+    path = directory / ("a-directory-of-a-long-name" * 4) / "metadata.socket"
+    serving: list[MetadataServer] = []
+
+    async def connect() -> MetadataStore:
+        if not serving:
+            path.parent.mkdir()
+            below = await SqliteMetadataStore.open(
+                directory / "metadata.db", node_bytes_max=NODE_BYTES_MAX
+            )
+            serving.append(await MetadataServer.serve(below, path))
+        return await open_metadata_store(f"unix:{path}", node_bytes_max=NODE_BYTES_MAX)
+
+    async def lose(store: MetadataStore) -> None:
+        """Its socket ends, as when its process is killed."""
+        assert isinstance(store, SocketMetadataStore)
+        assert store._wire is not None
+        store._wire.cut()
+
+    async def close() -> None:
+        for server in serving:
+            await server.close()
+            await server.store.close()
+
+    return Backend(connect, is_shared=True, lose=lose, close=close)
+
+
 def real_zookeeper(request: pytest.FixtureRequest) -> Backend:
     url = request.getfixturevalue("zookeeper_url")
     options = SessionOptions(session_timeout_ms=10_000, operation_timeout_seconds=20)
@@ -100,7 +134,7 @@ def real_zookeeper(request: pytest.FixtureRequest) -> Backend:
     return Backend(connect, is_shared=True, lose=lose)
 
 
-BACKENDS = [memory, faulty, sqlite, real_zookeeper]
+BACKENDS = [memory, faulty, sqlite, socket, real_zookeeper]
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.__name__)
@@ -109,6 +143,8 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     yield made
     for store in made.sessions:
         await store.close()
+    if made.close is not None:
+        await made.close()
 
 
 @pytest.fixture
