@@ -72,6 +72,16 @@ class StoragePlaces(NamedTuple):
             MetadataScheme.SOCKET,
         }
 
+    @property
+    def source(self) -> str:
+        """For people: the data directory, or the metadata store where that lies elsewhere."""
+        is_inside = self.metadata_url == _own_metadata_url(self.data_directory)
+        return str(self.data_directory) if is_inside else self.metadata_url
+
+
+def _own_metadata_url(root: Path) -> str:
+    return f"sqlite:{metadata_path(root)}"
+
 
 class OfflineStorage(NamedTuple):
     """The opened metadata store and client of ledgers."""
@@ -139,7 +149,7 @@ def storage_places(
     settings = load_settings(config, is_serving=False).settings
     persistence = on_cluster(settings.persistence, bookkeeper)
     root = data_directory or Path(settings.broker.data_directory or "data")
-    url = metadata_url or persistence.metadata_store_url or f"sqlite:{metadata_path(root)}"
+    url = metadata_url or persistence.metadata_store_url or _own_metadata_url(root)
     scheme, address = parse_metadata_url(url)
     if scheme is MetadataScheme.MEMORY:
         raise ConfigurationError("memory: keeps nothing that could be looked at")

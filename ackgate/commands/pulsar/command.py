@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import sys
 import time
 from dataclasses import replace
@@ -33,7 +32,6 @@ from ackgate.commands.pulsar.view import (
     topic_ledgers_title,
     topic_line,
 )
-from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
 from ackgate.commands.terminal.tables import printable, table
 from ackgate.config.load import gather, load_settings
@@ -231,7 +229,7 @@ async def _cursors(cluster: PulsarCluster, arguments: argparse.Namespace, output
 async def _stats(cluster: PulsarCluster, arguments: argparse.Namespace, output: _Output) -> None:
     keys = await _broker_keys(cluster, arguments)
     caps = _caps(arguments, keys)
-    look = _look()
+    look = Look.of_terminal()
     cells = min(look.cells, CELLS_MAX)
     wanted = None if arguments.subscription is None else [arguments.subscription]
     answers: list[dict[str, Any]] = []
@@ -353,12 +351,3 @@ async def _policies(
     except AckGateError as error:
         output.failed(f"{topic}: its policies", error)
         return None
-
-
-def _look() -> Look:
-    encoding = (sys.stdout.encoding or "").lower()
-    return Look(
-        columns=shutil.get_terminal_size((120, 24)).columns,
-        has_colours=sys.stdout.isatty(),
-        glyphs=BLOCKS if encoding.startswith("utf") else ASCII,
-    )

@@ -6,8 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import ack_picture, to_json
-from ackgate.commands.stats.hole_picture import hole_picture
-from ackgate.commands.stats.look import LABEL_COLUMNS
+from ackgate.commands.stats.look import labelled, picture_line
 from ackgate.commands.terminal.tables import printable, size_text, time_text
 from ackgate.cursor import LATEST, run_bounds
 from ackgate.described import count, span
@@ -286,31 +285,27 @@ def _subscription(report: TopicReport, each: SubscriptionReport, look: Look) -> 
         f"  {live.kind}" if live and live.kind else ""
     )
     partly = f", {count(figures.partly_acked_count, 'batch', 'batches')} partly acked"
-    yield _line(
+    yield labelled(
         "ack state",
         f"{count(figures.range_count, 'range')}, {count(figures.hole_count, 'hole')}, "
         f"{figures.acked_count:,} acked above mark-delete {cursor.acks.mark_delete}, "
         f"backlog {figures.backlog_entries:,}" + (partly if figures.partly_acked_count else ""),
     )
-    yield _line("stored", _stored(each, report.taken_ms, look))
+    yield labelled("stored", _stored(each, report.taken_ms, look))
     if not cursor.misfits.is_clean:
-        yield _line("", look.warning("some acks are of entries that do not exist any more"))
-    yield _line("again", _again(each, look))
+        yield labelled("", look.warning("some acks are of entries that do not exist any more"))
+    yield labelled("again", _again(each, look))
     gate = None if report.policies is None else report.policies.gate
-    yield _line("gate", _gate(each, gate, look))
+    yield labelled("gate", _gate(each, gate, look))
     if each.buckets or each.troubles:
-        yield _line("delayed", _delayed(each, report.taken_ms, look))
+        yield labelled("delayed", _delayed(each, report.taken_ms, look))
     if live is not None:
-        yield _line("broker", _live(live))
+        yield labelled("broker", _live(live))
     picture = _picture(report, each, look.cells)
     for acks in picture.ledgers:
-        passed, behind = hole_picture(acks, figures.mark_delete, LATEST, look.glyphs)
-        drawn = look.dim(passed.text) + look.good(behind.text)
-        padding = " " * (look.cells - len(acks.cells))
-        words = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
-        yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {words}")
+        yield picture_line(acks, figures.mark_delete, LATEST, look)
     if picture.ledgers_omitted:
-        yield _line("", look.dim(f"and {count(picture.ledgers_omitted, 'later ledger')}"))
+        yield labelled("", look.dim(f"and {count(picture.ledgers_omitted, 'later ledger')}"))
 
 
 def _picture(report: TopicReport, each: SubscriptionReport, cells: int) -> AckPicture:
@@ -415,10 +410,6 @@ def _live(live: LiveCursor) -> str:
     if live.consumers is not None:
         parts.append(count(live.consumers, "consumer"))
     return ", ".join(parts)
-
-
-def _line(label: str, text: str) -> str:
-    return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
 
 
 # --------------------------------------------------------------------------------------------- ledgers

@@ -7,17 +7,15 @@ one a line. While watching, a broker that does not answer is reported and asked 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import CELLS_MAX, to_json
 from ackgate.commands.stats.answer import answer_json
-from ackgate.commands.stats.hole_picture import ASCII, BLOCKS
 from ackgate.commands.stats.look import Look
-from ackgate.commands.stats.view import render
+from ackgate.commands.stats.view import render, render_overview
 from ackgate.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ _REPAINT: Final = "\x1b[H\x1b[J"
 
 def run_stats(arguments: argparse.Namespace) -> int:
     """Ask once, or again and again until interrupted. Raises `AckGateError`."""
-    look = _look()
+    look = Look.of_terminal()
     ask = _question(arguments, min(look.cells, CELLS_MAX))
     show: Callable[[StatsAnswer], str] = (
         partial(_as_json, is_watched=arguments.watch is not None)
@@ -53,9 +51,8 @@ def run_overview(arguments: argparse.Namespace) -> int:
         OverviewQuery,
         Severity,
     )
-    from ackgate.commands.stats.overview_view import render_overview  # noqa: PLC0415
 
-    look = _look()
+    look = Look.of_terminal()
     query = OverviewQuery(
         text=arguments.text,
         severities=frozenset(map(Severity, arguments.state or Severity)),
@@ -94,72 +91,53 @@ def _answered(arguments: argparse.Namespace, text: Callable[[], str]) -> int:
 
 
 def _question(arguments: argparse.Namespace, cells: int) -> Callable[[], StatsAnswer]:
-    if _names_files(arguments):
+    wanted = {"subscription": arguments.subscription, "cells": cells}
+    if (files := _files(arguments)) is not None:
         from ackgate.commands.stats.stored import stored_stats  # noqa: PLC0415
 
-        return partial(
-            stored_stats,
-            arguments.topic,
-            data_directory=arguments.data_dir,
-            config=arguments.config,
-            metadata_url=arguments.metadata_url,
-            bookies=arguments.bookies,
-            bookkeeper=arguments.bookkeeper,
-            subscription=arguments.subscription,
-            cells=cells,
-        )
+        return partial(stored_stats, arguments.topic, **files, **wanted)
     from ackgate.commands.stats.query import query_stats  # noqa: PLC0415
-    from ackgate.commands.terminal.access import access_of  # noqa: PLC0415
 
-    url, access = access_of(arguments)
-    return partial(
-        query_stats,
-        arguments.topic,
-        url=url,
-        access=access,
-        subscription=arguments.subscription,
-        cells=cells,
-    )
-
-
-def _names_files(arguments: argparse.Namespace) -> bool:
-    """Whether files are to be read. Raises `ConfigurationError` if a broker is named, too."""
-    places = (arguments.data_dir, arguments.config, arguments.metadata_url)
-    is_named = any((*places, arguments.bookies, arguments.bookkeeper))
-    if is_named and arguments.url is not None:
-        raise ConfigurationError("--url asks a broker: it says itself where its files are")
-    return is_named
+    return partial(query_stats, arguments.topic, **_broker(arguments), **wanted)
 
 
 def _overview_question(
     arguments: argparse.Namespace, query: OverviewQuery
 ) -> Callable[[], OverviewAnswer]:
-    if _names_files(arguments):
+    if (files := _files(arguments)) is not None:
         from ackgate.commands.stats.stored import stored_overview  # noqa: PLC0415
 
-        return partial(
-            stored_overview,
-            query,
-            data_directory=arguments.data_dir,
-            config=arguments.config,
-            metadata_url=arguments.metadata_url,
-            bookies=arguments.bookies,
-            bookkeeper=arguments.bookkeeper,
-        )
+        return partial(stored_overview, query, **files)
     from ackgate.commands.stats.query import query_overview  # noqa: PLC0415
+
+    return partial(query_overview, query, **_broker(arguments))
+
+
+def _files(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """The places to read, by the names of arguments; None: a broker is asked.
+
+    Raises `ConfigurationError` if both are named.
+    """
+    files = {
+        "data_directory": arguments.data_dir,
+        "config": arguments.config,
+        "metadata_url": arguments.metadata_url,
+        "bookies": arguments.bookies,
+        "bookkeeper": arguments.bookkeeper,
+    }
+    if not any(files.values()):
+        return None
+    if arguments.url is not None:
+        raise ConfigurationError("--url asks a broker: it says itself where its files are")
+    return files
+
+
+def _broker(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The broker to ask, by the names of arguments."""
     from ackgate.commands.terminal.access import access_of  # noqa: PLC0415
 
     url, access = access_of(arguments)
-    return partial(query_overview, query, url=url, access=access)
-
-
-def _look() -> Look:
-    encoding = (sys.stdout.encoding or "").lower()
-    return Look(
-        columns=shutil.get_terminal_size((120, 24)).columns,
-        has_colours=sys.stdout.isatty(),
-        glyphs=BLOCKS if encoding.startswith("utf") else ASCII,
-    )
+    return {"url": url, "access": access}
 
 
 def _as_json(answer: StatsAnswer, *, is_watched: bool) -> str:

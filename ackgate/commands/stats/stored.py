@@ -71,37 +71,12 @@ def stored_stats(
 
     A topic of a host that embeds cursors goes by the host's name for it.
 
-    `config`: the broker's broker.conf, where it says where bookies and metadata are; `metadata_url`,
-    `bookies` (directories with commas between) and `bookkeeper` (the URI of a BookKeeper cluster) say so
-    themselves. Raises `CallerError` (no such
-    topic or subscription), `ConfigurationError` (nothing there), `StorageError`, `CorruptRecordError`.
+    Metadata and ledgers are in the data directory, unless `config` (the broker's broker.conf) names other
+    places, or `metadata_url`, `bookies` (directories with commas between) and `bookkeeper` (the URI of a
+    BookKeeper cluster) do. `cells`: into how many slices a ledger's picture is cut. Raises `CallerError`
+    (no such topic or subscription), `ConfigurationError` (nothing there), `StorageError`,
+    `CorruptRecordError`.
     """
-    return asyncio.run(
-        read_stored_stats(
-            topic,
-            data_directory=data_directory,
-            subscription=subscription,
-            cells=cells,
-            config=config,
-            metadata_url=metadata_url,
-            bookies=bookies,
-            bookkeeper=bookkeeper,
-        )
-    )
-
-
-async def read_stored_stats(
-    topic: str,
-    *,
-    data_directory: Path | None = None,
-    subscription: str | None = None,
-    cells: int = 64,
-    config: Path | None = None,
-    metadata_url: str | None = None,
-    bookies: str | None = None,
-    bookkeeper: str | None = None,
-) -> StatsAnswer:
-    """The same where a loop runs already."""
     places = storage_places(
         data_directory=data_directory,
         config=config,
@@ -109,6 +84,12 @@ async def read_stored_stats(
         bookies=bookies,
         bookkeeper=bookkeeper,
     )
+    return asyncio.run(_read_stats(topic, places, subscription, cells))
+
+
+async def _read_stats(
+    topic: str, places: StoragePlaces, subscription: str | None, cells: int
+) -> StatsAnswer:
     async with opened_ledgers(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
         found = await storage.topic(topic)
@@ -120,8 +101,7 @@ async def read_stored_stats(
         knows_messages = not found.is_embedded or await storage.keeps_messages(found)
     return StatsAnswer(
         topic=found.name,
-        source=metadata_url
-        or (places.metadata_url if places.is_shared else str(places.data_directory)),
+        source=places.source,
         is_live=False,
         taken_ms=time.time_ns() // 1_000_000,
         subscriptions=tuple(answers),
@@ -147,12 +127,10 @@ def stored_overview(
         bookies=bookies,
         bookkeeper=bookkeeper,
     )
-    return asyncio.run(_read_overview(query, places, metadata_url))
+    return asyncio.run(_read_overview(query, places))
 
 
-async def _read_overview(
-    query: OverviewQuery, places: StoragePlaces, metadata_url: str | None
-) -> OverviewAnswer:
+async def _read_overview(query: OverviewQuery, places: StoragePlaces) -> OverviewAnswer:
     now_ms = time.time_ns() // 1_000_000
     async with opened_ledgers(places) as opened:
         storage = _Storage(opened.metadata, opened.client, places.password)
@@ -164,8 +142,7 @@ async def _read_overview(
     rows.sort(key=lambda row: (row.topic, row.subscription))
     found = page_of_rows(rows, query)
     return OverviewAnswer(
-        source=metadata_url
-        or (places.metadata_url if places.is_shared else str(places.data_directory)),
+        source=places.source,
         is_live=False,
         taken_ms=now_ms,
         total=len(rows),

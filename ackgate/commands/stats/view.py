@@ -1,24 +1,25 @@
-"""A `StatsAnswer` for people: a block of lines per subscription, and a picture per message ledger.
+"""The answers of `ackgate stats` and `ackgate overview` for people.
 
-Pure: returns text; the terminal's width, and whether it shows colours, are arguments.
+The first has a block of lines for each subscription, with a picture of each message ledger; the second a line
+of figures for each, and why below it. Pure: returns text; the terminal's width, and whether it shows colours,
+are arguments.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ackgate.broker.stats import ConsumerStats, SubscriptionStats, hole_text
-from ackgate.commands.stats.hole_picture import hole_picture
-from ackgate.commands.stats.look import LABEL_COLUMNS, Look
+from ackgate.broker.stats import ConsumerStats, Severity, SubscriptionStats, hole_text
+from ackgate.commands.stats.look import Look, labelled, picture_line
+from ackgate.commands.terminal.tables import printable
 from ackgate.cursor import LATEST
 from ackgate.described import count, descriptions, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ackgate.broker.stats import AckState, DelayedState, Hole
+    from ackgate.broker.stats import AckState, DelayedState, Hole, OverviewAnswer, OverviewRow
     from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer
-    from ackgate.commands.stats.look import Look
     from ackgate.cursor import RecoveredStateReport
     from ackgate.described import Description
     from ackgate.dispatcher import GateStatistics
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 CONSUMERS_MAX: Final = 20
 """Consumers of one subscription that are listed."""
+
+STATE_COLUMNS: Final = 9
+SPARK_COLUMNS: Final = 16
 
 
 def _described(kind: type, *names: str) -> dict[str, Description]:
@@ -78,29 +82,29 @@ def _subscription(answer: StatsAnswer, shown: SubscriptionAnswer, look: Look) ->
     yield look.bold(shown.subscription) + kind + look.dim(where)
     state = shown.ack_state
     if shown.stats is not None:
-        yield _line("delivery", _delivery(shown.stats, look))
+        yield labelled("delivery", _delivery(shown.stats, look))
         reasons = waits_for(shown.stats, answer.taken_ms)
         if reasons:
-            yield _line("waits", look.warning("; ".join(reasons)))
+            yield labelled("waits", look.warning("; ".join(reasons)))
         for label, text in delayed_lines(shown.stats.delayed, answer.taken_ms, look):
-            yield _line(label, text)
+            yield labelled(label, text)
     if state.gate is not None:
         if state.gate.is_enabled:
-            yield _line("gate", _gate(state.gate, answer.taken_ms, look))
+            yield labelled("gate", _gate(state.gate, answer.taken_ms, look))
         else:
-            yield _line("gate", _disabled_gate(shown, state.gate, look))
-    yield _line("ack state", _acked(shown))
-    yield _line("durable", _durable(shown, answer.taken_ms, look))
+            yield labelled("gate", _disabled_gate(shown, state.gate, look))
+    yield labelled("ack state", _acked(shown))
+    yield labelled("durable", _durable(shown, answer.taken_ms, look))
     if state.store is not None and state.store.outcome is not None:
-        yield _line("last write", _last_write(state.store.outcome, answer.taken_ms, look))
+        yield labelled("last write", _last_write(state.store.outcome, answer.taken_ms, look))
     if state.recovery is not None:
-        yield _line("recovered" if answer.is_live else "stored", _recovery(state.recovery, look))
+        yield labelled("recovered" if answer.is_live else "stored", _recovery(state.recovery, look))
     if state.forecast is not None:
-        yield _line("forecast", _forecast(state, look))
+        yield labelled("forecast", _forecast(state, look))
     if shown.stats is not None:
         yield from _consumers(shown.stats.consumers, look)
     if shown.holes:
-        yield _line("holes", _oldest(shown.holes, answer.taken_ms))
+        yield labelled("holes", _oldest(shown.holes, answer.taken_ms))
     yield from _picture(shown, look)
 
 
@@ -266,9 +270,9 @@ def _consumers(consumers: tuple[ConsumerStats, ...], look: Look) -> Iterator[str
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         text = "  ".join(cells).rstrip()
-        yield _line("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
+        yield labelled("consumers" if number == 0 else "", look.dim(text) if number == 0 else text)
     if len(consumers) > CONSUMERS_MAX:
-        yield _line("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
+        yield labelled("", look.dim(f"and {len(consumers) - CONSUMERS_MAX:,} more"))
 
 
 def _oldest(holes: Sequence[Hole], now_ms: int) -> str:
@@ -291,24 +295,14 @@ def _picture(shown: SubscriptionAnswer, look: Look) -> Iterator[str]:
     # Files do not say how far has been read.
     read_position = LATEST if shown.stats is None else cursor.read_position
     for acks in shown.picture.ledgers:
-        passed, behind = hole_picture(acks, cursor.mark_delete, read_position, look.glyphs)
-        drawn = look.dim(passed.text) + look.good(behind.text)
-        padding = " " * (look.cells - len(acks.cells))
-        figures = f"{acks.acked:,} of {acks.entries:,} acked, {count(acks.ranges, 'range')}"
-        yield _line(f"ledger {acks.ledger_id}", f"{drawn}{padding}  {figures}")
+        yield picture_line(acks, cursor.mark_delete, read_position, look)
     if shown.picture.ledgers:
-        yield _line("", look.dim(_legend(look)))
+        yield labelled("", look.dim(_legend(look)))
     if shown.picture.ledgers_omitted:
-        yield _line("", look.dim(f"and {count(shown.picture.ledgers_omitted, 'later ledger')}"))
+        yield labelled("", look.dim(f"and {count(shown.picture.ledgers_omitted, 'later ledger')}"))
 
 
-def _line(label: str, text: str) -> str:
-    return f"  {label.ljust(LABEL_COLUMNS - 2)}{text}"
-
-
-# ---- Held entries for people: what waits for its time, and why nothing is delivered
-#
-# Pure: text out.
+# ------------------------------------------------ what waits for its time, and why nothing is delivered
 
 STILL_MESSAGES_PER_SECOND = 0.05
 """Fewer than three messages in the last minute: nothing is being delivered."""
@@ -379,3 +373,84 @@ def _buckets(buckets: BucketStatistics) -> Iterator[str]:
         yield f"{count(buckets.buckets_storing, 'bucket')} being stored"
     if buckets.buckets_merging:
         yield f"{count(buckets.buckets_merging, 'bucket')} being merged"
+
+
+# ------------------------------------------------------------------------------------------ the overview
+
+
+def render_overview(answer: OverviewAnswer, look: Look) -> str:
+    """The page of the overview as text."""
+    return "\n".join(_overview(answer, look))
+
+
+def _overview(answer: OverviewAnswer, look: Look) -> Iterator[str]:
+    source = (
+        f"loaded by {answer.source}"
+        if answer.is_live
+        else f"as persisted in {answer.source}; a running broker may know more"
+    )
+    states = ", ".join(f"{number:,} {name}" for name, number in answer.severities.items() if number)
+    total = look.bold(count(answer.total, "subscription"))
+    yield f"{total}{': ' if states else ''}{states}  {look.dim(source)}"
+    for why in answer.missing:
+        yield look.bad(printable(f"not in it: {why}"))
+    for row in answer.rows:
+        yield from _row(row, answer.taken_ms, look)
+    shown = answer.offset + len(answer.rows)
+    if not answer.rows:
+        yield look.dim("none matches" if answer.total else "none")
+    elif shown < answer.matching or answer.offset:
+        yield look.dim(
+            f"{answer.offset + 1:,} to {shown:,} of {answer.matching:,}: --offset, --rows"
+        )
+
+
+def _row(row: OverviewRow, now_ms: int, look: Look) -> Iterator[str]:
+    paint = {
+        Severity.STUCK: look.bad,
+        Severity.AT_RISK: look.warning,
+        Severity.WAITING: look.bold,
+        Severity.FINE: look.good,
+    }[row.severity]
+    topic = printable(row.topic.removeprefix("persistent://"))
+    figures = "  ".join(_figures(row, now_ms, look))
+    yield (
+        f"{paint(row.severity.value.ljust(STATE_COLUMNS))}"
+        f"{look.bold(printable(row.subscription))}  {look.dim(topic)}  {figures}"
+    )
+    for sentence in row.why:
+        yield " " * STATE_COLUMNS + printable(sentence)
+
+
+def _figures(row: OverviewRow, now_ms: int, look: Look) -> Iterator[str]:
+    limit = "" if row.ranges_max is None else f"/{row.ranges_max:,}"
+    yield f"ranges {row.ranges:,}{limit}"
+    if len(row.ranges_history) > 1:
+        yield _sparkline(row, look)
+    if row.shut_since_ms is not None:
+        yield look.bad(f"gate shut for {span(now_ms - row.shut_since_ms)}")
+    if row.backlog is not None:
+        yield f"backlog {row.backlog:,}"
+    if row.unacked_messages:
+        yield f"unacked {row.unacked_messages:,}"
+    if row.comes_again:
+        yield look.bad(f"again {row.comes_again:,}")
+    if row.delayed:
+        yield f"delayed {row.delayed:,}"
+    if row.nacks:
+        yield f"nacks {row.nacks:,}"
+
+
+def _sparkline(row: OverviewRow, look: Look) -> str:
+    """The ranges over the time that is known, as high as their share of the limit."""
+    points = row.ranges_history
+    first, last = points[0][0], points[-1][0]
+    top = max(row.ranges_max or 0, *(value for _, value in points), 1)
+    glyphs, drawn, place = look.glyphs.densities, [], 0
+    for column in range(SPARK_COLUMNS):
+        at = first + (last - first) * column // (SPARK_COLUMNS - 1)
+        while place + 1 < len(points) and points[place + 1][0] <= at:
+            place += 1
+        value = points[place][1]
+        drawn.append(glyphs[-(-value * (len(glyphs) - 1) // top)])
+    return "".join(drawn)

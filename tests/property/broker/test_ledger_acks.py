@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from ackgate.broker.stats.ledger_acks import CELLS_MAX, FULL, LEDGERS_MAX, ack_picture
-from ackgate.commands.stats.hole_picture import ASCII, hole_picture
+from ackgate.commands.stats.look import ASCII, hole_picture
 from ackgate.cursor import Position
 from ackgate.errors import CallerError
 
@@ -41,9 +41,9 @@ def test_every_cell_tells_its_slice(entries: int, passed: int, acked: set[int], 
         assert abs(ledger.cells[cell] / FULL - sum(slice_) / len(slice_)) <= 1 / FULL
 
     read = Position(7, min(entries, passed + 3))
-    passed_run, behind = hole_picture(ledger, mark_delete, read, ASCII)
-    assert len(passed_run.text) + len(behind.text) == width
-    for cell, glyph in enumerate(passed_run.text + behind.text):
+    passed_run, after = hole_picture(ledger, mark_delete, read, ASCII)
+    assert len(passed_run) + len(after) == width
+    for cell, glyph in enumerate(passed_run + after):
         slice_ = done[edges[cell] : edges[cell + 1]]
         assert (glyph in {ASCII.passed, ASCII.densities[-1]}) == all(slice_)
         assert (glyph in {ASCII.unread, ASCII.densities[0]}) == (not any(slice_))

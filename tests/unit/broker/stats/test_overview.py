@@ -22,9 +22,8 @@ from ackgate.broker.stats import (
 )
 from ackgate.broker.stats.overview import counted_severities
 from ackgate.broker.stats.sampler import TREND_POINTS_MAX, TREND_SPACING_MS_MAX, RangesTrend
-from ackgate.commands.stats.hole_picture import ASCII
-from ackgate.commands.stats.look import Look
-from ackgate.commands.stats.overview_view import render_overview
+from ackgate.commands.stats.look import ASCII, Look
+from ackgate.commands.stats.view import render_overview
 from ackgate.cursor import Position
 from ackgate.dispatcher import PauseReason
 

@@ -16,8 +16,8 @@ from ackgate.broker.stats.json_form import from_json, to_json
 from ackgate.broker.stats.ledger_acks import FULL, AckPicture, LedgerAcks
 from ackgate.broker.stats.values import ConsumerStats, SubscriptionStats
 from ackgate.commands.stats.answer import StatsAnswer, SubscriptionAnswer, answer_json
-from ackgate.commands.stats.hole_picture import ASCII
-from ackgate.commands.stats.view import Look, render
+from ackgate.commands.stats.look import ASCII, Look
+from ackgate.commands.stats.view import render
 from ackgate.cursor import CursorStatistics, Position, RecoveredStateReport
 from ackgate.dispatcher import Gate, GateSettings
 from ackgate.dispatcher.buckets import BucketStatistics, OperationStatistics, OperationType
