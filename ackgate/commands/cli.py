@@ -1,4 +1,7 @@
-"""The ``ackgate`` command: reads the command line, hands over to one module per command."""
+"""The ``ackgate`` command: reads the command line, and hands over to the module of the command.
+
+Edge. ``ackgate tls`` is a call of `ackgate.network`, and has no module.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from ackgate.commands.arguments import (
     add_tls_parser,
     add_tokens_parser,
 )
-from ackgate.errors import AckGateError, OwnershipError
+from ackgate.errors import AckGateError, ConfigurationError, OwnershipError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,9 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return run_tokens(arguments)
     if arguments.command == "tls":
-        from ackgate.commands.tls_command import run_tls  # noqa: PLC0415
-
-        return run_tls(arguments)
+        return _make_certificates(arguments)
     if arguments.command == "pulsar":
         from ackgate.commands.pulsar.command import run_pulsar  # noqa: PLC0415
 
@@ -87,6 +88,28 @@ def _run(arguments: argparse.Namespace) -> int:
     from ackgate.commands.stats.command import run_overview, run_stats  # noqa: PLC0415
 
     return run_overview(arguments) if arguments.command == "overview" else run_stats(arguments)
+
+
+def _make_certificates(arguments: argparse.Namespace) -> int:
+    """Certificates for trying TLS, and the settings that name them. Raises `ConfigurationError`."""
+    from ackgate.network import make_trial_certificates  # noqa: PLC0415
+
+    if arguments.days < 1:
+        raise ConfigurationError(f"--days {arguments.days}: at least 1")
+    made = make_trial_certificates(
+        arguments.directory,
+        clients=arguments.clients or ("client", "admin"),
+        hosts=arguments.hosts,
+        days=arguments.days,
+    )
+    lines = [
+        f"tlsCertificateFilePath={made.server.certificate}",
+        f"tlsKeyFilePath={made.server.key}",
+        f"tlsTrustCertsFilePath={made.authority}",
+        *(f"# client {name}: {pair.certificate} {pair.key}" for name, pair in made.clients.items()),
+    ]
+    print("\n".join(lines))  # noqa: T201
+    return 0
 
 
 def command_parser(others: Mapping[str, str] | None = None) -> argparse.ArgumentParser:
