@@ -46,7 +46,7 @@ _SECONDS_OF: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun."""
+    """A number with its noun: `1 ledger`, `1,200 ledgers`. `many`: the plural, if it is not `one` + s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from ackgate.broker.wire import TopicName
 from ackgate.commands.terminal.access import access_of
-from ackgate.commands.terminal.admin_client import AdminClient, path_of
+from ackgate.commands.terminal.admin_client import AdminClient, parts_of, path_of
+from ackgate.described import count
 from ackgate.errors import ConfigurationError, CorruptRecordError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def run_delayed(arguments: argparse.Namespace) -> int:
 def _cancel(
     broker: AdminClient, name: TopicName, positions: Sequence[MessagePosition], *, is_json: bool
 ) -> int:
-    parts = _parts(broker, name)
+    parts = parts_of(broker, name)
     is_partitioned = parts != [name]
     by_part: dict[TopicName, list[str]] = {}
     for text, partition in positions:
@@ -100,9 +101,8 @@ def _cancel(
     else:
         for answered in outcomes:
             _say(_outcome_line(answered, is_partitioned=is_partitioned))
-        summary = ", ".join(f"{count:,} {_WORDS.get(key, key)}" for key, count in counts.items())
-        messages = "message" if counts.total() == 1 else "messages"
-        _say(f"{counts.total():,} {messages}: {summary}" if counts else "nothing to cancel")
+        summary = ", ".join(f"{many:,} {_WORDS.get(key, key)}" for key, many in counts.items())
+        _say(f"{count(counts.total(), 'message')}: {summary}" if counts else "nothing to cancel")
     return 0 if counts.keys() <= _DONE else 1
 
 
@@ -175,7 +175,7 @@ def _in_pieces(texts: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _list(broker: AdminClient, name: TopicName, *, is_json: bool) -> int:
-    answered = [broker.get(path_of(part), "delayed") for part in _parts(broker, name)]
+    answered = [broker.get(path_of(part), "delayed") for part in parts_of(broker, name)]
     if is_json:
         _say(json.dumps(answered, indent=2))
         return 0
@@ -209,7 +209,7 @@ def _held(held: dict[str, Any]) -> str:
 
 
 def _clear(broker: AdminClient, name: TopicName, subscription: str | None, *, is_json: bool) -> int:
-    parts = _parts(broker, name)
+    parts = parts_of(broker, name)
     whose, tail = "every subscription", "delayedBucketSnapshots"
     if subscription is not None:
         whose, tail = subscription, f"subscription/{quote(subscription, safe='')}/{tail}"
@@ -220,15 +220,6 @@ def _clear(broker: AdminClient, name: TopicName, subscription: str | None, *, is
     if is_json:
         _say(json.dumps({"cleared": [str(part) for part in parts]}))
     return 0
-
-
-def _parts(broker: AdminClient, name: TopicName) -> list[TopicName]:
-    """The topic, or its partitions."""
-    answered = broker.get(path_of(name), "partitions")
-    count = answered.get("partitions") if isinstance(answered, dict) else None
-    if type(count) is not int:
-        raise CorruptRecordError("the broker's answer has no partitions")
-    return [name.partition(index) for index in range(count)] or [name]
 
 
 def _time(ms: object) -> str:

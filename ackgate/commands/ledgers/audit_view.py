@@ -1,4 +1,4 @@
-"""Bookies, and what an audit found, for people and for programs.
+"""Bookies, and the audits of many ledgers added up, for people and for programs.
 
 Pure, but for the question that each bookie of a real cluster is asked.
 """
@@ -6,19 +6,46 @@ Pure, but for the question that each bookie of a real cluster is asked.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ackgate.commands.terminal.tables import count_text, printable, size_text, table
+from ackgate.commands.terminal.tables import printable, size_text, table
+from ackgate.described import count
 from ackgate.errors import BookieRefusedError, StorageError
+from ackgate.persistence.ledgers.auditor import AuditTotals
 from ackgate.persistence.ledgers.replication import spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ackgate.bookkeeper import BookKeeperClient, KnownBookie
-    from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
+    from ackgate.persistence.ledgers.auditor import LedgerAudit
     from ackgate.persistence.ledgers.replication import CopyFinding, EntryRanges, FragmentFinding
     from ackgate.persistence.offline_storage import OfflineStorage
+
+
+@dataclass(slots=True)
+class Findings:
+    """The audits of many ledgers: their totals, and the ledgers with something wrong."""
+
+    totals: AuditTotals = field(default_factory=AuditTotals)
+    audits: list[LedgerAudit] = field(default_factory=list)
+    """Of ledgers that are not whole, or could not be checked."""
+    unverified: int = 0
+    """Ledgers whose copies were counted, and could not be verified."""
+
+    def add(self, audit: LedgerAudit, *, is_named: bool, is_repair: bool = False) -> None:
+        """`is_named`: the user has named the ledger, so one that does not exist is an error."""
+        if audit.is_deleted and is_named:
+            audit.error = "does not exist"
+        self.totals.add(audit, is_repair=is_repair)
+        self.unverified += is_unverified(audit)
+        if not audit.is_whole or audit.error is not None:
+            self.audits.append(audit)
+
+    def json(self) -> dict[str, Any]:
+        """The ledgers with something wrong, and the totals."""
+        return {"ledgers": list(map(audit_json, self.audits)), "totals": asdict(self.totals)}
 
 
 def bookie_lines(storage: OfflineStorage, named: Iterable[str] = ()) -> list[str]:
@@ -79,7 +106,7 @@ def _ranges(entries: EntryRanges) -> str:
 
 def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) -> str:
     """How much was looked at, and what came of it."""
-    text = f"{count_text(totals.ledgers, 'ledger')} checked"
+    text = f"{count(totals.ledgers, 'ledger')} checked"
     wrong = totals.under_replicated_ledgers
     if wrong:
         text += f", {wrong:,} with copies missing or damaged"
@@ -88,19 +115,19 @@ def totals_line(totals: AuditTotals, *, open_fragments: int, unverified: int) ->
     if totals.failed_ledgers:
         text += f", {totals.failed_ledgers:,} could not be checked"
     if totals.lost_entries:
-        text += f", {count_text(totals.lost_entries, 'entry', 'entries')} without a good copy"
+        text += f", {count(totals.lost_entries, 'entry', 'entries')} without a good copy"
     if totals.repaired_entries or totals.moved_places:
         text += (
-            f"; copied {count_text(totals.repaired_entries, 'entry', 'entries')}"
+            f"; copied {count(totals.repaired_entries, 'entry', 'entries')}"
             f" ({size_text(totals.repaired_bytes)})"
         )
     if totals.moved_places:
-        text += f", {count_text(totals.moved_places, 'place')} given to other bookies"
+        text += f", {count(totals.moved_places, 'place')} given to other bookies"
     if open_fragments:
-        text += f"; {count_text(open_fragments, 'open fragment')} left to their owner, not checked"
+        text += f"; {count(open_fragments, 'open fragment')} left to their owner, not checked"
     if unverified:
         text += (
-            f"; {count_text(unverified, 'ledger')} present but not verified: "
+            f"; {count(unverified, 'ledger')} present but not verified: "
             "the password (managedLedgerPassword) is not theirs"
         )
     return text

@@ -17,24 +17,21 @@ import asyncio
 import json
 import math
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from ackgate.commands.ledgers.audit_view import (
-    audit_json,
+    Findings,
     audit_lines,
     bookie_lines,
     bookies_json,
     cluster_bookie_lines,
     cluster_bookies_json,
-    is_unverified,
     open_fragments,
     totals_line,
 )
 from ackgate.commands.ledgers.opened import opened_ledgers
 from ackgate.config.load import load_settings
 from ackgate.persistence.bookies.settings import AuditSettings
-from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import (
     on_cluster,
     opened_storage,
@@ -95,31 +92,19 @@ async def _list(arguments: argparse.Namespace) -> int:
 
 
 async def _check_cluster(arguments: argparse.Namespace) -> int:
-    totals = AuditTotals()
-    audits: list[LedgerAudit] = []
+    found = Findings()
     async with opened_ledgers(arguments) as ledgers:
         cluster = ledgers.cluster
         assert cluster is not None
         rows = await cluster_bookies_json(cluster)
         for ledger_id in arguments.ledger or await cluster.ledger_ids():
-            audit = await cluster.verify(ledger_id)
-            if audit.is_deleted and arguments.ledger:
-                audit.error = "does not exist"
-            totals.add(audit, is_repair=False)
-            if not audit.is_whole or audit.error is not None:
-                audits.append(audit)
+            found.add(await cluster.verify(ledger_id), is_named=bool(arguments.ledger))
     if arguments.json:
-        answer = {
-            "bookies": rows,
-            "ledgers": [audit_json(audit) for audit in audits],
-            "totals": asdict(totals),
-        }
-        print(json.dumps(answer, indent=2))  # noqa: T201
+        print(json.dumps({"bookies": rows, **found.json()}, indent=2))  # noqa: T201
     else:
-        summary = totals_line(totals, open_fragments=0, unverified=0)
-        lines = [*cluster_bookie_lines(rows), "", *audit_lines(audits)]
-        print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
-    return 1 if audits else 0
+        summary = totals_line(found.totals, open_fragments=0, unverified=0)
+        _print_blocks(cluster_bookie_lines(rows), audit_lines(found.audits), summary)
+    return 1 if found.audits else 0
 
 
 async def _run(
@@ -129,42 +114,42 @@ async def _run(
     *,
     is_repair: bool,
 ) -> int:
-    totals = AuditTotals()
-    audits: list[LedgerAudit] = []
+    found = Findings()
     named: set[str] = set()
-    unlooked = unverified = 0
+    unlooked = 0
     async with opened_storage(places, is_writing=is_repair) as storage:
         auditor = storage.client.auditor(settings, password=places.password)
         async for audit in auditor.audit(is_repair=is_repair, ledger_ids=arguments.ledger):
-            if audit.is_deleted and arguments.ledger:
-                audit.error = "does not exist"
-            totals.add(audit, is_repair=is_repair)
+            found.add(audit, is_named=bool(arguments.ledger), is_repair=is_repair)
             unlooked += open_fragments(audit)
-            unverified += is_unverified(audit)
             if audit.metadata is not None:
                 named.update(b for f in audit.metadata.fragments for b in f.ensemble)
-            if not audit.is_whole or audit.error is not None:
-                audits.append(audit)
+        totals = found.totals
         not_here = sorted(named - {b.bookie_id for b in storage.client.bookies})
-        summary = totals_line(totals, open_fragments=unlooked, unverified=unverified)
+        summary = totals_line(totals, open_fragments=unlooked, unverified=found.unverified)
         if not_here:
             summary += f"; not here: {', '.join(not_here)}"
         if arguments.json:
             answer = {
                 "bookies": bookies_json(storage),
                 "bookiesNotHere": not_here,
-                "ledgers": [audit_json(audit) for audit in audits],
-                "totals": asdict(totals),
+                **found.json(),
                 "openFragments": unlooked,
-                "notVerified": unverified,
+                "notVerified": found.unverified,
             }
             print(json.dumps(answer, indent=2))  # noqa: T201
         else:
-            lines = [*bookie_lines(storage, named), "", *audit_lines(audits)]
+            lines = audit_lines(found.audits)
             if is_repair and not arguments.replace_lost and totals.unmended_ledgers:
                 lines += ["--replace-lost gives the places of bookies that are not here to others"]
-            print("\n".join([*lines, *([""] if lines[-1] else []), summary]))  # noqa: T201
+            _print_blocks(bookie_lines(storage, named), lines, summary)
         # Nobody looks at the copies of what is still written; those of a bookie that is gone are gone.
         is_missed = bool(not_here) and (unlooked > 0 or not is_repair)
-        is_found = totals.unmended_ledgers or is_missed or any(audit.error for audit in audits)
+        has_error = any(audit.error for audit in found.audits)
+        is_found = totals.unmended_ledgers or is_missed or has_error
         return 1 if is_found or (storage.left_out and not arguments.ledger) else 0
+
+
+def _print_blocks(bookies: list[str], findings: list[str], summary: str) -> None:
+    blocks = filter(None, (bookies, findings, [summary]))
+    print("\n\n".join(map("\n".join, blocks)))  # noqa: T201

@@ -12,12 +12,12 @@ import asyncio
 import base64
 import json
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.wire import TopicName
 from ackgate.commands.ledgers.adopt_command import run_adopt
 from ackgate.commands.ledgers.audit_view import (
+    Findings,
     audit_json,
     audit_lines,
     bookie_lines,
@@ -37,7 +37,13 @@ from ackgate.commands.ledgers.entry_view import (
     snapshot_row,
 )
 from ackgate.commands.ledgers.opened import opened_ledgers
-from ackgate.commands.terminal.tables import printable, size_text, table, time_text
+from ackgate.commands.terminal.tables import (
+    metadata_json,
+    printable,
+    size_text,
+    table,
+    time_text,
+)
 from ackgate.errors import (
     AckGateError,
     CallerError,
@@ -46,7 +52,6 @@ from ackgate.errors import (
     StorageError,
 )
 from ackgate.persistence.ledger_owner import owner_of
-from ackgate.persistence.ledgers.auditor import AuditTotals, LedgerAudit
 from ackgate.persistence.offline_storage import quiet_logs
 from ackgate.persistence.ports import LedgerState
 
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from ackgate.commands.ledgers.opened import OpenedLedgers
+    from ackgate.persistence.ledgers.auditor import LedgerAudit
     from ackgate.persistence.offline_storage import OfflineStorage
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
 
@@ -154,15 +160,7 @@ async def _summary(ledgers: OpenedLedgers, metadata: LedgerMetadata) -> dict[str
         "cursor": owner.cursor,
         "entries": entries,
         "bytes": length,
-        "ensembleSize": metadata.ensemble_size,
-        "writeQuorum": metadata.write_quorum,
-        "ackQuorum": metadata.ack_quorum,
-        "digestType": metadata.digest_type.value,
-        "createdMs": metadata.created_ms,
-        "fragments": [
-            {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
-            for f in metadata.fragments
-        ],
+        **metadata_json(metadata),
         "customMetadata": {
             key: value.decode(errors="backslashreplace")
             for key, value in metadata.custom_metadata.items()
@@ -408,9 +406,7 @@ async def _one(reader: UnrecoveredReader, entry_id: int) -> LedgerEntry | tuple[
 
 
 async def _verify(ledgers: OpenedLedgers, ledger_ids: list[int], *, is_json: bool) -> int:
-    totals = AuditTotals()
-    audits: list[LedgerAudit] = []
-    unverified = 0
+    found = Findings()
     storage, cluster = ledgers.storage, ledgers.cluster
     for ledger_id in ledger_ids or await ledgers.client.ledger_ids():
         if storage is not None:
@@ -418,27 +414,18 @@ async def _verify(ledgers: OpenedLedgers, ledger_ids: list[int], *, is_json: boo
         else:
             assert cluster is not None
             audit = await cluster.verify(ledger_id)
-        if audit.is_deleted and ledger_ids:
-            audit.error = "does not exist"
-        totals.add(audit, is_repair=False)
-        unverified += is_unverified(audit)
-        if not audit.is_whole or audit.error is not None:
-            audits.append(audit)
+        found.add(audit, is_named=bool(ledger_ids))
     if is_json:
-        answer = {
-            "ledgers": [audit_json(audit) for audit in audits],
-            "totals": asdict(totals),
-            "notVerified": unverified,
-        }
         bookies = {"bookies": bookies_json(storage)} if storage is not None else {}
-        print(json.dumps({**bookies, **answer}, indent=2))  # noqa: T201
+        answer = {**bookies, **found.json(), "notVerified": found.unverified}
+        print(json.dumps(answer, indent=2))  # noqa: T201
     else:
-        lines = audit_lines(audits)
+        lines = audit_lines(found.audits)
         lines += [""] if lines else []
         if storage is not None and (
             storage.left_out or any(b.statistics().damages for b in storage.client.bookies)
         ):
             lines += [*bookie_lines(storage), ""]
-        lines.append(totals_line(totals, open_fragments=0, unverified=unverified))
+        lines.append(totals_line(found.totals, open_fragments=0, unverified=found.unverified))
         print("\n".join(lines))  # noqa: T201
-    return 1 if audits else 0
+    return 1 if found.audits else 0

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.stats import ack_picture, to_json
 from ackgate.commands.stats.look import labelled, picture_line
-from ackgate.commands.terminal.tables import printable, size_text, time_text
+from ackgate.commands.terminal.tables import (
+    metadata_json,
+    printable,
+    size_text,
+    time_text,
+)
 from ackgate.cursor import LATEST, run_bounds
 from ackgate.described import count, span
 from ackgate.persistence.ports import LedgerState
@@ -492,18 +497,7 @@ def topic_ledger_json(topic: PulsarTopic, row: TopicLedger) -> dict[str, Any]:
 
 
 def _metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
-    return {
-        "state": metadata.state.value,
-        "ensembleSize": metadata.ensemble_size,
-        "writeQuorum": metadata.write_quorum,
-        "ackQuorum": metadata.ack_quorum,
-        "digestType": metadata.digest_type.value,
-        "createdMs": metadata.created_ms,
-        "fragments": [
-            {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
-            for f in metadata.fragments
-        ],
-    }
+    return {"state": metadata.state.value, **metadata_json(metadata)}
 
 
 def orphans_line(found: int, size: int, looked: int, older_than_seconds: float) -> str:

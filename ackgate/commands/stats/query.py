@@ -14,7 +14,7 @@ Edge: HTTP with the standard library. From Python::
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from ackgate.broker.stats import AckStateAnswer, from_json
@@ -24,15 +24,13 @@ from ackgate.commands.terminal.admin_client import (
     DEFAULT_URL,
     TIMEOUT_SECONDS,
     AdminClient,
+    parts_of,
     path_of,
 )
-from ackgate.errors import CorruptRecordError
 
 if TYPE_CHECKING:
     from ackgate.broker.stats import OverviewAnswer, OverviewQuery
     from ackgate.commands.terminal.access import AdminAccess
-
-T = TypeVar("T")
 
 
 def query_stats(
@@ -52,10 +50,8 @@ def query_stats(
     """
     broker = AdminClient(url, timeout_seconds, access)
     topic_name = TopicName.parse(topic).require_persistent()
-    count = _member(broker.get(path_of(topic_name), "partitions"), "partitions", int)
-    parts = [topic_name.partition(index) for index in range(count)] or [topic_name]
     answers: list[SubscriptionAnswer] = []
-    for part in parts:
+    for part in parts_of(broker, topic_name):
         wanted = [subscription] if subscription is not None else []
         if subscription is None:
             wanted = [str(name) for name in broker.get(path_of(part), "subscriptions")]
@@ -107,11 +103,3 @@ def _subscription(
         written_ms=None,
         holes=answer.holes,
     )
-
-
-def _member(value: Any, key: str, kind: type[T]) -> T:  # noqa: ANN401 - JSON
-    """A member of an object. Raises `CorruptRecordError` if it is absent or of another type."""
-    member = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(member, kind):
-        raise CorruptRecordError(f"the broker's answer has no {key}")
-    return member

@@ -149,3 +149,12 @@ def path_of(name: TopicName) -> str:
     """Where the admin interface has a topic, below ``/admin/v2``."""
     parts = (name.tenant, name.namespace, name.local_name)
     return "/".join(("persistent", *(quote(part, safe="") for part in parts)))
+
+
+def parts_of(broker: AdminClient, name: TopicName) -> list[TopicName]:
+    """The topic, or its partitions. Raises as `AdminClient.ask`."""
+    answered = broker.get(path_of(name), "partitions")
+    count = answered.get("partitions") if isinstance(answered, dict) else None
+    if type(count) is not int:
+        raise CorruptRecordError("the broker's answer has no partitions")
+    return [name.partition(index) for index in range(count)] or [name]

@@ -1,12 +1,14 @@
-"""Aligned columns, and figures with units, for people at a terminal. Pure."""
+"""What the commands show alike: aligned columns, figures with units, a ledger's metadata. Pure."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ackgate.persistence.ports import LedgerMetadata
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -36,11 +38,6 @@ def size_text(count: int) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
-def count_text(number: int, one: str, many: str | None = None) -> str:
-    """A number with its word: `1 ledger`, `1,200 ledgers`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def time_text(at_ms: int) -> str:
     """A moment, in UTC; stored numbers may be any."""
     try:
@@ -53,3 +50,18 @@ def time_text(at_ms: int) -> str:
 def printable(text: str) -> str:
     """Names come from clients: nothing in them may move the cursor of a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def metadata_json(metadata: LedgerMetadata) -> dict[str, Any]:
+    """Quorums, digest type, time of creation, and which bookies have which entries."""
+    return {
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorum": metadata.write_quorum,
+        "ackQuorum": metadata.ack_quorum,
+        "digestType": metadata.digest_type.value,
+        "createdMs": metadata.created_ms,
+        "fragments": [
+            {"firstEntryId": f.first_entry_id, "ensemble": list(f.ensemble)}
+            for f in metadata.fragments
+        ],
+    }
