@@ -170,8 +170,8 @@ class ProtocolServer:
             self._half_open[session] = None
             if len(self._half_open) > HALF_OPEN_MAX:
                 oldest = next(iter(self._half_open))
-                log.warning(
-                    "connection of %s ended: too many connections without CONNECT", oldest.peer
+                oldest.note(
+                    log, "connection of %s ended: too many connections without CONNECT", oldest.peer
                 )
                 del self._half_open[oldest]
                 oldest.abort()

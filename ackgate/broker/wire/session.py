@@ -278,7 +278,7 @@ class Session(asyncio.Protocol):
         self.intake = Intake(self, self._transport, self._loop.call_soon)
         self.is_open = True
         if not self.context.connections.opened(self):
-            log.warning("connection of %s refused: too many connections", self.peer)
+            self.note(log, "connection of %s refused: too many connections", self.peer)
             self.abort()
             return
         self._timer = self._loop.call_later(
@@ -337,10 +337,7 @@ class Session(asyncio.Protocol):
         """The connection cannot go on. Say why, here and there."""
         if not self.is_open:
             return
-        if self.is_connected:
-            log.warning("connection of %s ended: %s", self.peer, error)
-        else:
-            self.note(log, "connection of %s ended: %s", self.peer, error)
+        self.note(log, "connection of %s ended: %s", self.peer, error)
         self.send(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
         self.close()
 
@@ -453,7 +450,7 @@ class Session(asyncio.Protocol):
         is_deaf = bool(self.intake.holds - {"output"})
         verdict = self._liveness.check(is_deaf=is_deaf)
         if verdict is LivenessVerdict.CLOSE:
-            log.warning("connection of %s ended: silent, and no answer to a ping", self.peer)
+            self.note(log, "connection of %s ended: silent, and no answer to a ping", self.peer)
             self.abort()
             return
         if verdict is LivenessVerdict.PING:
@@ -461,7 +458,7 @@ class Session(asyncio.Protocol):
         self._schedule_keep_alive()
 
     def _on_handshake_timeout(self) -> None:
-        log.warning("connection of %s ended: no CONNECT in time", self.peer)
+        self.note(log, "connection of %s ended: no CONNECT in time", self.peer)
         self.abort()
 
     def _cancel_timer(self) -> None:
