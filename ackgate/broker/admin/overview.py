@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from ackgate.broker.admin.http.call import Reply, json_reply, subscription_of
 from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
+from ackgate.broker.security import LOOK, ClientIdentity, Principal
 from ackgate.broker.stats import (
     PAGE_ROWS_MAX,
     Order,
@@ -66,7 +67,9 @@ async def get_overview(call: Call) -> Reply:
 
     `?here=true`: of this broker alone. `?text=` in the names, `?state=stuck,at-risk,waiting,fine`,
     `?order=worst|topic|subscription|ranges|backlog|unacked|again|delayed|shuts-in|consumers`,
-    `?reversed=true`, `?offset=` and `?rows=`.
+    `?reversed=true`, `?offset=` and `?rows=`. Who is no superuser sees, and has counted, only subscriptions
+    that it may look at. A superuser may ask with the eyes of another: `?role=`, and `?originalRole=` of a
+    client behind it, if it is a proxy.
     """
     return json_reply(await _overview(call, _query(call)))
 
@@ -79,26 +82,58 @@ async def get_overview_events(call: Call) -> Reply:
 
 async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
     broker, place = call.broker, call.broker.web.any
+    viewer = _viewer(call)
+    is_visible = None if viewer is None else await _sight(call, viewer)
     others = [
         record
         for record in broker.ownership.view.brokers.values()
         if record.broker_id != broker.broker_id
     ]
     if call.is_asked("here") or not others:
-        answer = await broker.overview.page(query, place)
+        answer = await broker.overview.page(query, place, is_visible)
     else:
         first = replace(query, offset=0, rows_max=query.offset + query.rows_max)
         if first.rows_max > MERGED_ROWS_MAX:
             raise RefusedError(
                 400, f"only the first {MERGED_ROWS_MAX} rows of a cluster are sorted"
             )
-        path = f"{_OVERVIEW}?{urlencode(_asked(first))}"
+        path = f"{_OVERVIEW}?{urlencode(_asked(first, viewer))}"
         answers = await asyncio.gather(
-            broker.overview.page(first, place), *(_of_broker(call, each, path) for each in others)
+            broker.overview.page(first, place, is_visible),
+            *(_of_broker(call, each, path) for each in others),
         )
         answer = merged(answers, query, place)
     told: dict[str, Any] = to_json(answer)
     return told
+
+
+def _viewer(call: Call) -> ClientIdentity | None:
+    """With whose eyes to look; None: with those of a superuser."""
+    authorization, identity = call.broker.authorization, call.identity
+    if authorization is None or identity is None:
+        return None
+    if not authorization.are_superusers(identity):
+        if "role" in call.query:
+            raise RefusedError(403, "only a superuser may ask with the eyes of another role")
+        return identity
+    if "role" not in call.query:
+        return None
+    original = call.query.get("originalRole", "")
+    return ClientIdentity(Principal(call.query["role"]), Principal(original) if original else None)
+
+
+async def _sight(call: Call, viewer: ClientIdentity) -> Callable[[SubscriptionDriver], bool]:
+    """Which subscriptions a role may look at, one by one: those whose own view it may ask for."""
+    authorization = call.broker.authorization
+    assert authorization is not None  # there is a viewer
+    for resource in {topic.name.namespace_name.resource for topic in call.broker.registry}:
+        await authorization.read(authorization.unread(viewer, LOOK, resource))
+
+    def is_visible(subscription: SubscriptionDriver) -> bool:
+        resource = subscription.topic.name.resource(subscription.name)
+        return authorization.allows(viewer, LOOK, resource)
+
+    return is_visible
 
 
 async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAnswer | str:
@@ -115,8 +150,14 @@ async def _of_broker(call: Call, record: BrokerRecord, path: str) -> OverviewAns
     return answer
 
 
-def _asked(query: OverviewQuery) -> dict[str, object]:
-    return {
+def _asked(query: OverviewQuery, viewer: ClientIdentity | None) -> dict[str, object]:
+    """What another broker is asked: as this broker, which has to be a superuser there."""
+    asked: dict[str, object] = {}
+    if viewer is not None:
+        asked["role"] = viewer.principal.role
+        if viewer.original is not None:
+            asked["originalRole"] = viewer.original.role
+    return asked | {
         "here": "true",
         "text": query.text,
         "state": ",".join(sorted(severity.value for severity in query.severities)),

@@ -9,6 +9,7 @@ from ackgate.faces import lazy_face
 if TYPE_CHECKING:
     from ackgate.broker.security.actions import (
         CONSUME,
+        LOOK,
         PRODUCE,
         Need,
         Scope,
@@ -67,6 +68,7 @@ __all__ = [
     "AUTH_POLICIES",
     "CLUSTER_WIDE",
     "CONSUME",
+    "LOOK",
     "NO_METHOD",
     "PRODUCE",
     "SUBSCRIPTION_AUTH_MODE",
@@ -112,6 +114,7 @@ __getattr__ = lazy_face(
     {
         "ackgate.broker.security.actions": (
             "CONSUME",
+            "LOOK",
             "PRODUCE",
             "Need",
             "Scope",

@@ -31,6 +31,7 @@ class Scope(enum.Enum):
     NOTHING = "everyone, without credentials"
     METRICS = "everyone; with authenticateMetricsEndpoint only who is known"
     CLIENT = "every client that is known"
+    VISIBLE = "every client that is known; it sees the subscriptions that it may look at"
     ATTACHED = "whoever opened the producer or consumer, which needed a right"
     TOPIC = "who has the right on the topic, or its namespace"
     NAMESPACE = "who has the right on the namespace"
@@ -59,6 +60,7 @@ class Need(NamedTuple):
 OPEN: Final = Need(Scope.NOTHING)
 METRICS: Final = Need(Scope.METRICS)
 CLIENT: Final = Need(Scope.CLIENT)
+VISIBLE: Final = Need(Scope.VISIBLE)
 ATTACHED: Final = Need(Scope.ATTACHED)
 LOOK: Final = Need(Scope.TOPIC, (Action.PRODUCE, Action.CONSUME))
 PRODUCE: Final = Need(Scope.TOPIC, (Action.PRODUCE,))
@@ -120,8 +122,8 @@ _LINES: Final = (
     ("GET", "/", OPEN),
     ("GET", "/page/{digest}/{file}", OPEN),
     ("GET", "/page/{digest}/vendor/{file}", OPEN),
-    ("GET", "/ackgate/overview", SUPERUSER),
-    ("GET", "/ackgate/overview/events", SUPERUSER),
+    ("GET", "/ackgate/overview", VISIBLE),
+    ("GET", "/ackgate/overview/events", VISIBLE),
     ("GET", _VIEW, LOOK),
     ("GET", f"{_VIEW}/events", LOOK),
     ("GET", f"{_VIEW}/holes/{{ledgerId}}", LOOK),

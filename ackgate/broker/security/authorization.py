@@ -43,7 +43,9 @@ decisions = logging.getLogger("ackgate.broker.security.decisions")
 PARSED_MAX: Final = 1_000
 """Namespaces whose grants are kept parsed."""
 
-_NOTHING_ASKED: Final = frozenset({Scope.NOTHING, Scope.METRICS, Scope.CLIENT, Scope.ATTACHED})
+_NOTHING_ASKED: Final = frozenset(
+    {Scope.NOTHING, Scope.METRICS, Scope.CLIENT, Scope.VISIBLE, Scope.ATTACHED}
+)
 
 
 class Resource(NamedTuple):
@@ -100,7 +102,7 @@ class Authorization:
 
     def unread(self, identity: ClientIdentity, need: Need, resource: Resource) -> tuple[str, ...]:
         """What has to be read before `check` can decide."""
-        if need.scope in _NOTHING_ASKED or self._are_superusers(identity):
+        if need.scope in _NOTHING_ASKED or self.are_superusers(identity):
             return ()
         return tuple(path for path in _paths(resource) if not self._policies.is_known(path))
 
@@ -117,7 +119,12 @@ class Authorization:
                     f"{role!a} is not authorized for {resource}: this is for {need}"
                 )
 
-    def _are_superusers(self, identity: ClientIdentity) -> bool:
+    def allows(self, identity: ClientIdentity, need: Need, resource: Resource) -> bool:
+        """Whether it may, by what was read."""
+        return all(self._allows(role, need, resource) for role in identity.roles)
+
+    def are_superusers(self, identity: ClientIdentity) -> bool:
+        """Whether it may do everything."""
         superusers = self._settings().super_user_roles
         return all(role in superusers for role in identity.roles)
 

@@ -177,7 +177,7 @@ class OverviewAnswer:
     source: str = statistic("The broker's address, or the data directory")
     is_live: bool = statistic("False: as persisted; a running broker may know more")
     taken_ms: int = statistic("When it was taken", "ms since 1970")
-    total: int = statistic("Subscriptions of all loaded topics")
+    total: int = statistic("Subscriptions of all loaded topics that the client may look at")
     matching: int = statistic("Of these, the ones that match the query")
     severities: Mapping[str, int] = statistic("How many of all are how bad")
     offset: int = statistic("Place of the first row among the matching")
@@ -268,11 +268,20 @@ class Overview:
     _forgetting: asyncio.TimerHandle | None = None
     _sorting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def page(self, query: OverviewQuery, source: str) -> OverviewAnswer:
-        """One page. `source`: this broker's address."""
+    async def page(
+        self,
+        query: OverviewQuery,
+        source: str,
+        is_visible: Callable[[SubscriptionDriver], bool] | None = None,
+    ) -> OverviewAnswer:
+        """One page. `source`: this broker's address. `is_visible`: which count and are shown; None: all."""
         snapshot = await self._current()
+        all_rows, severities = snapshot.rows, snapshot.severities
+        if is_visible is not None:
+            all_rows = await self._visible(snapshot, is_visible)
+            severities = counted_severities(all_rows)
         async with self._sorting:  # one at a time: each takes the loop for some milliseconds
-            found = page_of_rows(snapshot.rows, query)
+            found = page_of_rows(all_rows, query)
             await asyncio.sleep(0)
         rows = []
         for row in found.rows:
@@ -282,12 +291,25 @@ class Overview:
             source=source,
             is_live=True,
             taken_ms=snapshot.taken_ms,
-            total=len(snapshot.rows),
+            total=len(all_rows),
             matching=found.matching,
-            severities=snapshot.severities,
+            severities=severities,
             offset=query.offset,
             rows=tuple(rows),
         )
+
+    async def _visible(
+        self, snapshot: _Snapshot, is_visible: Callable[[SubscriptionDriver], bool]
+    ) -> list[OverviewRow]:
+        """The rows of the snapshot that may be shown. A subscription that is gone has none."""
+        found: list[OverviewRow] = []
+        for looked_at, row in enumerate(snapshot.rows, start=1):
+            driver = snapshot.drivers[row.topic, row.subscription]()
+            if driver is not None and is_visible(driver):
+                found.append(row)
+            if looked_at % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
 
     def explained(self, row: OverviewRow, subscription: SubscriptionDriver) -> OverviewRow:
         """The row with its sentences and its history."""
