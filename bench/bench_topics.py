@@ -105,6 +105,7 @@ class _Deaf:
     """A session that wants no receipts."""
 
     is_open = True
+    received_at = 0.0
 
     def send_receipts(self, producer_id: int, receipts: object) -> None:
         """They go nowhere."""

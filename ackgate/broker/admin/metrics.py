@@ -15,13 +15,14 @@ import contextlib
 import platform
 import resource
 import time
+from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import ackgate
 from ackgate.broker.admin.http.call import Reply
-from ackgate.broker.admin.http.exposition import Exposition, Metric
+from ackgate.broker.admin.http.exposition import Distribution, Exposition, Metric
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.journal import JournalStatistics
 from ackgate.broker.stats import (
@@ -32,6 +33,7 @@ from ackgate.broker.stats import (
     TopicStats,
     topic_stats,
 )
+from ackgate.broker.topic import BOUNDS_SECONDS
 from ackgate.cursor import CursorStatistics
 from ackgate.described import descriptions
 from ackgate.dispatcher import GateStatistics, PauseReason
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import AdminBroker, Call, ClusterStoragePort
     from ackgate.broker.admin.http.exposition import Labelled, Sample
     from ackgate.broker.cluster import BrokerAudit
-    from ackgate.broker.topic import SharedServices, Topic
+    from ackgate.broker.topic import Latencies, Latency, SharedServices, Topic
     from ackgate.persistence.bookkeeper import BookKeeperStatistics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,7 +67,9 @@ class MetricTable(NamedTuple):
             value = metric.read(source)
             if value is None:
                 continue
-            if isinstance(value, list):
+            if isinstance(value, Distribution):
+                labelled.add_distribution(metric, value)
+            elif isinstance(value, list):
                 for labels, number in value:
                     labelled.labelled(**labels).add(metric.name, number)
             else:
@@ -290,6 +294,58 @@ BROKER: Final = MetricTable(
                 "ackgate_waits_reads_purged_total",
                 "Places in watch lists that were cleared of completed reads",
             ),
+        ),
+    ),
+)
+
+
+# ---- how long things take
+
+
+def _histogram(name: str) -> Callable[[Latencies], Distribution]:
+    read: Callable[[Latencies], Latency] = attrgetter(name)
+
+    def value(latencies: Latencies) -> Distribution:
+        latency = read(latencies)
+        counts = list(accumulate(latency.counts))
+        buckets = list(zip(map(str, BOUNDS_SECONDS), counts, strict=False))
+        return Distribution(counts[-1], latency.sum_seconds, buckets)
+
+    return value
+
+
+def _publish_ms(latencies: Latencies) -> Distribution:
+    publish = latencies.publish
+    return Distribution(sum(publish.counts), publish.sum_seconds * 1000)
+
+
+LATENCIES: Final = MetricTable(
+    "Latencies",
+    "`cluster`, and `le` of histograms; all topics of the broker together",
+    (
+        *(
+            Metric(f"ackgate_{name}_latency_seconds", meaning, _histogram(name), "histogram")
+            for name, meaning in (
+                ("publish", "Entries: from the arrival of the frame to its receipt, seconds"),
+                (
+                    "dispatch",
+                    "Entries: from when they could be read to their connection's output, seconds",
+                ),
+                (
+                    "persist",
+                    "Durable writes of subscriptions' ack states, from their start, seconds",
+                ),
+                (
+                    "receipt",
+                    "Acks that got the receipt they asked for, from the frame's arrival, seconds",
+                ),
+            )
+        ),
+        Metric(
+            "pulsar_broker_publish_latency",
+            "The publish latency as Pulsar has it, but without quantiles, ms",
+            _publish_ms,
+            "summary",
         ),
     ),
 )
@@ -709,6 +765,7 @@ CURSOR: Final = MetricTable(
 
 TABLES: Final = (
     BROKER,
+    LATENCIES,
     STORAGE,
     CLUSTER,
     BOOKIE,
@@ -741,6 +798,7 @@ async def get_metrics(call: Call) -> Reply:
         await asyncio.sleep(0)
     labelled = exposition.labelled()
     BROKER.add(labelled, figures)
+    LATENCIES.add(labelled, broker.services.latencies)
     client = broker.services.ledger_client
     if isinstance(client, BookieLedgerClient):
         STORAGE.add(labelled, _Storage(client, broker.services.audit, broker.services))

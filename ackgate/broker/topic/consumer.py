@@ -107,6 +107,13 @@ class _Acks(NamedTuple):
     request_ids: list[int]
 
 
+class AskedReceipt(NamedTuple):
+    """What comes back in a `Receipt`: the requests to answer, and when they came."""
+
+    request_ids: list[int]
+    received_at: float
+
+
 class Consumer:
     """A consumer that is attached to a subscription."""
 
@@ -151,7 +158,7 @@ class Consumer:
 
     def answer(self, receipt: Receipt[Consumer]) -> None:
         """Acks that asked for an answer are durable, or are not known to be."""
-        request_ids = cast("list[int]", receipt.token)
+        request_ids = cast("AskedReceipt", receipt.token).request_ids
         if receipt.error is None:
             self.session.send_ack_responses(self.consumer_id, request_ids)
         else:
@@ -191,7 +198,7 @@ class Consumer:
         if not commands:
             return
         try:
-            self.subscription.ack(self, acks.whole, acks.parts, acks.request_ids or None)
+            self.subscription.ack(self, acks.whole, acks.parts, self._asked(acks.request_ids))
         except CallerError as error:
             if len(commands) == 1:
                 self._refuse(acks.request_ids, error)
@@ -211,9 +218,12 @@ class Consumer:
             message_id = command.message_id[0]
             position = Position(message_id.ledgerId, message_id.entryId)
             mask = mask_of_words(message_id.ack_set) if message_id.ack_set else None
-            self.subscription.ack_cumulative(self, position, mask, request_ids or None)
+            self.subscription.ack_cumulative(self, position, mask, self._asked(request_ids))
         except CallerError as error:
             self._refuse(request_ids, error)
+
+    def _asked(self, request_ids: list[int]) -> AskedReceipt | None:
+        return AskedReceipt(request_ids, self.session.received_at) if request_ids else None
 
     def _refuse(self, request_ids: list[int], error: BaseException) -> None:
         is_wrong = isinstance(error, CallerError) and not isinstance(error, CursorClosedError)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ackgate.broker.cluster import BrokerAudit, Lease, Namespaces
 from ackgate.broker.journal import JournalPace
 from ackgate.broker.topic.disk_space import DiskSpace
+from ackgate.broker.topic.latencies import Latencies
 from ackgate.broker.topic.waits import Waits
 from ackgate.broker.wire import PublishBuffer, publish_buffer_bytes
 from ackgate.embedded.bucket_storage import StorageLanes
@@ -59,6 +60,7 @@ class SharedServices:
     publish_buffer: PublishBuffer = field(init=False)
     delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
     waits: Waits = field(default_factory=Waits, init=False)
+    latencies: Latencies = field(default_factory=Latencies, init=False)
     clock_us: Callable[[], int] = field(init=False)
     """For the delivery journal; by default as exact as `clock_ms`."""
     journal_pace: JournalPace = field(default_factory=JournalPace, init=False)

@@ -18,7 +18,8 @@ import asyncio
 import logging
 import random
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ackgate.broker.delayed import SharedTracking, TrackerHome
 from ackgate.broker.journal import SubscriptionRecorder
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.delayed import CancelledMessages, SharedDelays
     from ackgate.broker.journal import TopicJournal
+    from ackgate.broker.topic.consumer import AskedReceipt
     from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics, Gate
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from ackgate.network import Urls
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
+    from ackgate.persistence.records.outcome import PersistOutcome
     from ackgate.subscription import ConsumerCounts, Delivery, ReadRequest, Ready, Receipt
 
 log = logging.getLogger(__name__)
@@ -160,6 +163,10 @@ class SubscriptionDriver:
         )
         self._next_key = 0
         self._is_asked = False
+        self._since: float | None = None
+        """Since when it can go on, for its latency; None: it waits."""
+        self._observed: PersistOutcome | None = None
+        """The last durable write that was counted."""
         self._reading: asyncio.Task[None] | None = None
         self._waiting: _Waiting | None = None
         self._why_unread = ""
@@ -387,6 +394,9 @@ class SubscriptionDriver:
         if store.failing_since_ms is not None:
             self.core.persist_failed(store.failing_since_ms, now_ms=self._now_ms)
         elif store.outcome is not None:
+            if store.outcome is not self._observed:
+                self._observed = store.outcome
+                self.topic.services.latencies.persist.observe(store.write_seconds)
             self.core.persisted(store.outcome, now_ms=self._now_ms)
         self._record()
         if store.why_stopped is not None:
@@ -419,6 +429,8 @@ class SubscriptionDriver:
         """Have one turn run soon. Cheap; asking twice is one turn."""
         if not self._is_asked and not self._is_closed:
             self._is_asked = True
+            if self._since is None:
+                self._since = perf_counter()
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -438,6 +450,8 @@ class SubscriptionDriver:
             )
             self._carry_out(ready)
             if ready.read is None:
+                if self._reading is None:
+                    self._since = None
                 self._wait(ready)
                 return
             entries = ledger.reads.cached(ready.read.spans)
@@ -461,14 +475,24 @@ class SubscriptionDriver:
             self._recorder.record(ready.notes)
         for change in ready.active_changes:
             change.consumer.active_changed(is_active=change.is_active)
-        for delivery in ready.deliveries:
-            self._send(delivery)
+        if ready.deliveries:
+            self._deliver(ready.deliveries)
         if ready.receipts:
             self._answer(ready.receipts)
         if ready.write is not None and self.store is not None:
             self._keep_nacks()
             if not self.store.notify():
                 self.core.persisted(self.store.durable_outcome, now_ms=self._now_ms)
+
+    def _deliver(self, deliveries: Sequence[Delivery[Consumer, Entry]]) -> None:
+        count = 0
+        for delivery in deliveries:
+            self._send(delivery)
+            count += len(delivery.entries)
+        now = perf_counter()
+        if self._since is not None:
+            self.topic.services.latencies.dispatch.observe(now - self._since, count)
+        self._since = now  # the next read begins here
 
     def _send(self, delivery: Delivery[Consumer, Entry]) -> None:
         counts, masks = delivery.redelivery_counts, delivery.unacked_masks
@@ -738,7 +762,11 @@ class SubscriptionDriver:
 
     def _answer(self, receipts: Sequence[Receipt[Consumer]]) -> None:
         waits = self.topic.services.waits
+        now, latency = perf_counter(), self.topic.services.latencies.receipt
         for receipt in receipts:
+            if receipt.error is None:
+                asked = cast("AskedReceipt", receipt.token)
+                latency.observe(now - asked.received_at, len(asked.request_ids))
             waits.receipts_sent += receipt.error is None
             waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)
             receipt.consumer.answer(receipt)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.broker.cluster import MESSAGE_TTL_SECONDS, PAUSE_ON_ACK_STATE, EffectivePolicies
@@ -74,6 +75,7 @@ class _Publish(NamedTuple):
     producer: Producer
     sequence_id: int
     highest_sequence_id: int
+    received_at: float
     publish_time_ms: int
     key: str
     """These two for the delivery journal, if it is on. No metadata: those would be kept alive, for
@@ -350,7 +352,15 @@ class Topic:
         self.ledger.add(
             entry,
             num_messages,
-            _Publish(producer, sequence_id, highest_sequence_id, publish_time_ms, key, ids),
+            _Publish(
+                producer,
+                sequence_id,
+                highest_sequence_id,
+                producer.session.received_at,
+                publish_time_ms,
+                key,
+                ids,
+            ),
             deliver_at_ms,
         )
 
@@ -358,14 +368,21 @@ class Topic:
         """Entries are durable: confirm them, and offer them to the subscriptions."""
         receipts: list[tuple[int, int, int, int]] = []
         current: Producer | None = None
-        for entry, (producer, sequence_id, highest_sequence_id, *_) in zip(
+        latency, now = self.services.latencies.publish, perf_counter()
+        since, count = now, 0
+        for entry, (producer, sequence_id, highest_sequence_id, received_at, *_) in zip(
             entries, contexts, strict=True
         ):
+            if received_at != since:  # of another chunk
+                latency.observe(now - since, count)
+                since, count = received_at, 0
+            count += 1
             if producer is not current:
                 if current is not None:
                     current.session.send_receipts(current.producer_id, receipts)
                 current, receipts = producer, []
             receipts.append((sequence_id, highest_sequence_id, *entry.position))
+        latency.observe(now - since, count)
         if current is not None:
             current.session.send_receipts(current.producer_id, receipts)
         if self.journal is not None and entries:

@@ -277,6 +277,10 @@ class SessionPort(Protocol):
         """The smaller one of both sides' versions."""
 
     @property
+    def received_at(self) -> float:
+        """When the chunk came that is being handled, by `time.perf_counter`."""
+
+    @property
     def is_open(self) -> bool:
         """Whether anything that is sent can still arrive."""
 

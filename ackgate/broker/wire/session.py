@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ackgate.broker.security import NotAuthorizedError, decisions
@@ -231,6 +232,7 @@ class Session(asyncio.Protocol):
         self.peer = "?"
         self.client_version = ""
         self.protocol_version = 0
+        self.received_at = 0.0
         self.is_open = False
         self.is_connected = False
         """Whether CONNECT was received and accepted."""
@@ -287,6 +289,7 @@ class Session(asyncio.Protocol):
 
     def data_received(self, chunk: bytes) -> None:
         self._liveness.has_received = True
+        self.received_at = perf_counter()
         self.intake.feed(chunk)
 
     def eof_received(self) -> bool:

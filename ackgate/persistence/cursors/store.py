@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ackgate.cursor import NO_NACKS
@@ -146,15 +147,19 @@ class CursorStore:
         "_waiting",
         "_wake",
         "_witness",
+        "_write_began",
         "_writers",
         "cursor",
         "recovered_nacks",
         "report",
+        "write_seconds",
     )
 
     cursor: ManagedCursor
     report: RecoveryReport
     """What opening found."""
+    write_seconds: float
+    """How long the last durable write took, by a finer clock than the loop's."""
     recovered_nacks: PendingNacks
     """Recovered entries that are still to be held; see `keep_nacks`."""
 
@@ -202,6 +207,7 @@ class CursorStore:
         self._on_outcome: Callable[[], None] | None = None
         self._witness: WriteWitness | None = None
         self._closed: asyncio.Future[None] | None = None
+        self.write_seconds = self._write_began = 0.0
         self._has_told_failure = self._has_told_fallback = self._has_told_drop = False
 
     @classmethod
@@ -534,6 +540,7 @@ class CursorStore:
         Returns why it failed. When it is cancelled it is not known what was done.
         """
         path, now, now_ms = self._path, self._loop.time, self._clock_ms
+        self._write_began = perf_counter()
         try:
             match step:
                 case SettleNode():
@@ -612,6 +619,7 @@ class CursorStore:
         if outcome is None:
             self._settle_flushes(lambda flush: flush.round < report.round)
         else:
+            self.write_seconds = perf_counter() - self._write_began
             if self._witness is not None:
                 self._witness.wrote(outcome)
             self._settle_waiting(outcome.version)

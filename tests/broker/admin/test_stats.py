@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import pulsar
 import pytest
@@ -15,6 +16,7 @@ from tests.broker.target import eventually, receive
 
 N = "persistent/public/default"
 KINDS = pulsar.ConsumerType
+SAMPLES = re.compile(r"(?<=_latency)(_seconds)?_(?:bucket|sum|count)$")
 
 
 def publish(client: pulsar.Client, topic: str, count: int) -> None:
@@ -238,7 +240,7 @@ def test_metrics_are_prometheus_text(broker: InProcessBroker, pulsar_client: pul
             types.add(name)
             continue
         sample, _, value = line.rpartition(" ")
-        assert sample.partition("{")[0] == name, line
+        assert SAMPLES.sub(r"\1", sample.partition("{")[0]) == name, line
         assert sample not in samples
         samples[sample] = float(value)
     assert explained == types
@@ -251,4 +253,10 @@ def test_metrics_are_prometheus_text(broker: InProcessBroker, pulsar_client: pul
     assert samples[f"ackgate_gate_open{{{labels}}}"] == 1
     assert samples['pulsar_active_connections{cluster="standalone"}'] >= 1
     assert any(name.startswith("pulsar_ml_cursor_persistLedgerSucceed{") for name in samples)
+    for kind in ("publish", "dispatch"):
+        name = f"ackgate_{kind}_latency_seconds"
+        assert samples[f'{name}_count{{cluster="standalone"}}'] >= 3
+        last = samples[f'{name}_bucket{{cluster="standalone",le="+Inf"}}']
+        assert last == samples[f'{name}_count{{cluster="standalone"}}']
+        assert samples[f'{name}_sum{{cluster="standalone"}}'] > 0
     consumer.close()

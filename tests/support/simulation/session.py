@@ -110,6 +110,7 @@ class SimulatedSession:
     client_version = "simulation"
     protocol_version = 21
     is_writable = True
+    received_at = 0.0
 
     def __init__(
         self, broker: BrokerSide, connection: Connection, client: ClientSide, observer: Observer

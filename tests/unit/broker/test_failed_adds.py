@@ -33,6 +33,7 @@ class Peer:
 
     is_open = True
     peer = "test"
+    received_at = 0.0
 
     def __init__(self) -> None:
         self.receipts: list[int] = []

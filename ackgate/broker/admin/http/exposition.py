@@ -6,11 +6,12 @@ Pure. All samples of a metric stand together below its HELP and TYPE lines, in w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -19,20 +20,30 @@ Sample: TypeAlias = tuple[Mapping[str, str], float]
 """Further labels, and the value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The value of a histogram, or of a summary without quantiles."""
+
+    count: int
+    sum: float
+    buckets: Sequence[tuple[str, int]] = ()
+    """Upper bounds, and how many were at or below each, all but the infinite one. Of a summary: none."""
+
+
 class Metric(NamedTuple):
     """What a metric is called, what it means, and where its value comes from."""
 
     name: str
     meaning: str
     """The HELP line: a sentence without its full stop, unit last."""
-    read: Callable[[Any], float | list[Sample] | None]
+    read: Callable[[Any], float | list[Sample] | Distribution | None]
     """The value; several with labels of their own; or None: there is none."""
     kind: str = ""
-    """``counter`` or ``gauge`` where the name misleads; else one that ends in ``_total`` is a counter."""
+    """As `type`, where the name does not say it: one that ends in ``_total`` is a counter, others gauges."""
 
     @property
     def type(self) -> str:
-        """``counter`` or ``gauge``."""
+        """``counter``, ``gauge``, ``histogram`` or ``summary``."""
         return self.kind or ("counter" if self.name.endswith("_total") else "gauge")
 
 
@@ -77,5 +88,17 @@ class Labelled:
         return Labelled(self._lines, {**self._labels, **labels})
 
     def add(self, metric: str, value: float) -> None:
+        self._add(metric, metric, value)
+
+    def add_distribution(self, metric: Metric, value: Distribution) -> None:
+        """All samples of a histogram, or of a summary."""
+        name = metric.name
+        if metric.type == "histogram":
+            for bound, count in (*value.buckets, ("+Inf", value.count)):
+                self.labelled(le=bound)._add(name, f"{name}_bucket", count)
+        self._add(name, f"{name}_sum", value.sum)
+        self._add(name, f"{name}_count", value.count)
+
+    def _add(self, metric: str, sample: str, value: float) -> None:
         number = int(value) if isinstance(value, bool) else value
-        self._lines.setdefault(metric, []).append(f"{metric}{self._suffix}{number}")
+        self._lines.setdefault(metric, []).append(f"{sample}{self._suffix}{number}")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackgate.broker.admin.http.exposition import Exposition, Metric
+from ackgate.broker.admin.http.exposition import Distribution, Exposition, Metric
 
 
 def text(exposition: Exposition) -> str:
@@ -47,4 +47,24 @@ def test_a_metric_that_is_known_has_a_line_of_help() -> None:
         r"# HELP m What\nit is, bytes",
         "# TYPE m gauge",
         "m{} 1",
+    ]
+
+
+def test_a_histogram_adds_up_and_a_summary_may_have_no_quantiles() -> None:
+    histogram = Metric("h_seconds", "", float, "histogram")
+    summary = Metric("s", "", float, "summary")
+    exposition = Exposition({"c": "x"}, {"h_seconds": histogram, "s": summary})
+    labelled = exposition.labelled()
+    labelled.add_distribution(histogram, Distribution(3, 1.5, [("0.1", 1), ("1.0", 2)]))
+    labelled.add_distribution(summary, Distribution(3, 1500.0))
+    assert text(exposition).splitlines() == [
+        "# TYPE h_seconds histogram",
+        'h_seconds_bucket{c="x",le="0.1"} 1',
+        'h_seconds_bucket{c="x",le="1.0"} 2',
+        'h_seconds_bucket{c="x",le="+Inf"} 3',
+        'h_seconds_sum{c="x"} 1.5',
+        'h_seconds_count{c="x"} 3',
+        "# TYPE s summary",
+        's_sum{c="x"} 1500.0',
+        's_count{c="x"} 3',
     ]

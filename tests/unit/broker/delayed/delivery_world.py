@@ -46,6 +46,7 @@ class Client:
     is_open = True
     is_writable = True
     peer = "test"
+    received_at = 0.0
     client_version = "test"
     protocol_version = 19
 
@@ -136,6 +137,7 @@ class DelayedWorld:
 
     is_open = True
     peer = "producer"
+    received_at = 0.0
 
     def send_receipts(self, _: int, receipts: Sequence[tuple[int, int, int, int]]) -> None:
         for _, _, ledger_id, entry_id in receipts:

@@ -51,6 +51,7 @@ class Client:
     is_open = True
     is_writable = True
     peer = "test"
+    received_at = 0.0
     client_version = "test"
     protocol_version = 19
 
@@ -151,6 +152,7 @@ class JournalWorld:
 
     is_open = True
     peer = "producer"
+    received_at = 0.0
 
     def send_receipts(self, _: int, receipts: Sequence[tuple[int, int, int, int]]) -> None:
         self.published += [Position(*receipt[2:]) for receipt in receipts]
