@@ -468,7 +468,7 @@ def _make_services(
             write_quorum=persistence.managed_ledger_default_write_quorum,
             ack_quorum=persistence.managed_ledger_default_ack_quorum,
             digest_type=DigestType(persistence.managed_ledger_digest_type),
-            password=persistence.managed_ledger_password.get_secret_value().encode(),
+            password=persistence.ledger_password,
         ),
         cache=EntryCache(settings.broker.managed_ledger_cache_size_mb * 1024 * 1024),
         policies=PolicyStore(metadata),

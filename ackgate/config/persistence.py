@@ -448,6 +448,11 @@ class PersistenceSettings(SettingsGroup):
     )
 
     @property
+    def ledger_password(self) -> bytes:
+        """The key of the ledgers' digests."""
+        return self.managed_ledger_password.get_secret_value().encode()
+
+    @property
     def is_on_bookkeeper(self) -> bool:
         """Whether ledgers lie on a BookKeeper cluster, and not in directories."""
         return bool(self.bookkeeper_metadata_service_uri)

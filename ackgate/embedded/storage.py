@@ -34,7 +34,7 @@ from ackgate.embedded.topic import EmbeddedTopic
 from ackgate.errors import CallerError, ClosedHandleError, ConfigurationError
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.buckets.snapshots import find_orphan_snapshots
-from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers, ledger_password
+from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
@@ -103,7 +103,7 @@ class EmbeddedStorage:
             write_quorum=settings.managed_ledger_default_write_quorum,
             ack_quorum=settings.managed_ledger_default_ack_quorum,
             digest_type=DigestType(settings.managed_ledger_digest_type),
-            password=ledger_password(settings),
+            password=settings.ledger_password,
         )
 
     # ---------------------------------------------------------------- what hosts call

@@ -56,7 +56,7 @@ class StoragePlaces(NamedTuple):
     @property
     def password(self) -> bytes:
         """Key of the ledgers' digests."""
-        return self.settings.managed_ledger_password.get_secret_value().encode()
+        return self.settings.ledger_password
 
     @property
     def is_new(self) -> bool:
@@ -112,7 +112,7 @@ class OfflineCluster(NamedTuple):
     @property
     def password(self) -> bytes:
         """Key of the ledgers' digests."""
-        return self.settings.managed_ledger_password.get_secret_value().encode()
+        return self.settings.ledger_password
 
 
 class OpenedStorage(Protocol):

@@ -71,7 +71,7 @@ async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedL
         )
     except MetadataStoreError as error:
         raise ConfigurationError(f"--metadata {uri}: {error}") from error
-    password = settings.managed_ledger_password.get_secret_value().encode()
+    password = settings.ledger_password
     try:
         yield OpenedLedgers(cluster, password, None, cluster)
     finally:

@@ -90,7 +90,7 @@ async def _run(arguments: argparse.Namespace, output: _Output) -> None:
         bookkeeper=arguments.bookkeeper,
         session=session,
         bookies=client_settings(settings.persistence),
-        password=settings.persistence.managed_ledger_password.get_secret_value().encode(),
+        password=settings.persistence.ledger_password,
     ) as cluster:
         match arguments.action:
             case "topics":

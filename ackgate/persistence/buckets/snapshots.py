@@ -32,7 +32,7 @@ from ackgate.persistence.buckets.codec import (
 )
 from ackgate.persistence.buckets.encoding import SnapshotEncoding
 from ackgate.persistence.buckets.registry import snapshot_ids
-from ackgate.persistence.cursors.ledger import ledger_options, ledger_password
+from ackgate.persistence.cursors.ledger import ledger_options
 from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
 
@@ -195,7 +195,7 @@ class BucketSnapshots:
         return await self._reading(snapshot_id, length_bytes)
 
     async def _reading(self, snapshot_id: int, work: Callable[[LedgerReader], Awaitable[T]]) -> T:
-        reader = await self._client.open(snapshot_id, password=ledger_password(self._settings))
+        reader = await self._client.open(snapshot_id, password=self._settings.ledger_password)
         try:
             return await work(reader)
         finally:

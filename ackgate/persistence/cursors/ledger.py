@@ -40,7 +40,7 @@ def ledger_options(
         write_quorum=settings.managed_ledger_default_write_quorum,
         ack_quorum=settings.managed_ledger_default_ack_quorum,
         digest_type=DigestType(settings.managed_ledger_digest_type),
-        password=ledger_password(settings),
+        password=settings.ledger_password,
         custom_metadata={
             "application": b"ackgate",
             "component": b"cursor",
@@ -48,11 +48,6 @@ def ledger_options(
             **made_by,
         },
     )
-
-
-def ledger_password(settings: PersistenceSettings) -> bytes:
-    """The key of the ledgers' digests."""
-    return settings.managed_ledger_password.get_secret_value().encode()
 
 
 async def delete_ledger(client: LedgerClient, ledger_id: int) -> bool:

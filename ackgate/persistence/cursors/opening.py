@@ -26,7 +26,6 @@ from ackgate.errors import (
     NoSuchNodeError,
     OwnershipError,
 )
-from ackgate.persistence.cursors.ledger import ledger_password
 from ackgate.persistence.cursors.loading import ReadNode, read_node, read_stored
 from ackgate.persistence.cursors.node import CursorNode, encode_cursor_node
 from ackgate.persistence.nodes.changes import until_won
@@ -141,7 +140,7 @@ class CursorOpening:
         stored = await read_stored(
             self.path,
             node,
-            partial(self.ledger_client.open, password=ledger_password(self.settings)),
+            partial(self.ledger_client.open, password=self.settings.ledger_password),
             scan_entries_max=self.settings.cursor_recovery_scan_entries_max,
         )
         snapshot = stored.state.record.snapshot

@@ -31,7 +31,7 @@ from ackgate.errors import (
     OwnershipError,
     StorageError,
 )
-from ackgate.persistence.cursors.ledger import ledger_options, ledger_password
+from ackgate.persistence.cursors.ledger import ledger_options
 from ackgate.persistence.deliveries.events import encode_events
 from ackgate.persistence.deliveries.node import (
     JOURNAL_PATH_KEY,
@@ -347,7 +347,7 @@ class DeliveryJournal:
                 continue
             try:
                 reader = await self._client.open(
-                    ledger.ledger_id, password=ledger_password(self._settings)
+                    ledger.ledger_id, password=self._settings.ledger_password
                 )
                 size_bytes = reader.length_bytes
                 await reader.close()

@@ -117,7 +117,7 @@ class StorageAddress:
     @property
     def password(self) -> bytes:
         """Key of the ledgers' digests."""
-        return self.settings.managed_ledger_password.get_secret_value().encode()
+        return self.settings.ledger_password
 
 
 def full_topic_name(text: str) -> str:

@@ -120,7 +120,7 @@ async def _connected(options: SourceOptions) -> PulsarCluster:
         bookkeeper=options.bookkeeper,
         session=SessionOptions.of(settings),
         bookies=client_settings(settings),
-        password=settings.managed_ledger_password.get_secret_value().encode(),
+        password=settings.ledger_password,
     )
 
 

@@ -159,7 +159,7 @@ class OpenCluster:
         return found
 
     async def _opened(self, ledger_id: int) -> UnrecoveredReader:
-        password = self._place.settings.managed_ledger_password.get_secret_value().encode()
+        password = self._place.settings.ledger_password
         client = await self._connected()
         return await client.open_without_recovery(ledger_id, password=password)
 
