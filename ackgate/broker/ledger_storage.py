@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,7 +40,6 @@ from ackgate.persistence.ledgers.metadata_age import (
     runs_counted,
 )
 from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
-from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.nodes.changes import count_up, read_or_create
 from ackgate.persistence.nodes.unnamed_ledgers import (
     BOOKKEEPER_PATH,
@@ -206,18 +204,13 @@ class ClusterStorage:
         with named_extras("bookkeeper"):
             from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
                 BookKeeperClient,
-                client_settings,
             )
         await _refuse_directories(metadata)
         is_new = await known_cluster(metadata) is None
         cluster = await cluster_of(metadata)
         uri = settings.bookkeeper_metadata_service_uri
-        client = await BookKeeperClient.connect(
-            uri,
-            settings=client_settings(settings),
-            # Bookies read the nodes of ledgers, too.
-            session=replace(SessionOptions.of(settings), acl="open"),
-            marks={**_APPLICATION, CLUSTER_KEY: cluster.encode()},
+        client = await BookKeeperClient.connect_with(
+            settings, marks={**_APPLICATION, CLUSTER_KEY: cluster.encode()}
         )
         try:
             instance = await read_or_create(metadata, BOOKKEEPER_PATH, client.instance_id.encode)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -262,10 +261,8 @@ async def opened_cluster(
     with named_extras("bookkeeper"):
         from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
             BookKeeperClient,
-            client_settings,
         )
     settings = places.settings
-    session = SessionOptions.of(settings)
     async with contextlib.AsyncExitStack() as stack:
         if is_writing and not places.is_shared and places.data_directory.is_dir():
             stack.callback(DataDirectory.acquire(places.data_directory).release)
@@ -274,19 +271,14 @@ async def opened_cluster(
                 "memory:" if places.is_new and not is_writing else places.metadata_url,
                 read_only=not is_writing,
                 node_bytes_max=settings.metadata_store_max_node_bytes,
-                session=session,
+                session=SessionOptions.of(settings),
             )
         except ConfigurationError:
             if is_writing or not may_be_lost:
                 raise
             metadata = await open_metadata_store("memory:")
         stack.push_async_callback(metadata.close)
-        client = await BookKeeperClient.connect(
-            settings.bookkeeper_metadata_service_uri,
-            settings=client_settings(settings),
-            session=replace(session, acl="open"),
-            is_read_only=not is_writing,
-        )
+        client = await BookKeeperClient.connect_with(settings, is_read_only=not is_writing)
         stack.push_async_callback(client.close)
         found = await metadata.get(BOOKKEEPER_PATH)
         if found is not None and found.value != client.instance_id.encode():

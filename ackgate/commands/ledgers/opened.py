@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError, MetadataStoreError
 from ackgate.extras import named_extras
-from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.offline_storage import opened_storage, places_of
+from ackgate.persistence.offline_storage import on_cluster, opened_storage, places_of
 
 if TYPE_CHECKING:
     import argparse
@@ -48,11 +47,12 @@ async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedL
     Raises `ConfigurationError` (also for a cluster that does not answer), `MetadataStoreError`.
     """
     settings = load_settings(arguments.config, is_serving=False).settings.persistence
-    uri = arguments.metadata or settings.bookkeeper_metadata_service_uri
-    if not uri:
+    settings = on_cluster(settings, arguments.metadata)
+    if not settings.is_on_bookkeeper:
         async with opened_storage(places_of(arguments)) as storage:
             yield OpenedLedgers(storage.client, storage.places.password, storage, None)
         return
+    uri = settings.bookkeeper_metadata_service_uri
     for option in ("data_dir", "metadata_url", "bookies"):
         if getattr(arguments, option) is not None:
             name = option.replace("_", "-")
@@ -60,19 +60,12 @@ async def opened_ledgers(arguments: argparse.Namespace) -> AsyncIterator[OpenedL
     with named_extras("bookkeeper"):
         from ackgate.persistence.bookkeeper import (  # noqa: PLC0415 - only where it is wanted
             BookKeeperClient,
-            client_settings,
         )
     try:
-        cluster = await BookKeeperClient.connect(
-            uri,
-            settings=client_settings(settings),
-            session=SessionOptions.of(settings),
-            is_read_only=True,
-        )
+        cluster = await BookKeeperClient.connect_with(settings, is_read_only=True)
     except MetadataStoreError as error:
         raise ConfigurationError(f"--metadata {uri}: {error}") from error
-    password = settings.ledger_password
     try:
-        yield OpenedLedgers(cluster, password, None, cluster)
+        yield OpenedLedgers(cluster, settings.ledger_password, None, cluster)
     finally:
         await cluster.close()

@@ -35,7 +35,7 @@ from ackgate.persistence.bookkeeper.metadata_format import StoredMetadata
 from ackgate.persistence.bookkeeper.protocol import LAST_ENTRY, EntryCodec
 from ackgate.persistence.bookkeeper.reads import BookKeeperReads
 from ackgate.persistence.bookkeeper.recovery import Recovery
-from ackgate.persistence.bookkeeper.settings import BookKeeperSettings
+from ackgate.persistence.bookkeeper.settings import BookKeeperSettings, client_settings
 from ackgate.persistence.bookkeeper.verification import verify_copies
 from ackgate.persistence.bookkeeper.writer import BookKeeperWriter
 from ackgate.persistence.ledgers.auditor import LedgerAudit
@@ -50,6 +50,7 @@ from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerOptions, L
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from ackgate.config.persistence import PersistenceSettings
     from ackgate.persistence.bookkeeper.cluster import KnownBookie
     from ackgate.persistence.bookkeeper.handshake import BookieDiskSpace
     from ackgate.persistence.bookkeeper.statistics import BookKeeperStatistics
@@ -133,6 +134,24 @@ class BookKeeperClient:
         except BaseException:
             await store.close()
             raise
+
+    @classmethod
+    async def connect_with(
+        cls,
+        settings: PersistenceSettings,
+        *,
+        marks: Mapping[str, bytes] | None = None,
+        is_read_only: bool = False,
+    ) -> Self:
+        """As `connect`, to the cluster that a broker's settings name, with their TLS and login."""
+        return await cls.connect(
+            settings.bookkeeper_metadata_service_uri,
+            settings=client_settings(settings),
+            # Bookies read the nodes of ledgers, too.
+            session=replace(SessionOptions.of(settings), acl="open"),
+            marks=marks,
+            is_read_only=is_read_only,
+        )
 
     # ------------------------------------------------------------------------------------- cluster
 

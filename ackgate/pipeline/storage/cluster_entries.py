@@ -14,7 +14,6 @@ import numpy as np
 
 from ackgate.errors import CorruptRecordError, NoSuchLedgerError
 from ackgate.extras import named_extras
-from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.entry_columns import columns_of_payloads
 
@@ -52,14 +51,9 @@ class ClusterPlace:
         with named_extras("bookkeeper"):
             from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
                 BookKeeperClient,
-                client_settings,
             )
-        return await BookKeeperClient.connect(
-            self.settings.bookkeeper_metadata_service_uri,
-            settings=client_settings(self.settings),
-            session=SessionOptions.of(self.settings),
-            marks=self.marks,
-            is_read_only=True,
+        return await BookKeeperClient.connect_with(
+            self.settings, marks=self.marks, is_read_only=True
         )
 
 
