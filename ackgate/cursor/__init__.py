@@ -10,35 +10,31 @@ from ackgate.cursor.bitmaps import (
     run_bounds,
     run_count,
 )
-from ackgate.cursor.bucket_records import (
-    BucketRecord,
-    SegmentMetadata,
-    SnapshotSegment,
-    StoredSnapshot,
-)
-from ackgate.cursor.managed_cursor import (
-    ARRAY_PATH_POSITIONS_MIN,
-    CursorStatistics,
-    ManagedCursor,
-)
-from ackgate.cursor.message_ledgers import (
-    MessageLedgers,
-)
-from ackgate.cursor.moves import (
-    Cleared,
-    CursorMove,
-    Expired,
-    Skipped,
-    Sought,
-)
-from ackgate.cursor.pending_nacks import (
+from ackgate.cursor.held_records import (
     NO_NACKS,
+    BucketRecord,
     NackedLedger,
     NackImage,
     PendingNacks,
+    SegmentMetadata,
+    SnapshotSegment,
+    StoredSnapshot,
     earliest_nacks,
     existing_nacks,
     unacked_nacks,
+)
+from ackgate.cursor.managed_cursor import (
+    ARRAY_PATH_POSITIONS_MIN,
+    Cleared,
+    CursorMove,
+    CursorStatistics,
+    Expired,
+    ManagedCursor,
+    Skipped,
+    Sought,
+)
+from ackgate.cursor.message_ledgers import (
+    MessageLedgers,
 )
 from ackgate.cursor.position import (
     EARLIEST,

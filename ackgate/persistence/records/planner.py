@@ -10,7 +10,7 @@ The ranges next to the mark-delete are kept, because losing them would cost most
 count ranges and partly acked entries apart. The size guard of a metadata node cuts both at one
 position: everything from there on is dropped.
 
-Pending nacks are cut before they come here (`cursor.pending_nacks.earliest`). A metadata node that is
+Pending nacks are cut before they come here (`cursor.earliest_nacks`). A metadata node that is
 too small for all holds none of them: they are dropped before any ack is.
 """
 

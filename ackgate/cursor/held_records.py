@@ -1,7 +1,10 @@
-"""Negatively acked entries that wait for redelivery, as values to be stored.
+"""What a subscription keeps of its held entries beside its acks, as values to be stored.
 
-Pure. They are state of a subscription beside its acks. The tracker of nacks holds the live state and
-returns frozen images. The key of an entry is its time bucket, in ms since 1970::
+Pure values, of two kinds. The trackers of `dispatcher` make and read them, `persistence` stores them, and
+neither imports the other.
+
+*Pending nacks*: negatively acked entries that wait for redelivery. The tracker of nacks holds the live state
+and returns frozen images. The key of an entry is its time bucket, in ms since 1970::
 
     key     768 000  ->  ledger 3: {5, 6, 7}      due first
             768 256  ->  ledger 3: {9}, ledger 8: {0..4}
@@ -10,6 +13,16 @@ returns frozen images. The key of an entry is its time bucket, in ms since 1970:
 An ack needs no new image: `unacked_nacks` drops what the acks cover. Nor does an entry that falls
 due: after a crash it is redelivered at once. To lose an image, or a part of one, is safe for the
 same reason.
+
+*Buckets of delayed entries*: a sealed bucket is written once, as a **snapshot**: what is known of its
+segments, then the segments themselves, in the order of time. The registry of a subscription names its
+buckets by their snapshots::
+
+    BucketRecord 7:0..7:9, snapshot 4711      in the registry
+        |
+        v
+    snapshot 4711   SegmentMetadata x 3   SnapshotSegment   SnapshotSegment   SnapshotSegment
+                                          10:00-10:05       10:05-10:10       10:11-10:14
 """
 
 from __future__ import annotations
@@ -22,6 +35,8 @@ from ackgate.cursor.position import ENTRY_ID_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
     from pyroaring import BitMap
 
     from ackgate.cursor.message_ledgers import MessageLedgers
@@ -161,3 +176,43 @@ def _lowest(entry_ids: BitMap, count: int) -> BitMap:
     if count < len(lowest):
         lowest.remove_range(entry_ids[count], ENTRY_ID_MAX + 1)
     return lowest
+
+
+# ---- buckets of delayed entries
+
+
+class SnapshotSegment(NamedTuple):
+    """A slice of a bucket: columns of one length, sorted by (key, ledger, entry)."""
+
+    keys_ms: NDArray[np.int64]
+    """When to deliver, rounded by the tracker. A stored segment has each position once."""
+    ledger_ids: NDArray[np.int64]
+    entry_ids: NDArray[np.int64]
+
+
+class SegmentMetadata(NamedTuple):
+    """What is known of a segment without reading it."""
+
+    first_key_ms: int
+    last_key_ms: int
+    entry_count: int
+    positions: Mapping[int, BitMap]
+    """Entry ids by message ledger."""
+
+
+class BucketRecord(NamedTuple):
+    """A bucket as the registry stores it."""
+
+    first: Position
+    """The lowest position that its entries may have."""
+    last: Position
+    """The highest."""
+    snapshot_id: int
+    """The ledger that holds its snapshot."""
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot that is durable."""
+
+    snapshot_id: int
+    bytes_stored: int

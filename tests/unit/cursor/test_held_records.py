@@ -14,7 +14,7 @@ from ackgate.cursor import (
     existing_nacks,
     unacked_nacks,
 )
-from ackgate.cursor.pending_nacks import BITMAP_OVERHEAD_BYTES
+from ackgate.cursor.held_records import BITMAP_OVERHEAD_BYTES
 
 IMAGE = PendingNacks(
     {
