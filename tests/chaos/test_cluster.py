@@ -37,7 +37,7 @@ async def test_receipts_that_promise_nothing_are_noticed(tmp_path):
 
 
 UNFENCED = """
-from ackgate.persistence.bookies.fences import Fences
+from ackgate.persistence.bookies.register import Fences
 
 Fences.poll = lambda self: set()
 """

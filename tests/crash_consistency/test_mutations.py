@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ackgate.persistence.bookies.directory import BookieDirectory
-from ackgate.persistence.bookies.fences import Fences
 from ackgate.persistence.bookies.fragment_storage import FragmentCut, FragmentFile
 from ackgate.persistence.bookies.journal import Journal
+from ackgate.persistence.bookies.register import Fences
 from ackgate.persistence.bookies.takeover import Takeover
 from tests.crash_consistency.cursor_run import CursorRun
 from tests.crash_consistency.explorer import Explorer, InconsistentError

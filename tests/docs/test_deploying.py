@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ackgate.persistence.bookies import avro_container, identity
+from ackgate.persistence.bookies import avro_container, layout
 from ackgate.persistence.deliveries import node as journal_node
 from ackgate.persistence.metadata import node_table
 from ackgate.persistence.nodes import topic_node
@@ -28,7 +28,7 @@ def test_formats_are_those_of_the_code() -> None:
         "states of cursors": codec.NEWEST_FORMAT,
         "the node of a topic": topic_node.FORMAT_VERSION,
         "files of bookies": int(avro_container.FORMAT),
-        "a bookie's identity": identity.FORMAT,
+        "a bookie's identity": layout.IDENTITY_FORMAT,
         "the list of a delivery journal's ledgers": journal_node.FORMAT_VERSION,
     }
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.persistence.bookies.directory import BookieDirectory
-    from ackgate.persistence.bookies.entry_batch import AddSink, EntryBatch
-    from ackgate.persistence.bookies.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.entry_codec import AddSink, EntryBatch, StoredEntry
     from ackgate.persistence.bookies.origins import LedgerOrigin
     from ackgate.persistence.bookies.register import Beginning, Mark
     from ackgate.persistence.bookies.settings import BookieSettings

@@ -14,20 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import ConfigurationError, CorruptRecordError, StorageError
-from ackgate.persistence.bookies.fences import Fences
 from ackgate.persistence.bookies.fragment_storage import FragmentStorage
-from ackgate.persistence.bookies.identity import (
-    IDENTITY_BYTES_MAX,
-    Identity,
-    read_identity,
-    write_identity,
-)
-from ackgate.persistence.bookies.journal import journal_files
-from ackgate.persistence.bookies.journal_view import JournalView
+from ackgate.persistence.bookies.journal import JournalView, journal_files
 from ackgate.persistence.bookies.layout import (
     CLUSTER_FILE,
     DELETED_FILE,
     FENCES_FILE,
+    IDENTITY_BYTES_MAX,
     IDENTITY_FILE,
     JOURNAL_DIRECTORY,
     LEDGERS_DIRECTORY,
@@ -35,9 +28,12 @@ from ackgate.persistence.bookies.layout import (
     MARKS_FILE,
     ORIGINS_DIRECTORY,
     WRITER_BYTES,
+    Identity,
     is_writer_name,
+    read_identity,
+    write_identity,
 )
-from ackgate.persistence.bookies.register import LedgerRegister
+from ackgate.persistence.bookies.register import Fences, LedgerRegister
 from ackgate.persistence.bookies.takeover import Takeover
 from ackgate.persistence.system.disk_reserve import RESERVE_FILE
 

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ackgate.persistence.bookies.avro_container import Block, ContainerHeader
-    from ackgate.persistence.bookies.entry_batch import EntryBatch
-    from ackgate.persistence.bookies.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.entry_codec import EntryBatch, StoredEntry
     from ackgate.persistence.bookies.settings import BookieSettings
     from ackgate.persistence.system.disk import Disk, DiskFile
 

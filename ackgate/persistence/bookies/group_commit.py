@@ -27,9 +27,9 @@ from ackgate.persistence.system.futures import fail, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ackgate.persistence.bookies.entry_batch import AddSink, EntryBatch
-    from ackgate.persistence.bookies.fences import Fences
+    from ackgate.persistence.bookies.entry_codec import AddSink, EntryBatch
     from ackgate.persistence.bookies.journal import Journal
+    from ackgate.persistence.bookies.register import Fences
     from ackgate.persistence.bookies.settings import BookieSettings
     from ackgate.persistence.bookies.write_cache import CacheHalf, WriteCache
     from ackgate.persistence.system.io_lane import IoLane

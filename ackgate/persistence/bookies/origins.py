@@ -30,6 +30,7 @@ from google_crc32c import value as crc32c
 from pyroaring import BitMap64
 
 from ackgate.errors import CorruptRecordError
+from ackgate.persistence.system.disk import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -208,16 +209,7 @@ class Origins:
     def keep(self, origin: LedgerOrigin) -> None:
         """Rewrite a ledger's origin: it has come here, or has changed. Raises `OSError`."""
         path = self._path(origin.ledger_id)
-        temporary = path.with_name(path.name + ".new")
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.remove(temporary)
-        file = self._disk.create(temporary)
-        try:
-            file.append(_begun_line(origin))
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(temporary, path)
+        replace_file(self._disk, path, _begun_line(origin))
         self._disk.sync_directory(self._directory)
         self._files.add(origin.ledger_id)
 

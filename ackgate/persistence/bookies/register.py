@@ -1,12 +1,13 @@
-"""A bookie's record of its ledgers: which it has seen, begun and deleted.
+"""A bookie's record of its ledgers: which it has seen, begun and deleted, and which were fenced.
 
-Edge: blocking; used from the bookie's storage lane only, but for `RegisterRounds`, whose tasks are on the
-loop. It reveals a metadata store that is older than its bookies, and restores ledgers that such a store has
-forgotten. ::
+Edge: blocking; used from the bookie's storage lane only, but for `Fences.poll`, which the journal's lane
+calls, and `RegisterRounds`, whose tasks are on the loop. The register reveals a metadata store that is
+older than its bookies, and restores ledgers that such a store has forgotten. ::
 
     marks      next ledger id (8) | run (8) | CRC32C (4), each record twice, appended
     origins/   a ledger's metadata when it was begun here: see `origins`
     deleted    ledger id (8) | CRC32C (4), appended
+    fences     the same, of ledgers that were fenced: see `Fences`
 
 *Marks*: the highest of each number counts. The next ledger id is the metadata store's own counter, so a
 store whose counter is lower has been put back to an older state; so is one that has counted fewer runs.
@@ -34,13 +35,14 @@ from google_crc32c import value as crc32c
 from ackgate.errors import AckGateError, ConfigurationError, StorageError
 from ackgate.persistence.bookies.layout import DELETED_FILE, MARKS_FILE, ORIGINS_DIRECTORY
 from ackgate.persistence.bookies.origins import Origins
+from ackgate.persistence.system.disk import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from ackgate.persistence.bookies.origins import LedgerOrigin
-    from ackgate.persistence.system.disk import Disk
+    from ackgate.persistence.system.disk import Disk, DiskFile
 
 
 logger = logging.getLogger(__name__)
@@ -48,7 +50,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MARK: Final = struct.Struct(">QQI")
-_DELETED: Final = struct.Struct(">QI")
+_LEDGER: Final = struct.Struct(">QI")
+"""A ledger's id and its CRC32C, in `deleted` and in `fences`."""
+
 _MARKS_BYTES_MAX: Final = 256 * 1024
 """Of a file that a writer who joins alone makes short again: a record for 100 ledgers, or for a run."""
 
@@ -69,7 +73,7 @@ class Mark(NamedTuple):
 
 
 class LedgerRegister:
-    """The three kinds of files of one bookie."""
+    """The marks, origins and deletions of one bookie."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -93,7 +97,7 @@ class LedgerRegister:
         data = self._read(path)
         is_long = len(data or b"") > _MARKS_BYTES_MAX
         if not others and (is_long or self.damages):
-            self._replace(path, 2 * _encode_mark(self._mark))
+            replace_file(self._disk, path, 2 * _encode_mark(self._mark))
             self._disk.sync_directory(self._directory)
 
     def look(self) -> None:
@@ -159,7 +163,7 @@ class LedgerRegister:
         file = self._disk.open_append(path)
         try:
             size = file.size()
-            file.append(b"".join(map(_encode_deleted, ledger_ids)))
+            file.append(_encode_ledgers(ledger_ids))
             file.sync()
         finally:
             file.close()
@@ -169,16 +173,7 @@ class LedgerRegister:
     def deleted(self) -> frozenset[int]:
         """Ledgers whose files may come back, and must not. Raises `OSError`."""
         data = self._read(self._directory / DELETED_FILE) or b""
-        found: set[int] = set()
-        at = 0
-        while at + _DELETED.size <= len(data):
-            ledger_id, digest = _DELETED.unpack_from(data, at)
-            if digest == crc32c(data[at : at + 8]):
-                found.add(ledger_id)
-                at += _DELETED.size
-            else:
-                at += 1  # part of a record that a crash cut off; look after it
-        return frozenset(found)
+        return frozenset(_decode_ledgers(data)[0])
 
     def all_deleted(self) -> None:
         """Nothing can bring the deleted ledgers back any more. Raises `OSError`."""
@@ -202,19 +197,6 @@ class LedgerRegister:
         finally:
             file.close()
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        """Under its name there is all of it, or what was there before."""
-        temporary = path.with_name(path.name + ".new")
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.remove(temporary)
-        file = self._disk.create(temporary)
-        try:
-            file.append(content)
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(temporary, path)
-
     def _report(self, damage: str) -> None:
         if damage not in self.damages:
             self.damages.append(damage)
@@ -233,8 +215,71 @@ def _decode_mark(data: bytes) -> Mark | None:
     return Mark(next_ledger_id, run - 1) if digest == crc32c(data[:16]) else None
 
 
-def _encode_deleted(ledger_id: int) -> bytes:
-    return _DELETED.pack(ledger_id, crc32c(ledger_id.to_bytes(8)))
+def _encode_ledgers(ledger_ids: Iterable[int]) -> bytes:
+    return b"".join(_LEDGER.pack(i, crc32c(i.to_bytes(8))) for i in ledger_ids)
+
+
+def _decode_ledgers(data: bytes) -> tuple[set[int], int]:
+    """The ledger ids, and how many bytes have been read: the rest may become a record."""
+    found: set[int] = set()
+    at = 0
+    while at + _LEDGER.size <= len(data):
+        ledger_id, digest = _LEDGER.unpack_from(data, at)
+        if digest == crc32c(data[at : at + 8]):
+            found.add(ledger_id)
+            at += _LEDGER.size
+        else:
+            at += 1  # part of a record that a crash cut off; look after it
+    return found, at
+
+
+# ---- fences: the word of a new owner to a writer that may still live
+#
+# One small file per bookie, shared by all processes that use the directory. Records only ever get appended.
+#
+# The one who fences appends and syncs *before* it reads what the ledger holds. The writer syncs its
+# entries, *then* looks whether the file has grown, and only then confirms. Whichever came first:
+# either the new owner sees the entries, or the writer sees the fence and does not confirm them.
+#
+# A writer needs to know nothing from before it joined: ledgers that it creates are newer than that.
+
+
+class Fences:
+    """The fences file of one bookie, as one process sees it."""
+
+    __slots__ = ("_file", "_read_to")
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._read_to = file.size()
+
+    @classmethod
+    def join(cls, disk: Disk, path: Path, *, is_alone: bool) -> Fences:
+        """Open the file as a writer that starts now; `is_alone`: no other writer lives.
+
+        Call it under the bookie's lock. Without other writers, old fences are dropped.
+        """
+        file = disk.open_append(path)
+        if is_alone and file.size():
+            file.truncate(0)
+        return cls(file)
+
+    def add(self, ledger_ids: Iterable[int]) -> None:
+        """Append and sync. Raises `OSError`."""
+        self._file.append(_encode_ledgers(ledger_ids))
+        self._file.sync()
+
+    def poll(self) -> set[int]:
+        """Ledgers fenced since the last call, by any process. Costs one fstat as a rule."""
+        size = self._file.size()
+        if size < self._read_to + _LEDGER.size:
+            return set()
+        fenced, read = _decode_ledgers(self._file.read(self._read_to, size - self._read_to))
+        self._read_to += read
+        return fenced
+
+    def close(self) -> None:
+        self._file.close()
 
 
 # ---- rounds: simultaneous calls share one sync

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.bookies.avro_container import read_header
-from ackgate.persistence.bookies.entry_batch import batch_of, portions, runs
+from ackgate.persistence.bookies.entry_codec import batch_of, portions, runs
 from ackgate.persistence.bookies.journal import journal_files, read_journal
 from ackgate.persistence.bookies.layout import LOCK_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ackgate.persistence.bookies.entry_batch import EntryBatch
-    from ackgate.persistence.bookies.entry_codec import StoredEntry
+    from ackgate.persistence.bookies.entry_codec import EntryBatch, StoredEntry
     from ackgate.persistence.bookies.fragment_storage import FragmentStorage
     from ackgate.persistence.system.disk import Disk
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import bisect
 from typing import TYPE_CHECKING, Final
 
-from ackgate.persistence.bookies.entry_batch import EntryBatch
-from ackgate.persistence.bookies.entry_codec import decode_entries
+from ackgate.persistence.bookies.entry_codec import EntryBatch, decode_entries
 
 if TYPE_CHECKING:
     from ackgate.persistence.bookies.entry_codec import StoredEntry

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from ackgate.persistence.bookies.entry_batch import batch_of
+from ackgate.persistence.bookies.entry_codec import batch_of
 from ackgate.persistence.system.futures import fail, resolve
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from ackgate.errors import (
     MetadataConflictError,
     NoSuchLedgerError,
 )
-from ackgate.persistence.bookies.entry_batch import EntryBatch
-from ackgate.persistence.bookies.entry_codec import EntryEncoder
+from ackgate.persistence.bookies.entry_codec import EntryBatch, EntryEncoder
 from ackgate.persistence.ledgers.ensemble_change import change_ensemble, take_in
 from ackgate.persistence.ledgers.handles import AddingHandle, Flight
 from ackgate.persistence.ledgers.quorum import ConfirmedBorder, held_count, parts_of_place

@@ -7,6 +7,7 @@ a caller that knows what an `OSError` means handles it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -91,13 +92,30 @@ class Disk(Protocol):
     def remove_directory(self, directory: Path) -> None: ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic; replaces `target`."""
+        """Move a file, atomically; a file at `target` is replaced."""
 
     def sync_directory(self, directory: Path) -> None:
         """Make creations, renames and removals in it durable."""
 
     def lock(self, path: Path, *, wait: bool) -> DiskLock | None:
         """Take the exclusive lock on a file (made if absent); None when taken and not waiting."""
+
+
+def replace_file(disk: Disk, path: Path, content: bytes) -> None:
+    """Write a file: under its name there is all of `content`, or what was there before.
+
+    The new content is durable once the directory is synced. Raises `OSError`.
+    """
+    temporary = path.with_name(path.name + ".new")
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        file.append(content)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
 
 
 class OsFile:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ackgate.errors import ConfigurationError, StorageError
 from ackgate.persistence.bookies.entry_codec import CrcDigest
 from ackgate.persistence.bookies.fragment_storage import FragmentStorage
-from ackgate.persistence.bookies.journal_view import JournalView
+from ackgate.persistence.bookies.journal import JournalView
 from ackgate.persistence.bookies.layout import JOURNAL_DIRECTORY, LEDGERS_DIRECTORY
 from ackgate.persistence.bookies.settings import BookieSettings
 from ackgate.persistence.ports import DigestType

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError
-from ackgate.persistence.bookies.identity import IDENTITY_BYTES_MAX, read_identity
-from ackgate.persistence.bookies.layout import IDENTITY_FILE
+from ackgate.persistence.bookies.layout import IDENTITY_BYTES_MAX, IDENTITY_FILE, read_identity
 from ackgate.pipeline.schema.addresses import shown_address
 from ackgate.pipeline.storage.remote_disk import place_of
 

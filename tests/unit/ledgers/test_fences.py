@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ackgate.persistence.bookies.fences import Fences
+from ackgate.persistence.bookies.register import Fences
 from ackgate.persistence.system.disk import OsDisk
 
 
