@@ -11,9 +11,8 @@ from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
     from ackgate.config.broker import BrokerSettings
-    from ackgate.config.cursor import CursorSettings
     from ackgate.config.dispatcher import DispatcherSettings
-    from ackgate.config.persistence import PersistenceSettings
+    from ackgate.config.persistence import CursorSettings, PersistenceSettings
     from ackgate.config.settings import Settings
 
 __all__ = [
@@ -29,9 +28,8 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
         __name__,
         {
             "ackgate.config.broker": ("BrokerSettings",),
-            "ackgate.config.cursor": ("CursorSettings",),
             "ackgate.config.dispatcher": ("DispatcherSettings",),
-            "ackgate.config.persistence": ("PersistenceSettings",),
+            "ackgate.config.persistence": ("CursorSettings", "PersistenceSettings"),
             "ackgate.config.settings": ("Settings",),
         },
     )

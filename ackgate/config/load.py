@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.config.client import KEYS, ClientSettings
 from ackgate.config.field import key_of
 from ackgate.config.persistence import ONLY_OF_DIRECTORIES
 from ackgate.config.properties import parse_properties
@@ -154,25 +153,6 @@ def gather(
     return GivenSettings(given, older)
 
 
-def client_settings(
-    file: str | Path | None, given: Mapping[str, str], environ: Mapping[str, str] | None = None
-) -> ClientSettings:
-    """How a command reaches a broker. Raises `ConfigurationError`.
-
-    By `file` or what ``PULSAR_CLIENT_CONF`` names, the environment's ``ACKGATE_CLIENT_<key>``, and `given`.
-    """
-    environ = os.environ if environ is None else environ
-    name = file or environ.get("PULSAR_CLIENT_CONF")
-    texts: dict[str, str] = {}
-    if name:
-        found = parse_properties(_read(Path(name)), str(name))
-        texts = {each.key: each.value.strip() for each in found}
-    named = {key: environ.get(f"ACKGATE_CLIENT_{key}", "") for key in KEYS}
-    for source in (named, given):
-        texts |= {key: text for key, text in source.items() if text}
-    return ClientSettings({key: texts[key] for key in KEYS if texts.get(key)})
-
-
 def _from_file(path: Path, older: dict[str, Given]) -> dict[str, Given]:
     properties = parse_properties(_read(path), str(path))
     # An empty value unsets the key: also when an earlier line of the file had set it.
@@ -234,3 +214,56 @@ def _by_present_name(given: dict[str, Given], older: dict[str, Given]) -> dict[s
         if present.has_precedence or present.present_key not in given:
             given[present.present_key] = Given(present.prefix + value.text, value.origin)
     return given
+
+
+# ---- how a command reaches a broker: Pulsar's `client.conf`
+
+
+CLIENT_KEYS: Final = (
+    "webServiceUrl",
+    "authPlugin",
+    "authParams",
+    "tlsTrustCertsFilePath",
+    "tlsCertificateFilePath",
+    "tlsKeyFilePath",
+    "tlsAllowInsecureConnection",
+    "tlsEnableHostnameVerification",
+)
+"""Keys of `client.conf` that commands use; others are ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Values of `CLIENT_KEYS`, as texts; a key that was not given is an empty text."""
+
+    texts: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: str) -> str:
+        return self.texts.get(key, "")
+
+    def switch(self, key: str, *, default: bool) -> bool:
+        """The key's value as a switch. Raises `ConfigurationError` for anything but true and false."""
+        text = self[key].lower()
+        if text not in {"", "true", "false"}:
+            raise ConfigurationError(f"{key}={self[key]} is not allowed; it is true or false")
+        return text == "true" if text else default
+
+
+def client_settings(
+    file: str | Path | None, given: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> ClientSettings:
+    """How a command reaches a broker. Raises `ConfigurationError` for a file that cannot be read.
+
+    Sources, the last one wins: `file` or what ``PULSAR_CLIENT_CONF`` names, the environment's
+    ``ACKGATE_CLIENT_<key>``, and `given` (by key).
+    """
+    environ = os.environ if environ is None else environ
+    name = file or environ.get("PULSAR_CLIENT_CONF")
+    texts: dict[str, str] = {}
+    if name:
+        found = parse_properties(_read(Path(name)), str(name))
+        texts = {each.key: each.value.strip() for each in found}
+    named = {key: environ.get(f"ACKGATE_CLIENT_{key}", "") for key in CLIENT_KEYS}
+    for source in (named, given):
+        texts |= {key: text for key, text in source.items() if text}
+    return ClientSettings({key: texts[key] for key in CLIENT_KEYS if texts.get(key)})

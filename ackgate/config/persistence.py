@@ -1,4 +1,4 @@
-"""Settings of persistence: how much of a cursor is kept, where, how often, and how safely. Pure."""
+"""Settings of the ack state: what a cursor tracks, and what of it is kept, where, how often. Pure."""
 
 from __future__ import annotations
 
@@ -39,6 +39,19 @@ ONLY_OF_DIRECTORIES: Final = frozenset(
     }
 )
 """Keys without effect on a BookKeeper cluster: its bookies have settings of their own."""
+
+
+class CursorSettings(SettingsGroup):
+    """Settings of the ack state that a cursor tracks."""
+
+    acknowledgment_at_batch_index_level_enabled: bool = setting(
+        True,
+        "Track which messages of a batch are acknowledged. When off, a partial acknowledgement of "
+        "a batch is ignored, and the whole batch is redelivered.",
+        pulsar=False,
+        departs="Without it an acknowledgement inside a batch is forgotten. Pulsar changed its own "
+        "default after 4.0.",
+    )
 
 
 class PersistenceSettings(SettingsGroup):

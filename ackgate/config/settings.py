@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ackgate.config.broker import BrokerSettings
-from ackgate.config.cursor import CursorSettings
 from ackgate.config.defaults import ENTRY_OVERHEAD_BYTES
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
@@ -30,6 +29,7 @@ from ackgate.config.journal import JournalSettings
 from ackgate.config.persistence import (
     BOOKKEEPER_COPIES,
     STOCK_FRAME_BYTES,
+    CursorSettings,
     PersistenceSettings,
 )
 from ackgate.config.security import SecuritySettings

@@ -7,8 +7,8 @@ from pathlib import Path
 from ackgate.config.settings import ROOMS
 
 PACKAGE = Path(__file__).parents[2] / "ackgate"
-POLICIES = PACKAGE / "config" / "delayed_policy.py"
-"""In the room of the settings, and a reader of some all the same."""
+POLICIES = PACKAGE / "config" / "delayed.py"
+"""In the room of the settings, with a policy that reads some."""
 
 
 def test_every_setting_is_read_somewhere() -> None:

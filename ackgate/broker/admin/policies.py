@@ -16,7 +16,6 @@ from ackgate.broker.admin.http.call import DONE, NOTHING, Call, integer_in, json
 from ackgate.broker.admin.http.refusals import RefusedError, topic_not_found
 from ackgate.broker.admin.http.router import Route
 from ackgate.broker.cluster import (
-    DELAYED_DELIVERY,
     MESSAGE_TTL_SECONDS,
     PAUSE_ON_ACK_STATE,
     POLICY_FORMS,
@@ -27,6 +26,7 @@ from ackgate.broker.cluster import (
     namespace_policy_path,
     topic_policy_path,
 )
+from ackgate.config.delayed import DELAYED_DELIVERY
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         read_partition_count,
     )
     from ackgate.broker.cluster.policies import (
-        DELAYED_DELIVERY,
         MESSAGE_TTL_SECONDS,
         PAUSE_ON_ACK_STATE,
         POLICY_FORMS,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUDIT_LOOK_SECONDS",
-    "DELAYED_DELIVERY",
     "LOCATE_SECONDS_MAX",
     "MESSAGE_TTL_SECONDS",
     "PAUSE_ON_ACK_STATE",
@@ -89,7 +87,6 @@ __getattr__ = lazy_face(
             "read_partition_count",
         ),
         "ackgate.broker.cluster.policies": (
-            "DELAYED_DELIVERY",
             "EffectivePolicies",
             "MESSAGE_TTL_SECONDS",
             "PAUSE_ON_ACK_STATE",

@@ -23,7 +23,7 @@ from ackgate.broker.security import (
     mode_in,
     roles_in,
 )
-from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+from ackgate.config.delayed import DELAYED_DELIVERY, DelayedDeliveryPolicy
 from ackgate.dispatcher.nacks import MultiplierRedeliveryBackoff
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence.messages.rules import Retention
@@ -137,7 +137,6 @@ PAUSE_ON_ACK_STATE: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 RETENTION_MINUTES: Final = "retentionTimeInMinutes"
 RETENTION_MB: Final = "retentionSizeInMB"
 MESSAGE_TTL_SECONDS: Final = "messageTTLInSeconds"
-DELAYED_DELIVERY: Final = "delayedDelivery"
 REDELIVERY_BACKOFF: Final = "redeliveryBackoff"
 
 

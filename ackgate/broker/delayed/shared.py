@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap
 
     from ackgate.broker.wire import Entry
-    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.config.delayed import DelayedDeliveryPolicy
     from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import ManagedCursor, Position
     from ackgate.dispatcher.buckets import BucketStatistics

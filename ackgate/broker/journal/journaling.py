@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ackgate.broker.journal.topic_journal import TopicJournal
     from ackgate.broker.journal.writer import JournalStatistics
     from ackgate.broker.wire import SubscriptionType, TopicName
-    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.config.delayed import DelayedDeliveryPolicy
     from ackgate.cursor import CursorSnapshot, Position
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.persistence.records.outcome import PersistOutcome, PersistWhere, RecoveryReport

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ackgate.broker.cluster import EffectivePolicies
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.wire import SubscribeRequest, TopicName
-    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.config.delayed import DelayedDeliveryPolicy
     from ackgate.dispatcher import SubscriptionKind
 
 

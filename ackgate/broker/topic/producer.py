@@ -10,7 +10,7 @@ from ackgate.network import NOWHERE
 if TYPE_CHECKING:
     from ackgate.broker.wire import ProducerRequest, SessionPort
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
-    from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+    from ackgate.config.delayed import DelayedDeliveryPolicy
     from ackgate.network import Urls
 
 

@@ -34,7 +34,7 @@ from ackgate.broker.wire import (
     TopicTerminatedError,
     server_error,
 )
-from ackgate.config.delayed_policy import DelayedDeliveryPolicy
+from ackgate.config.delayed import DelayedDeliveryPolicy
 from ackgate.errors import AckGateError, CallerError, OwnershipError
 from ackgate.network import NOWHERE
 from ackgate.persistence.cursors.store import CursorStore

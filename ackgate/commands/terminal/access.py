@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
 
-    from ackgate.config.client import ClientSettings
+    from ackgate.config.load import ClientSettings
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 

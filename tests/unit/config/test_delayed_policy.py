@@ -8,7 +8,6 @@ import json
 import pytest
 
 from ackgate.broker.cluster.policies import (
-    DELAYED_DELIVERY,
     REDELIVERY_BACKOFF,
     EffectivePolicies,
     PolicyStore,
@@ -17,8 +16,12 @@ from ackgate.broker.cluster.policies import (
     topic_policy_path,
 )
 from ackgate.broker.wire.names import TopicName
-from ackgate.config.delayed import DelayedSettings
-from ackgate.config.delayed_policy import MAX_DELAY_MS_MAX, DelayedDeliveryPolicy
+from ackgate.config.delayed import (
+    DELAYED_DELIVERY,
+    MAX_DELAY_MS_MAX,
+    DelayedDeliveryPolicy,
+    DelayedSettings,
+)
 from ackgate.config.field import INT_MAX
 from ackgate.errors import CallerError, CorruptRecordError
 from ackgate.persistence import MemoryMetadataStore

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ackgate.config.delayed import BUCKET_FACTORY
-from ackgate.config.delayed_policy import NAME, DelayedDeliveryPolicy
+from ackgate.config.delayed import BUCKET_FACTORY, DELAYED_DELIVERY, DelayedDeliveryPolicy
 from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError
 from ackgate.persistence.nodes.paths import (
     CANCELLED_CURSOR,
@@ -128,7 +127,11 @@ def _policy_at(catalogue: Catalogue, path: str) -> DelayedDeliveryPolicy | None:
     value = catalogue.value(path)
     try:
         policies = json.loads(value) if value else {}
-        return DelayedDeliveryPolicy.from_json(policies[NAME]) if NAME in policies else None
+        return (
+            DelayedDeliveryPolicy.from_json(policies[DELAYED_DELIVERY])
+            if DELAYED_DELIVERY in policies
+            else None
+        )
     except (ValueError, TypeError, CallerError) as error:
         raise CorruptRecordError(f"policies at {path} cannot be read: {error}") from error
 
