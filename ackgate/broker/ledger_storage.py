@@ -27,14 +27,12 @@ from ackgate.errors import AckGateError, ConfigurationError, NotEnoughBookiesErr
 from ackgate.extras import named_extras
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.cluster_mark import (
+from ackgate.persistence.ledgers.metadata_check import (
+    WAY_BACK,
     claim,
     cluster_of,
     known_cluster,
     refuse_known_ledgers,
-)
-from ackgate.persistence.ledgers.metadata_age import (
-    WAY_BACK,
     refuse_older_metadata,
     remember_run,
     runs_counted,

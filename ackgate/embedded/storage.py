@@ -38,8 +38,11 @@ from ackgate.persistence.cursors.ledger import find_orphan_cursor_ledgers
 from ackgate.persistence.cursors.store import CursorStore
 from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies, wall_clock_ms
-from ackgate.persistence.ledgers.cluster_mark import refuse_known_ledgers
-from ackgate.persistence.ledgers.metadata_age import refuse_older_metadata, remember_run
+from ackgate.persistence.ledgers.metadata_check import (
+    refuse_known_ledgers,
+    refuse_older_metadata,
+    remember_run,
+)
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.messages.rules import Retention
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore

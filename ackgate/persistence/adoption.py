@@ -52,8 +52,7 @@ from ackgate.persistence.given_up import is_given_up
 from ackgate.persistence.ledger_owner import owner_of
 from ackgate.persistence.ledgers.catalog import LedgerCatalog, decode_metadata, encode_metadata
 from ackgate.persistence.ledgers.client import wall_clock_ms
-from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH, known_cluster
-from ackgate.persistence.ledgers.metadata_age import runs_counted
+from ackgate.persistence.ledgers.metadata_check import CLUSTER_PATH, known_cluster, runs_counted
 from ackgate.persistence.nodes.changes import change_node
 from ackgate.persistence.nodes.owner_nodes import BROKERS
 from ackgate.persistence.nodes.paths import (

@@ -23,7 +23,7 @@ from ackgate.errors import ConfigurationError
 from ackgate.extras import named_extras
 from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_settings
 from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.ledgers.cluster_mark import claim, known_cluster
+from ackgate.persistence.ledgers.metadata_check import claim, known_cluster
 from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.url import (

@@ -23,14 +23,18 @@ from typing import TYPE_CHECKING, Final
 from ackgate.cursor import Position, PositionSet, bitmap_of, positions_of
 from ackgate.dispatcher.buckets.loaded_runs import LoadedRuns
 from ackgate.dispatcher.buckets.mutable_bucket import ENTRY_BYTES, MutableBucket
-from ackgate.dispatcher.buckets.position_rows import (
+from ackgate.dispatcher.buckets.sealed_bucket import BUCKET_BYTES, BucketState, SealedBucket
+from ackgate.dispatcher.buckets.segments import (
     add_rows,
     by_ledger,
+    joined,
+    picked,
+    row_of,
     rows_in,
+    span_of,
+    stacked,
     take_rows,
 )
-from ackgate.dispatcher.buckets.sealed_bucket import BUCKET_BYTES, BucketState, SealedBucket
-from ackgate.dispatcher.buckets.segments import joined, picked, row_of, span_of, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

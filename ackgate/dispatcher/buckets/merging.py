@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ackgate.cursor import BucketRecord, StoredSnapshot
 from ackgate.dispatcher.buckets.loading import segments_in
 from ackgate.dispatcher.buckets.plans import LoadSegments, SegmentsLoaded, Unreadable
-from ackgate.dispatcher.buckets.position_rows import rows_in
 from ackgate.dispatcher.buckets.sealed_bucket import BucketState, SealedBucket
-from ackgate.dispatcher.buckets.segments import Draft, joined, picked, without_repeats
+from ackgate.dispatcher.buckets.segments import Draft, joined, picked, rows_in, without_repeats
 from ackgate.dispatcher.buckets.statistics import OperationType
 
 if TYPE_CHECKING:

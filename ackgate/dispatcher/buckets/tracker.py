@@ -45,10 +45,10 @@ from ackgate.dispatcher.buckets.holdings import Holdings
 from ackgate.dispatcher.buckets.loading import Loading
 from ackgate.dispatcher.buckets.merging import Merging
 from ackgate.dispatcher.buckets.plans import PlanBook
-from ackgate.dispatcher.buckets.position_rows import members_of
 from ackgate.dispatcher.buckets.recovering import Recovering
 from ackgate.dispatcher.buckets.registry import SnapshotKeeper
 from ackgate.dispatcher.buckets.sealed_bucket import BucketState, SealedBucket
+from ackgate.dispatcher.buckets.segments import members_of
 from ackgate.dispatcher.buckets.settings import BucketSettings
 from ackgate.dispatcher.buckets.statistics import BucketStatistics
 from ackgate.dispatcher.buckets.storing import Storing

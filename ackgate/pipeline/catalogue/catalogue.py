@@ -24,7 +24,7 @@ from ackgate.persistence.cursors.ledger import CURSOR_PATH_KEY
 from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
 from ackgate.persistence.ledgers.catalog import decode_metadata
-from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH
+from ackgate.persistence.ledgers.metadata_check import CLUSTER_PATH
 from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
 from ackgate.persistence.nodes.paths import (
     LEDGERS,

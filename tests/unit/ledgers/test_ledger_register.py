@@ -15,7 +15,7 @@ import pytest
 from ackgate.errors import ConfigurationError
 from ackgate.persistence.bookies.origins import LedgerOrigin
 from ackgate.persistence.bookies.register import LedgerRegister, Mark
-from ackgate.persistence.ledgers.metadata_age import forgotten_ledgers, refuse_older_metadata
+from ackgate.persistence.ledgers.metadata_check import forgotten_ledgers, refuse_older_metadata
 from ackgate.persistence.metadata.memory import MemoryMetadataStore, MemoryTree
 from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.ports import LedgerOptions

@@ -12,20 +12,18 @@ from pyroaring import BitMap
 
 from ackgate.cursor import PositionSet, SnapshotSegment
 from ackgate.dispatcher.buckets import BucketSettings, Draft, in_order, metadata_of
-from ackgate.dispatcher.buckets.position_rows import (
-    add_rows,
-    members_of,
-    rows_in,
-    take_rows,
-)
 from ackgate.dispatcher.buckets.segments import (
+    add_rows,
     cut,
     groups_of,
     is_in_order,
     joined,
+    members_of,
     picked,
     row_of,
+    rows_in,
     span_of,
+    take_rows,
     without_repeats,
 )
 from ackgate.dispatcher.held import TIME_MS_MAX

@@ -10,7 +10,12 @@ import pytest
 from ackgate.errors import ConfigurationError, StorageError
 from ackgate.persistence import MemoryMetadataStore, open_bookies
 from ackgate.persistence.bookies.layout import CLUSTER_FILE
-from ackgate.persistence.ledgers.cluster_mark import CLUSTER_PATH, claim, cluster_of, known_cluster
+from ackgate.persistence.ledgers.metadata_check import (
+    CLUSTER_PATH,
+    claim,
+    cluster_of,
+    known_cluster,
+)
 from ackgate.persistence.ledgers.opening import BookieOpener
 from ackgate.persistence.metadata.memory import MemoryTree
 
