@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from ackgate.testing import BrokerProcess
 from tests.pipeline.small_plans import QUICK_JAVA
 from tests.support.bookkeeper import RealBookKeeper, missing
 
@@ -48,6 +49,8 @@ settings.register_profile(
     database=None,
     suppress_health_check=_SLOW_MACHINE,
 )
+BrokerProcess.is_forked = True  # a twentieth of the processor time
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -16,6 +16,9 @@ Nothing waits by sleeping: the broker's one line on standard output is the signa
 kept in a bounded buffer (`log`), and the end of it is part of every error raised here. The ports of
 the first start are kept for the later ones, so that clients find the broker again. The broker never
 outlives this process, even if that is killed.
+
+Under the pytest plugin a broker is a fork of a process that has done the imports (`fork_server.py`): it
+starts at a twentieth of the processor time. `BrokerProcess.is_forked = False` starts interpreters again.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ import sys
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import ackgate
 from ackgate.testing.child_guard import CHILDREN
+from ackgate.testing.fork_server import ForkedProcess, start_forked
 from ackgate.testing.ports import free_ports
 
 if TYPE_CHECKING:
@@ -60,6 +64,9 @@ class BrokerProcess:
     A port that `settings` name (`brokerServicePortTls`, or an empty `webServicePort` for none) is theirs.
     """
 
+    is_forked: ClassVar[bool] = False
+    """Of all brokers: whether they are forks, where that is possible. The pytest plugin sets it."""
+
     def __init__(
         self,
         data_directory: Path,
@@ -82,7 +89,7 @@ class BrokerProcess:
         self.admin_url_tls = ""
         self.starts = 0
         self._python = python
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._log: deque[bytes] = deque(maxlen=LOG_LINES_MAX)
         self.log_lines = 0
         """How many lines it wrote to standard error, over all starts."""
@@ -105,7 +112,7 @@ class BrokerProcess:
             self.http_port or free_ports(1)[0],
         )
         self._first_line = queue.SimpleQueue()
-        self._process = subprocess.Popen(
+        self._process = self._forked() or subprocess.Popen(
             self.command(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -263,6 +270,14 @@ class BrokerProcess:
             "PYTHONPATH": os.pathsep.join([str(package.parent), *([known] if known else [])]),
             "PYTHONUNBUFFERED": "1",
         }
+
+    def _forked(self) -> ForkedProcess | None:
+        """None when an interpreter is to be started: another one, or in another place."""
+        ours = [sys.executable, "-m", "ackgate"]
+        command = self.command()
+        if not self.is_forked or command[: len(ours)] != ours:
+            return None
+        return start_forked(command[len(ours) :], self.environment())
 
     def _end(self, number: signal.Signals | None, timeout_seconds: float | None) -> int:
         process = self._process

@@ -64,6 +64,11 @@ _running: Final = pytest.StashKey[list[BrokerProcess]]()
 _lines_before: Final = pytest.StashKey[dict[BrokerProcess, int]]()
 
 
+def pytest_configure() -> None:
+    """Brokers start as forks: see `BrokerProcess.is_forked`."""
+    BrokerProcess.is_forked = True
+
+
 # ---------------------------------------------------------------------- the log of a failed test
 
 

@@ -17,6 +17,7 @@ import random
 import statistics
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -389,13 +390,20 @@ class ClusterRun:
 
 
 def left_running(directory: Path) -> list[str]:
-    """Processes that were started with this directory and live on."""
+    """Processes that were started with this directory, or have a file of it open, and live on."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(directory) in command and path.parent.name != str(os.getpid()):
-            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            command = (process / "cmdline").read_bytes()
+            is_here = os.fsencode(directory) in command or _has_open(process, directory)
+            if is_here and process.name != str(os.getpid()):
+                found.append(command.replace(b"\0", b" ").decode(errors="replace"))
     return found
+
+
+def _has_open(process: Path, directory: Path) -> bool:
+    for file in (process / "fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if str(directory) in str(file.readlink()):
+                return True
+    return False

@@ -8,7 +8,7 @@ from typing import Self
 
 import pulsar
 
-TIMEOUT_MS = 15_000
+TIMEOUT_MS = 90_000
 
 
 class Bystander:

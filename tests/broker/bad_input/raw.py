@@ -14,7 +14,7 @@ from ackgate.broker.wire.proto import pulsar_pb2 as pb
 from ackgate.broker.wire.replies import encode
 
 Type = pb.BaseCommand.Type
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 90.0
 FRAME_BYTES_MAX = 6 * 1024 * 1024
 
 

@@ -99,6 +99,7 @@ def greeted(connect, topic: str) -> RawConnection:
 def test_what_has_been_said_before_the_mistake_holds(connect, ackgate_topic):
     connection = connect()
     connection.send(producer_command(ackgate_topic))
+    assert connection.receive().type == Type.PRODUCER_SUCCESS
     connection.send(send_command(0), entry(b"good"))
     while connection.receive().type != Type.SEND_RECEIPT:
         pass
