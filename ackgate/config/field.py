@@ -25,12 +25,12 @@ INT_MAX: Final = 2**31 - 1
 """Pulsar keeps most counts in a Java int; nothing here needs more."""
 
 _OWN: Final = object()
-_WORDS_IN_CAPITALS: Final = {"id": "ID", "mb": "MB"}
+_WORDS_IN_CAPITALS: Final = {"mb": "MB"}
 
 
 def key_of(attribute: str) -> str:
     """A field's key in Pulsar's spelling."""
-    first, *rest = attribute.split("_")
+    first, *rest = attribute.replace("open_id_", "openID_", 1).split("_")
     capitals = _WORDS_IN_CAPITALS | ({"tls": "TLS"} if first == "bookkeeper" else {})
     return first + "".join(capitals.get(word, word.capitalize()) for word in rest)
 

@@ -194,6 +194,22 @@ class SecuritySettings(SettingsGroup):
         ge=0,
         le=INT_MAX,
     )
+    open_id_cache_expiration_seconds: int = setting(
+        86_400,
+        "How long an issuer's keys are believed after they were read.",
+        unit="s",
+        pulsar=86_400,
+        ge=1,
+        le=INT_MAX,
+    )
+    open_id_key_id_cache_miss_refresh_seconds: int = setting(
+        300,
+        "An issuer is not asked again sooner for a key that it had not published.",
+        unit="s",
+        pulsar=300,
+        ge=0,
+        le=INT_MAX,
+    )
     open_id_require_issuers_use_https: bool = setting(
         True,
         "Issuers and their keys must be at https addresses.",

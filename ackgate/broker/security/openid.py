@@ -2,8 +2,8 @@
 
 Edge: asks an issuer over HTTP for its public keys, and remembers them. Only issuers in
 `openIDAllowedTokenIssuers` are asked, so strangers cannot send the broker anywhere, and not more often than
-`ASKED_AGAIN_SECONDS`, however many unknown keys their tokens name. Which algorithms a key takes is decided by
-the key, as in ``tokens.py``; secrets among the published keys are ignored.
+`openIDKeyIdCacheMissRefreshSeconds`, however many unknown keys their tokens name. The key decides which
+algorithms it takes, as in ``tokens.py``; secrets among the published keys are ignored.
 """
 
 from __future__ import annotations
@@ -42,14 +42,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEYS_SECONDS: Final = 86_400.0
-"""How long keys are believed: Pulsar's `openIDCacheExpirationSeconds`."""
-
-ASKED_AGAIN_SECONDS: Final = 300.0
-"""An issuer is not asked sooner for a key that it did not have: Pulsar's figure."""
-
 FAILED_AGAIN_SECONDS: Final = 5.0
-"""The same after it did not answer."""
+"""An issuer that did not answer is not asked sooner."""
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 ANSWER_SECONDS_MAX: Final = 5.0
@@ -66,13 +60,26 @@ class _Known(NamedTuple):
     """When it may be asked again for a key that is not there."""
 
 
+class KeyTimes(NamedTuple):
+    """How long keys are believed, and how soon an issuer is asked for one that it did not have."""
+
+    believed_seconds: float = 86_400.0
+    missed_seconds: float = 300.0
+
+
 class OpenIdProvider:
     """Pulsar's `AuthenticationProviderOpenID`."""
 
     method: Final = TOKEN_METHOD
 
     def __init__(
-        self, issuers: tuple[str, ...], rules: TokenRules, fetch: Fetch, *, requires_https: bool
+        self,
+        issuers: tuple[str, ...],
+        rules: TokenRules,
+        fetch: Fetch,
+        *,
+        requires_https: bool,
+        times: KeyTimes = KeyTimes(),  # noqa: B008 - frozen
     ) -> None:
         for issuer in issuers:
             if requires_https and not issuer.startswith("https://"):
@@ -82,6 +89,7 @@ class OpenIdProvider:
         self._rules = rules
         self._fetch = fetch
         self._requires_https = requires_https
+        self._times = times
         self._locks = {issuer: asyncio.Lock() for issuer in issuers}
         self._known: dict[str, _Known] = {}
 
@@ -100,6 +108,10 @@ class OpenIdProvider:
             rules,
             fetch,
             requires_https=settings.open_id_require_issuers_use_https,
+            times=KeyTimes(
+                settings.open_id_cache_expiration_seconds,
+                settings.open_id_key_id_cache_miss_refresh_seconds,
+            ),
         )
 
     async def authenticate(self, credentials: Credentials, now_seconds: float) -> Principal:
@@ -117,10 +129,10 @@ class OpenIdProvider:
     async def _key(self, issuer: str, key_id: str, now_seconds: float) -> VerifyingKey:
         async with self._locks[issuer]:
             known = self._known.get(issuer, _Known({}, 0.0, 0.0))
-            is_old = now_seconds >= known.at_seconds + KEYS_SECONDS
+            is_old = now_seconds >= known.at_seconds + self._times.believed_seconds
             if (is_old or key_id not in known.keys) and now_seconds >= known.again_seconds:
                 known = self._known[issuer] = await self._asked(issuer, known, now_seconds)
-                is_old = now_seconds >= known.at_seconds + KEYS_SECONDS
+                is_old = now_seconds >= known.at_seconds + self._times.believed_seconds
         if is_old:
             raise AuthenticationFailedError("the keys of the token's issuer cannot be read")
         if key_id not in known.keys:
@@ -137,7 +149,7 @@ class OpenIdProvider:
         except StorageError as error:
             log.warning("keys of issuer %s: %s", issuer, error)
             return known._replace(again_seconds=now_seconds + FAILED_AGAIN_SECONDS)
-        return _Known(keys, now_seconds, now_seconds + ASKED_AGAIN_SECONDS)
+        return _Known(keys, now_seconds, now_seconds + min(self._times))
 
     def _place_of_keys(self, issuer: str, described: Mapping[str, Any]) -> str:
         place = str(described.get("jwks_uri", ""))

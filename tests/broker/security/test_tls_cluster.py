@@ -1,20 +1,41 @@
-"""Two brokers that are reached by TLS only, ask each other by TLS, and have a ZooKeeper by TLS."""
+"""Two brokers that are reached by TLS only, ask each other by TLS, and have a ZooKeeper by TLS.
+
+Their clients prove who they are by certificates, tokens, or tokens of an OpenID Connect issuer (HTTPS).
+"""
 
 from __future__ import annotations
 
+import json
+import ssl
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 import pulsar
 import pytest
+from cryptography.hazmat.primitives import serialization
+from jwt.algorithms import RSAAlgorithm
 
-from ackgate.commands.terminal.access import AdminAccess
-from ackgate.commands.terminal.admin_client import AdminClient
-from ackgate.network import ClientTls, PemFile, TrialCertificates, make_trial_certificates
-from ackgate.testing import BrokerProcess, ZooKeeperProcess
+from ackgate.broker.security import new_key_pair, private_key, sign
+from ackgate.network import TrialCertificates, make_trial_certificates
+from ackgate.testing import AdminRefusedError, BrokerAdmin, BrokerProcess, ZooKeeperProcess
+from tests.broker.security.secured import TOKENS_ON, token
+from tests.broker.target import eventually
 
 pytestmark = pytest.mark.slow
+
+PROVIDERS = [
+    f"org.apache.pulsar.broker.authentication.{name}"
+    for name in (
+        "AuthenticationProviderTls",
+        "AuthenticationProviderToken",
+        "oidc.AuthenticationProviderOpenID",
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +43,62 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> TrialCertificates:
     return make_trial_certificates(tmp_path_factory.mktemp("certificates"))
 
 
+class Issuer:
+    """An OpenID Connect issuer over HTTPS: publishes the keys that it has just now."""
+
+    def __init__(self, made: TrialCertificates) -> None:
+        self.url = ""
+        self._pairs = {name: new_key_pair("RS256") for name in ("first", "second")}
+        self.published = ["first"]
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = json.dumps(issuer.answer(self.path)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made.server.certificate, made.server.key)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"https://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def answer(self, path: str) -> dict[str, Any]:
+        if path == "/.well-known/openid-configuration":
+            return {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        return {"keys": [self._jwk(name) for name in self.published]}
+
+    def _jwk(self, name: str) -> dict[str, Any]:
+        public = serialization.load_der_public_key(self._pairs[name][1])
+        return {**json.loads(RSAAlgorithm.to_jwk(public)), "kid": name}  # type: ignore[arg-type]
+
+    def token(self, role: str, key: str) -> str:
+        claims = {"iss": self.url, "aud": "ackgate", "sub": role, "exp": time.time() + 3600}
+        return sign(private_key(self._pairs[key][0], "RS256", what="test"), claims, {"kid": key})
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def issuer(made: TrialCertificates) -> Iterator[Issuer]:
+    running = Issuer(made)
+    yield running
+    running.close()
+
+
 @pytest.fixture(scope="module")
 def brokers(
-    made: TrialCertificates, tmp_path_factory: pytest.TempPathFactory
+    made: TrialCertificates, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     directory = tmp_path_factory.mktemp("cluster")
     store = directory / "store.pem"
@@ -55,6 +129,18 @@ def brokers(
             "brokerClientTrustCertsFilePath": made.authority,
             "brokerClientCertificateFilePath": made.server.certificate,
             "brokerClientKeyFilePath": made.server.key,
+            "brokerClientAuthenticationPlugin": (
+                "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+            ),
+            "brokerClientAuthenticationParameters": f"token:{token('broker')}",
+            **TOKENS_ON,
+            "authenticationProviders": ",".join(PROVIDERS),
+            "openIDAllowedTokenIssuers": issuer.url,
+            "openIDAllowedAudiences": "ackgate",
+            "openIDTokenIssuerTrustCertsFilePath": made.authority,
+            "openIDKeyIdCacheMissRefreshSeconds": 0,
+            "authorizationEnabled": True,
+            "superUserRoles": "admin,client,broker",
         }
         first, second = (
             stack.enter_context(BrokerProcess(directory / f"broker-{number}", settings=settings))
@@ -63,14 +149,24 @@ def brokers(
         yield first, second
 
 
-def admin(broker: BrokerProcess, made: TrialCertificates) -> AdminClient:
-    pair = made.clients["admin"]
-    tls = ClientTls(
-        trust=PemFile("", str(made.authority)),
-        certificate=PemFile("", str(pair.certificate)),
-        key=PemFile("", str(pair.key)),
+def admin(broker: BrokerProcess, made: TrialCertificates, shown: str | None = None) -> BrokerAdmin:
+    """The admin interface for a certificate; `shown`: for a token, which counts more."""
+    return BrokerAdmin(
+        broker.admin_url, token=shown, authority=made.authority, certificate=made.clients["admin"]
     )
-    return AdminClient(broker.admin_url, access=AdminAccess(tls))
+
+
+def client(broker: BrokerProcess, made: TrialCertificates, shown: str) -> pulsar.Client:
+    pair = made.clients["client"]
+    return pulsar.Client(
+        broker.service_url,
+        tls_trust_certs_file_path=str(made.authority),
+        tls_validate_hostname=True,
+        tls_certificate_file_path=str(pair.certificate),
+        tls_private_key_file_path=str(pair.key),
+        authentication=pulsar.AuthenticationToken(shown),
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
 
 
 def test_topics_of_both_brokers_through_one(brokers, made) -> None:
@@ -112,3 +208,92 @@ def test_topics_of_both_brokers_through_one(brokers, made) -> None:
         client.close()
     for broker in brokers:
         assert "Traceback" not in broker.log
+
+
+def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
+    first = brokers[0]
+    root = admin(first, made)
+    root.create_tenant("shop")
+    root.create_namespace("shop/orders")
+    root.grant("shop/orders", "app", ["produce", "consume"])
+    owners = {}
+    for number in range(16):
+        topic = f"shop/orders/t{number}"
+        owners[topic] = root.ask("GET", f"topic/persistent/{topic}", root="lookup/v2")[
+            "brokerUrlTls"
+        ]
+    here, there = (
+        next(topic for topic, owner in owners.items() if owner == broker.service_url_tls)
+        for broker in brokers
+    )
+    root.ask("POST", f"persistent/{there}/permissions/viewer", body=["consume"])
+
+    app = client(first, made, token("app"))
+    try:
+        for topic in (here, there):
+            consumer = app.subscribe(topic, "billing")
+            app.create_producer(topic).send(b"hello")
+            assert consumer.receive(timeout_millis=20_000).data() == b"hello"
+    finally:
+        app.close()
+    stranger = client(first, made, token("stranger"))
+    try:
+        with pytest.raises(pulsar.AuthorizationError):
+            stranger.subscribe(there, "billing")
+    finally:
+        stranger.close()
+
+    # redirected to the other broker, which decides for itself
+    stats = f"persistent/{there}/stats"
+    assert admin(first, made, token("app")).get(stats)["msgInCounter"] == 1
+    with pytest.raises(AdminRefusedError, match="'stranger' is not authorized"):
+        admin(first, made, token("stranger")).get(stats)
+
+    def seen(role: str) -> list[tuple[str, str]]:
+        view = json.loads(admin(first, made, token(role)).own_text("overview?rows=200"))
+        assert view["missing"] == []
+        assert len(view["rows"]) == view["total"] == view["matching"]
+        return sorted((row["topic"], row["subscription"]) for row in view["rows"])
+
+    of_both = sorted((f"persistent://{topic}", "billing") for topic in (here, there))
+    eventually(lambda: seen("app") == of_both)
+    assert seen("viewer") == [(f"persistent://{there}", "billing")]
+    assert seen("stranger") == []
+    assert set(of_both) <= set(seen("admin"))
+
+    # a broker that may not ask the others names them, and shows what it has
+    credentials = "brokers/configuration/brokerClientAuthenticationParameters"
+    root.ask("POST", f"{credentials}/token:{token('nobody')}")
+
+    def refused() -> str:
+        view = json.loads(admin(first, made, token("app")).own_text("overview"))
+        return " ".join(view["missing"])
+
+    eventually(lambda: "only a superuser may ask" in refused())
+    root.ask("DELETE", credentials)
+    eventually(lambda: seen("app") == of_both)
+    for broker in brokers:
+        assert "Traceback" not in broker.log
+        assert token("nobody") not in broker.log
+
+
+def test_keys_of_an_issuer_change_while_brokers_run(brokers, made, issuer) -> None:
+    def knows(key: str) -> bool:
+        try:
+            admin(brokers[0], made, issuer.token("app", key)).get("clusters")
+        except AdminRefusedError as refused:
+            return refused.status != 401
+        return True
+
+    assert knows("first")
+    assert not knows("second")
+    issuer.published = ["second"]
+    assert knows("second")
+    assert not knows("first")
+    root = admin(brokers[0], made)
+    root.grant("public/default", "app", ["produce"])
+    app = client(brokers[0], made, issuer.token("app", "second"))
+    try:
+        app.create_producer("issued").send(b"hello")
+    finally:
+        app.close()

@@ -14,12 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from jwt.algorithms import RSAAlgorithm
 
 from ackgate.broker.security import AuthenticationFailedError, Credentials
-from ackgate.broker.security.openid import (
-    ASKED_AGAIN_SECONDS,
-    KEYS_SECONDS,
-    OpenIdProvider,
-    http_fetch,
-)
+from ackgate.broker.security.openid import KeyTimes, OpenIdProvider, http_fetch
 from ackgate.broker.security.tokens import (
     TokenRules,
     new_key_pair,
@@ -32,6 +27,7 @@ from ackgate.errors import ConfigurationError, StorageError
 ISSUER = "https://issuer.example/realm"
 NOW = 1_000_000.0
 PAIRS = {name: new_key_pair("RS256") for name in ("first", "second")}
+TIMES = KeyTimes()
 RULES = TokenRules(audience_claim="aud", audiences=("ackgate",))
 
 
@@ -60,8 +56,8 @@ class Issuer:
             return json.dumps({"issuer": self.url, "jwks_uri": f"{self.url}/keys"}).encode()
         return json.dumps({"keys": self.keys}).encode()
 
-    def provider(self) -> OpenIdProvider:
-        return OpenIdProvider((self.url,), RULES, self.fetch, requires_https=True)
+    def provider(self, times: KeyTimes = TIMES) -> OpenIdProvider:
+        return OpenIdProvider((self.url,), RULES, self.fetch, requires_https=True, times=times)
 
 
 def token(name: str = "first", kid: str | None = None, **claims: Any) -> str:
@@ -130,7 +126,7 @@ def test_a_new_key_is_found_and_unknown_ones_ask_rarely() -> None:
         with pytest.raises(AuthenticationFailedError, match="not published"):
             role(provider, token("second"))
     assert len(issuer.asked) == 2
-    assert role(provider, token("second"), NOW + ASKED_AGAIN_SECONDS) == "app"
+    assert role(provider, token("second"), NOW + TIMES.missed_seconds) == "app"
     assert len(issuer.asked) == 4
 
 
@@ -139,11 +135,16 @@ def test_an_issuer_that_does_not_answer_is_believed_for_a_day() -> None:
     provider = issuer.provider()
     role(provider, token())
     issuer.fails = True
-    assert role(provider, token(), NOW + KEYS_SECONDS - 1) == "app"
+    assert role(provider, token(), NOW + TIMES.believed_seconds - 1) == "app"
     with pytest.raises(AuthenticationFailedError, match="cannot be read"):
-        role(provider, token(), NOW + KEYS_SECONDS)
+        role(provider, token(), NOW + TIMES.believed_seconds)
     issuer.fails = False
-    assert role(provider, token(), NOW + KEYS_SECONDS + 10) == "app"
+    assert role(provider, token(), NOW + TIMES.believed_seconds + 10) == "app"
+
+
+def test_keys_that_are_believed_for_a_short_time_are_asked_for_in_time() -> None:
+    provider = Issuer().provider(KeyTimes(believed_seconds=10, missed_seconds=300))
+    assert role(provider, token()) == role(provider, token(), NOW + 10) == "app"
 
 
 @pytest.mark.parametrize(
