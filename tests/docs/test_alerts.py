@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ackgate.broker.admin.http.exposition import Distribution, Exposition
+from ackgate.broker.admin.metrics import METRICS
 from ackgate.testing import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -65,8 +67,22 @@ def test_the_rules_fire_when_they_should() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_metrics_are_in_good_form_but_for_pulsars_own_names() -> None:
+    """Every family, also of what a broker has only with BookKeeper, a journal or trackers."""
+    exposition = Exposition({"cluster": "c"}, METRICS)
+    for metric in METRICS.values():
+        labelled = exposition.labelled()
+        if metric.type in {"histogram", "summary"}:
+            labelled.add_distribution(metric, Distribution(1, 1.0, [("0.1", 0)]))
+        else:
+            labelled.add(metric.name, 1)
+    lines = promtool("check", "metrics", given=b"".join(exposition.pieces())).stderr.decode()
+    assert "pulsar_ml_cursor_persistLedgerErrors" in lines
+    assert [line for line in lines.splitlines() if not line.startswith("pulsar_")] == []
+
+
 @pytest.mark.slow
-def test_the_metrics_are_in_good_form_but_for_pulsars_own_names(tmp_path: Path) -> None:
+def test_what_a_broker_serves_is_explained_and_in_good_form(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         for way, path in (("PUT", "t"), ("PUT", "t/subscription/s")):
             url = f"{broker.admin_url}/admin/v2/persistent/public/default/{path}"

@@ -27,8 +27,27 @@ def test_every_metric_says_what_it_means() -> None:
     assert [metric.name for metric in metrics if not metric.meaning] == []
 
 
-def test_a_name_has_one_kind() -> None:
-    kinds: dict[str, str] = {}
+def test_a_name_has_one_kind_and_one_unit() -> None:
+    known: dict[str, tuple[str, str]] = {}
     for table in TABLES:
         for metric in table.metrics:
-            assert kinds.setdefault(metric.name, metric.type) == metric.type
+            this = metric.type, metric.unit
+            assert known.setdefault(metric.name, this) == this
+
+
+UNITS = {
+    "_timestamp_seconds": "seconds since 1970",
+    "process_start_time_seconds": "seconds since 1970",
+    "_seconds": "seconds",
+    "_seconds_total": "seconds",
+    "_bytes": "bytes",
+    "_bytes_total": "bytes",
+}
+
+
+def test_names_and_units_agree() -> None:
+    for table in TABLES:
+        for metric in table.metrics:
+            of_name = next((UNITS[end] for end in UNITS if metric.name.endswith(end)), "")
+            assert metric.unit == of_name or metric.name.startswith("pulsar_"), metric.name
+            assert of_name in ("", metric.unit), metric.name

@@ -76,7 +76,7 @@ ackgate stats orders
 
 Names and meanings are Pulsar's where Pulsar has them; `ackgate_*` are ours. Which to watch:
 [operations.md](operations.md#what-to-watch). Rates are over the last minute; counters begin when the topic is
-loaded.
+loaded. Without a unit: a number of what the meaning names, or 1 for yes and 0 for no.
 """
 
 _JSON_HEAD: Final = """\
@@ -99,10 +99,10 @@ def _metrics_lines() -> Iterator[str]:
     for table in TABLES:
         yield f"## {table.title}\n"
         yield f"Labels: {table.labels}.\n"
-        yield "| metric | type | meaning |"
-        yield "| --- | --- | --- |"
+        yield "| metric | type | unit | meaning |"
+        yield "| --- | --- | --- | --- |"
         for metric in table.metrics:
-            yield f"| `{metric.name}` | {metric.type} | {metric.meaning} |"
+            yield f"| `{metric.name}` | {metric.type} | {metric.unit} | {metric.meaning} |"
         yield ""
     yield _JSON_HEAD
     for title, kind in _STATISTICS.items():

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.exposition import Labelled, Sample
     from ackgate.broker.cluster import BrokerAudit
     from ackgate.broker.topic import Latencies, Latency, SharedServices, Topic
-    from ackgate.persistence.bookkeeper import BookKeeperStatistics
+    from ackgate.persistence.bookkeeper import BookieTraffic, BookKeeperStatistics, LatencyCounts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -85,7 +85,7 @@ def _described(
     """
     for name, about in descriptions(kind).items():
         if about.metric and name not in but:
-            yield Metric(about.metric, about.text, _reader(name, lead))
+            yield Metric(about.metric, about.meaning, _reader(name, lead), unit=about.unit)
 
 
 def _reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[Any], Any]:
@@ -101,10 +101,12 @@ def _reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[
 
 
 def _from(path: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> Iterator[Metric]:
-    """Rows of one object: `path` leads there; each row has the attribute, name, meaning and kind."""
+    """Rows of one object: `path` leads there; each row has the attribute, name, meaning and unit."""
     prefix = f"{path}." if path else ""
-    for attribute, name, meaning, *kind in rows:
-        yield Metric(name, meaning, attrgetter(f"{prefix}{attribute}"), *kind)
+    for attribute, name, meaning, *unit in rows:
+        yield Metric(
+            name, meaning, attrgetter(f"{prefix}{attribute}"), unit=unit[0] if unit else ""
+        )
 
 
 # ---- the broker
@@ -191,11 +193,11 @@ BROKER: Final = MetricTable(
             ("subscriptions", "pulsar_broker_subscriptions_count", "Subscriptions of these topics"),
             ("producers", "pulsar_broker_producers_count", "Connected producers"),
             ("consumers", "pulsar_broker_consumers_count", "Connected consumers"),
-            ("rate_in", "pulsar_broker_rate_in", "Messages published, per second"),
-            ("rate_out", "pulsar_broker_rate_out", "Messages delivered, per second"),
-            ("throughput_in", "pulsar_broker_throughput_in", "Bytes published, per second"),
-            ("throughput_out", "pulsar_broker_throughput_out", "Bytes delivered, per second"),
-            ("storage_bytes", "pulsar_broker_storage_size", "Stored messages, bytes"),
+            ("rate_in", "pulsar_broker_rate_in", "Messages published", "per second"),
+            ("rate_out", "pulsar_broker_rate_out", "Messages delivered", "per second"),
+            ("throughput_in", "pulsar_broker_throughput_in", "Bytes published", "per second"),
+            ("throughput_out", "pulsar_broker_throughput_out", "Bytes delivered", "per second"),
+            ("storage_bytes", "pulsar_broker_storage_size", "Stored messages", "bytes"),
             ("backlog", "pulsar_broker_msg_backlog", "Entries not acked, over all subscriptions"),
             (
                 "broker.connection_count",
@@ -203,16 +205,16 @@ BROKER: Final = MetricTable(
                 "Connections of the binary protocol",
             ),
         ),
-        Metric("ackgate_uptime_seconds", "Time since the start, seconds", _uptime_seconds),
+        Metric("ackgate_uptime_seconds", "Time since the start", _uptime_seconds, unit="seconds"),
         Metric("ackgate_build_info", "1; its labels say what runs", _build_info),
         *(
-            Metric(f"process_{name}", meaning, _reader(name, _process))
-            for name, meaning in (
-                ("cpu_seconds_total", "Processor time of the process, seconds"),
-                ("resident_memory_bytes", "Memory of the process, bytes"),
-                ("open_fds", "Files and connections that are open"),
-                ("max_fds", "Files and connections that may be open"),
-                ("start_time_seconds", "When the process began, seconds since 1970"),
+            Metric(f"process_{name}", meaning, _reader(name, _process), unit=unit)
+            for name, meaning, unit in (
+                ("cpu_seconds_total", "Processor time of the process", "seconds"),
+                ("resident_memory_bytes", "Memory of the process", "bytes"),
+                ("open_fds", "Files and connections that are open", ""),
+                ("max_fds", "Files and connections that may be open", ""),
+                ("start_time_seconds", "When the process began", "seconds since 1970"),
             )
         ),
         *_from(
@@ -220,17 +222,20 @@ BROKER: Final = MetricTable(
             (
                 "cache.size_bytes",
                 "ackgate_entry_cache_bytes",
-                "Entries that are kept in memory, bytes",
+                "Entries that are kept in memory",
+                "bytes",
             ),
             (
                 "publish_buffer.held_bytes",
                 "ackgate_publish_buffer_bytes",
-                "Messages on their way into ledgers, bytes",
+                "Messages on their way into ledgers",
+                "bytes",
             ),
             (
                 "publish_buffer.half_received_bytes",
                 "ackgate_publish_buffer_half_received_bytes",
-                "Frames of which a part has arrived, bytes",
+                "Frames of which a part has arrived",
+                "bytes",
             ),
             (
                 "publish_buffer.waiting_count",
@@ -302,14 +307,21 @@ BROKER: Final = MetricTable(
 # ---- how long things take
 
 
+def _distribution(
+    bounds_seconds: Sequence[float], counts: Sequence[int], sum_seconds: float
+) -> Distribution:
+    """`counts`: of each bound those above the bound before, then those above all of them."""
+    within = list(accumulate(counts))
+    bounds = (f"{bound:g}" for bound in bounds_seconds)
+    return Distribution(within[-1], sum_seconds, list(zip(bounds, within, strict=False)))
+
+
 def _histogram(name: str) -> Callable[[Latencies], Distribution]:
     read: Callable[[Latencies], Latency] = attrgetter(name)
 
     def value(latencies: Latencies) -> Distribution:
         latency = read(latencies)
-        counts = list(accumulate(latency.counts))
-        buckets = list(zip(map(str, BOUNDS_SECONDS), counts, strict=False))
-        return Distribution(counts[-1], latency.sum_seconds, buckets)
+        return _distribution(BOUNDS_SECONDS, latency.counts, latency.sum_seconds)
 
     return value
 
@@ -324,28 +336,31 @@ LATENCIES: Final = MetricTable(
     "`cluster`, and `le` of histograms; all topics of the broker together",
     (
         *(
-            Metric(f"ackgate_{name}_latency_seconds", meaning, _histogram(name), "histogram")
+            Metric(
+                f"ackgate_{name}_latency_seconds", meaning, _histogram(name), "histogram", "seconds"
+            )
             for name, meaning in (
-                ("publish", "Entries: from the arrival of the frame to its receipt, seconds"),
+                ("publish", "Entries: from the arrival of the frame to its receipt"),
                 (
                     "dispatch",
-                    "Entries: from when they could be read to their connection's output, seconds",
+                    "Entries: from when they could be read to their connection's output",
                 ),
                 (
                     "persist",
-                    "Durable writes of subscriptions' ack states, from their start, seconds",
+                    "Durable writes of subscriptions' ack states, from their start",
                 ),
                 (
                     "receipt",
-                    "Acks that got the receipt they asked for, from the frame's arrival, seconds",
+                    "Acks that got the receipt they asked for, from the frame's arrival",
                 ),
             )
         ),
         Metric(
             "pulsar_broker_publish_latency",
-            "The publish latency as Pulsar has it, but without quantiles, ms",
+            "The publish latency as Pulsar has it, but without quantiles",
             _publish_ms,
             "summary",
+            "ms",
         ),
     ),
 )
@@ -399,22 +414,27 @@ CLUSTER: Final = MetricTable(
 )
 
 
+def _answers(attribute: str) -> Callable[[BookieTraffic], Distribution]:
+    read: Callable[[BookieTraffic], LatencyCounts] = attrgetter(attribute)
+
+    def value(traffic: BookieTraffic) -> Distribution:
+        counts = read(traffic)
+        return _distribution(counts.bounds_seconds, counts.counts, counts.sum_ms / 1000)
+
+    return value
+
+
 BOOKIE: Final = MetricTable(
     "Each bookie of a BookKeeper cluster",
     "`cluster`, `bookie`; only with `bookkeeperMetadataServiceUri`",
-    tuple(
-        _from(
+    (
+        *_from(
             "",
             ("adds", "ackgate_bookkeeper_adds_total", "Entries that it has synced"),
             (
                 "adds_refused",
                 "ackgate_bookkeeper_adds_refused_total",
                 "Entries that it did not take",
-            ),
-            (
-                "add_latency.sum_ms",
-                "ackgate_bookkeeper_add_milliseconds_total",
-                "Time from sending entries to their answers, of all that it answered, ms",
             ),
             (
                 "outstanding_adds",
@@ -424,14 +444,10 @@ BOOKIE: Final = MetricTable(
             (
                 "outstanding_bytes",
                 "ackgate_bookkeeper_adds_outstanding_bytes",
-                "Their frames, bytes",
+                "Their frames",
+                "bytes",
             ),
             ("reads", "ackgate_bookkeeper_reads_total", "Reads that it answered"),
-            (
-                "read_latency.sum_ms",
-                "ackgate_bookkeeper_read_milliseconds_total",
-                "Time from sending reads to their answers, ms",
-            ),
             (
                 "reads_failed",
                 "ackgate_bookkeeper_reads_failed_total",
@@ -447,7 +463,20 @@ BOOKIE: Final = MetricTable(
                 "ackgate_bookkeeper_connections_failed_total",
                 "Attempts to connect that failed",
             ),
-        )
+        ),
+        *(
+            Metric(
+                f"ackgate_bookkeeper_{name}_latency_seconds",
+                meaning,
+                _answers(f"{name}_latency"),
+                "histogram",
+                "seconds",
+            )
+            for name, meaning in (
+                ("add", "Entries: from sending them to the answer, refusals included"),
+                ("read", "Reads: from sending them to the answer"),
+            )
+        ),
     ),
 )
 
@@ -475,8 +504,9 @@ STORAGE: Final = MetricTable(
         ),
         Metric(
             "ackgate_disk_free_bytes",
-            "Free space on the fullest disk, bytes",
+            "Free space on the fullest disk",
             lambda s: s.services.disk_space.free_bytes,
+            unit="bytes",
         ),
         Metric(
             "ackgate_bookies_failing",
@@ -486,8 +516,9 @@ STORAGE: Final = MetricTable(
         *_from("audit", ("runs", "ackgate_auditor_runs_total", "Audits that this broker finished")),
         Metric(
             "ackgate_auditor_last_run_timestamp_seconds",
-            "When it finished the last one, seconds since 1970",
+            "When it finished the last one",
             lambda s: s.audit.last_run_ms / 1000,
+            unit="seconds since 1970",
         ),
         *_from(
             "audit.last",
@@ -512,7 +543,7 @@ STORAGE: Final = MetricTable(
             ("missing_copies", "ackgate_auditor_missing_copies_total", "Missing copies found"),
             ("damaged_copies", "ackgate_auditor_damaged_copies_total", "Damaged copies found"),
             ("repaired_entries", "ackgate_auditor_repaired_entries_total", "Entries copied again"),
-            ("repaired_bytes", "ackgate_auditor_repaired_bytes_total", "Copied again, bytes"),
+            ("repaired_bytes", "ackgate_auditor_repaired_bytes_total", "Copied again", "bytes"),
             (
                 "moved_places",
                 "ackgate_auditor_moved_places_total",
@@ -584,7 +615,7 @@ BUCKETS: Final = MetricTable(
     "as its topic, and as its subscription; only with bucket trackers",
     (
         *(
-            Metric(about.metric, about.text, _sum_of(name), "gauge")
+            Metric(about.metric, about.meaning, _sum_of(name), "gauge", about.unit)
             for name, about in descriptions(BucketStatistics).items()
             if name in _SUMMED
         ),
@@ -608,9 +639,10 @@ BUCKETS: Final = MetricTable(
         ),
         Metric(
             f"{_LATENCY}_sum",
-            "Time of these operations, ms",
+            "Time of these operations",
             lambda t: [({"type": kind}, took_ms) for kind, _, _, took_ms in _operations(t)],
             "counter",
+            "ms",
         ),
     ),
 )
@@ -681,8 +713,9 @@ SUBSCRIPTION: Final = MetricTable(
         ),
         Metric(
             "ackgate_delayed_next_due_timestamp_seconds",
-            "When the next delayed entry is due, seconds since 1970",
+            "When the next delayed entry is due",
             _next_due_seconds,
+            unit="seconds since 1970",
         ),
         Metric(_HELD_NACKS.metric, _HELD_NACKS.text, lambda s: s.delayed.nacks.pending),
         *_described(NackStatistics, _nacks, but={"pending"}),
@@ -747,18 +780,21 @@ CURSOR: Final = MetricTable(
         ),
         Metric(
             "ackgate_persist_bytes",
-            "Size of the last durable write, bytes",
+            "Size of the last durable write",
             _of_write(lambda outcome: _number(outcome.bytes_written)),
+            unit="bytes",
         ),
         Metric(
             "ackgate_persist_duration_seconds",
-            "Time of the last durable write, seconds",
+            "Time of the last durable write",
             _of_write(lambda outcome: _number(outcome.duration_ms / 1000)),
+            unit="seconds",
         ),
         Metric(
             "ackgate_persist_timestamp_seconds",
-            "When it was made, seconds since 1970",
+            "When it was made",
             _of_write(lambda outcome: _number(outcome.at_ms / 1000)),
+            unit="seconds since 1970",
         ),
     ),
 )

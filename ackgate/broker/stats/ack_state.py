@@ -76,11 +76,12 @@ class GateForecast:
 
     gate_shuts_in_seconds: float | None = statistic(
         "Forecast: time until the gate shuts if ranges go on growing as in the last minute",
-        "",
+        "seconds",
         "ackgate_gate_shuts_in_seconds",
     )
     limit_reached_in_seconds: float | None = statistic(
-        "The same until more ranges exist than are persisted, whether the gate is on or off"
+        "The same until more ranges exist than are persisted, whether the gate is on or off",
+        "seconds",
     )
 
 

@@ -39,6 +39,11 @@ class LatencyCounts:
     def count(self) -> int:
         return sum(self.counts)
 
+    @property
+    def bounds_seconds(self) -> list[float]:
+        """`LATENCY_BOUNDS_MS` in seconds."""
+        return [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS]
+
     def bound_ms(self, share: float) -> float:
         """The bound below which this share (0.99) of answers came; infinite beyond the last, 0 for none."""
         wanted, seen = share * self.count, 0

@@ -35,11 +35,19 @@ class Metric(NamedTuple):
 
     name: str
     meaning: str
-    """The HELP line: a sentence without its full stop, unit last."""
+    """A sentence without its full stop."""
     read: Callable[[Any], float | list[Sample] | Distribution | None]
     """The value; several with labels of their own; or None: there is none."""
     kind: str = ""
     """As `type`, where the name does not say it: one that ends in ``_total`` is a counter, others gauges."""
+
+    unit: str = ""
+    """``bytes``, ``seconds``, ``per second`` ...; empty: a number of what the meaning names, or a switch."""
+
+    @property
+    def text(self) -> str:
+        """The HELP line: the meaning with its unit."""
+        return f"{self.meaning}, {self.unit}" if self.unit else self.meaning
 
     @property
     def type(self) -> str:
@@ -68,7 +76,7 @@ class Exposition:
             metric = self._metrics.get(name) or Metric(name, "", lambda _: None)
             head = [f"# TYPE {name} {metric.type}"]
             if metric.meaning:
-                head.insert(0, f"# HELP {name} {metric.meaning.translate(_HELP_ESCAPES)}")
+                head.insert(0, f"# HELP {name} {metric.text.translate(_HELP_ESCAPES)}")
             yield "\n".join((*head, *samples, "")).encode(errors="replace")
 
 
