@@ -16,7 +16,7 @@ from ackgate.persistence.ports import LedgerState
 from ackgate.pipeline.schema.tables import LEDGERS, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pipeline.schema.tables import Column
@@ -42,19 +42,42 @@ def ledger_rows(
         for row in fragment_rows(about, bookies.files_of(about.ledger_id) if is_listing else [])
     )
     while group := list(islice(rows, BATCH_ROWS)):
-        arrays = [pa.array([row[field.name] for row in group], type=field.type) for field in schema]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield rows_batch(group, schema)
+
+
+def rows_batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """The schema's columns of these rows."""
+    arrays = [pa.array([row[field.name] for row in rows], type=field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def fragment_rows(about: LedgerMetadata, files: Sequence[FoundFile]) -> Iterator[dict[str, Any]]:
-    """The rows of one ledger. A file counts for the fragment that its first entry lies in."""
+    """The rows of one ledger of ours. A file counts for the fragment that its first entry lies in."""
     owner = owner_of(about)
+    return owned_fragment_rows(
+        about,
+        files,
+        role=_ROLES.get(owner.kind, owner.kind),
+        topic=owner.topic or None,
+        subscription=subscription_of(owner.cursor),
+    )
+
+
+def owned_fragment_rows(
+    about: LedgerMetadata,
+    files: Sequence[FoundFile] = (),
+    *,
+    role: str,
+    topic: str | None,
+    subscription: str | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one ledger whose owner is known."""
     is_closed = about.state is LedgerState.CLOSED
     of_ledger = {
         "ledger_id": about.ledger_id,
-        "role": _ROLES.get(owner.kind, owner.kind),
-        "topic": owner.topic or None,
-        "subscription": subscription_of(owner.cursor),
+        "role": role,
+        "topic": topic,
+        "subscription": subscription,
         "state": about.state.value,
         "created_ms": about.created_ms,
         "last_entry_id": about.last_entry_id if is_closed else None,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.messages.columns import PROPERTIES, Spans, decode_message_spans
-from ackgate.pipeline.schema.tables import arrow_schema
+from ackgate.pipeline.schema.tables import COMPRESSIONS, arrow_schema, record_batch
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.reading import read_range
 
@@ -52,8 +52,6 @@ _REDELIVERIES_KEY: Final = np.frombuffer(b"RECONSUMETIMES", np.uint8)
 """Property that clients give a message which they send on after so many attempts."""
 
 _INT: Final = "^[0-9]{1,9}$"
-
-_COMPRESSIONS: Final = (None, "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 class PublishTimes(NamedTuple):
@@ -168,12 +166,7 @@ class _Rows:
             self._array(column.name, field.type)
             for column, field in zip(self._columns, schema, strict=True)
         ]
-        if not arrays:
-            made = pa.RecordBatch.from_struct_array(
-                pa.array([{}] * len(self._batch.entry_ids), pa.struct([]))
-            )
-        else:
-            made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        made = record_batch(arrays, schema, rows=len(self._batch.entry_ids))
         kept = self._kept()
         return made if kept is None else made.filter(pa.array(kept))
 
@@ -210,7 +203,7 @@ class _Rows:
                 return self._redeliveries(kind)
             case "compression":
                 codes = pa.array(numbers["compression"].values)
-                return pa.array(_COMPRESSIONS, kind).take(codes)
+                return pa.array(COMPRESSIONS, kind).take(codes)
             case "batch_size":
                 sizes = np.maximum(numbers["num_messages_in_batch"].values, 1)
                 return pa.array(sizes.astype(np.int32))

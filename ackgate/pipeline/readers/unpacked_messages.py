@@ -14,7 +14,7 @@ import pyarrow as pa
 from ackgate.cursor import Position
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
-from ackgate.pipeline.schema.tables import arrow_schema
+from ackgate.pipeline.schema.tables import COMPRESSIONS, arrow_schema, record_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Field = Callable[["_Row"], Any]
 
 BATCH_ROWS: Final = 4096
-_COMPRESSIONS: Final = (None, "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 def unpacked_rows(
@@ -79,10 +78,8 @@ class _Row(NamedTuple):
 
 
 def _batch(rows: list[_Row], schema: pa.Schema, fields: Mapping[str, Field]) -> pa.RecordBatch:
-    if not schema.names:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     arrays = [pa.array(list(map(fields[field.name], rows)), type=field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return record_batch(arrays, schema, rows=len(rows))
 
 
 def _fields(topic: str, ledger_id: int, decode: Decode | None) -> dict[str, Field]:
@@ -107,7 +104,7 @@ def _fields(topic: str, ledger_id: int, decode: Decode | None) -> dict[str, Fiel
         "chunk_count": lambda row: (
             row.message.metadata.num_chunks_from_msg if _is_chunk(row) else None
         ),
-        "compression": lambda row: _COMPRESSIONS[row.message.metadata.compression],
+        "compression": lambda row: COMPRESSIONS[row.message.metadata.compression],
         "is_encrypted": lambda row: bool(row.message.metadata.encryption_keys),
         "schema_version": lambda row: schema_version_of(row.message),
         "payload_bytes": lambda row: (

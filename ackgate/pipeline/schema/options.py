@@ -138,6 +138,11 @@ class SourceOptions:
     given: frozenset[str] = frozenset()
     """Names of the given options."""
 
+    @property
+    def chosen_columns(self) -> tuple[Column, ...]:
+        """Those that are named, or all that are not heavy."""
+        return self.table.default_columns if self.columns is None else self.columns
+
     def wants_ledger(self, ledger_id: int) -> bool:
         """Whether `ledger_ids` lets it pass."""
         wanted = self.ledger_ids

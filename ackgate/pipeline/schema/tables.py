@@ -440,6 +440,10 @@ TABLES: Final = {
 }
 
 
+COMPRESSIONS: Final = (None, "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+"""Names by the number in a message's metadata."""
+
+
 def table_named(name: str) -> Table:
     """Raises `CallerError` naming the tables that there are."""
     try:
@@ -502,3 +506,12 @@ def arrow_schema(columns: Sequence[Column]) -> Any:  # noqa: ANN401 - nor has Ar
     return pa.schema(
         [pa.field(column.name, types[column.kind], column.is_nullable) for column in columns]
     )
+
+
+def record_batch(arrays: Sequence[Any], schema: Any, *, rows: int) -> Any:  # noqa: ANN401 - nor has Arrow
+    """These arrays as a batch, which has its rows even without a column."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         StorageAddress,
     )
     from ackgate.pipeline.schema.options import SourceOptions
-    from ackgate.pipeline.schema.tables import Column
     from ackgate.pipeline.storage.reading import LedgerPlaces
 
 ENTRIES_PER_PARTITION: Final = 100_000
@@ -70,7 +69,7 @@ class AckgateDataSource(DataSource):
     def schema(self) -> Any:  # noqa: ANN401 - as above
         """The columns that the options ask for, or those that are not heavy."""
         options = parse_options(self.options)
-        return spark_schema(chosen_columns(options))
+        return spark_schema(options.chosen_columns)
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ANN401 - as above
         """A user's own schema is a choice of columns."""
@@ -125,11 +124,6 @@ class AckgateReader(DataSourceReader):
     def read(self, partition: AckgatePartition) -> Iterator[Any]:
         """Called on the executors. Arrow batches. Raises `AckGateError`."""
         return read_tasks(partition.bookies, partition.tasks, self._options)
-
-
-def chosen_columns(options: SourceOptions) -> tuple[Column, ...]:
-    """Those that the options name, or all that are not heavy."""
-    return options.table.default_columns if options.columns is None else options.columns
 
 
 class AckgatePartition(InputPartition):

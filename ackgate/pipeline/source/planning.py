@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ackgate.cursor import ENTRY_ID_MAX
 from ackgate.errors import CorruptRecordError, UnknownFormatError
@@ -31,12 +32,12 @@ from ackgate.pipeline.storage.bookie_files import OpenBookies
 from ackgate.pipeline.storage.cluster_entries import OpenCluster
 from ackgate.pipeline.storage.damage import Damage
 from ackgate.pipeline.storage.places import BookiePlaces
-from ackgate.pipeline.storage.ranges import plan_ranges
+from ackgate.pipeline.storage.ranges import ENTRY_BYTES, plan_ranges
 from ackgate.pipeline.storage.reading import open_places
 from ackgate.pipeline.storage.remote_disk import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ackgate.persistence.cursors.node import CursorNode
     from ackgate.persistence.ports import LedgerMetadata
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.reading import LedgerPlaces, OpenPlaces
 
 
-ENTRY_BYTES: Final = 1024
-"""What an entry of a ledger is taken for whose size is not known."""
+T = TypeVar("T")
 
 ALL_ENTRIES: Final = (IdRange(0, ENTRY_ID_MAX),)
 
@@ -308,15 +308,23 @@ def _bytes(part: EntryRange) -> int:
 
 def together(tasks: Iterable[ReadTask]) -> Iterator[tuple[ReadTask, ...]]:
     """Put small neighbours into one task of Spark."""
-    group: list[ReadTask] = []
-    size = 0
-    for task in tasks:
-        is_full = size + task.bytes > SPLIT_BYTES or len(group) >= TASKS_TOGETHER_MAX
-        if group and is_full:
+    size = attrgetter("bytes")
+    return grouped(tasks, size, size_max=SPLIT_BYTES, count_max=TASKS_TOGETHER_MAX)
+
+
+def grouped(
+    items: Iterable[T], size_of: Callable[[T], int], *, size_max: int, count_max: int
+) -> Iterator[tuple[T, ...]]:
+    """Neighbours together up to these bounds; one that is larger alone."""
+    group: list[T] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if group and (total + size > size_max or len(group) >= count_max):
             yield tuple(group)
-            group, size = [], 0
-        group.append(task)
-        size += task.bytes
+            group, total = [], 0
+        group.append(item)
+        total += size
     if group:
         yield tuple(group)
 

@@ -16,6 +16,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,29 +24,31 @@ import numpy as np
 import pyarrow as pa
 
 from ackgate.config.load import load_settings
-from ackgate.cursor import CursorSnapshot, Position
+from ackgate.cursor import CursorSnapshot, Position, SnapshotSegment
 from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
 from ackgate.persistence.bookkeeper import client_settings
+from ackgate.persistence.buckets.codec import NumberedSegment
 from ackgate.persistence.messages.unpack import without_broker_metadata
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.ports import LedgerState
 from ackgate.persistence.records.recovery import StoredState
 from ackgate.persistence.records.values import SnapshotRecord
 from ackgate.pipeline.readers.ack_state import state_rows
 from ackgate.pipeline.readers.cursor_records import record_rows
 from ackgate.pipeline.readers.damaged_records import DamagedRecords
+from ackgate.pipeline.readers.delayed_index import segment_rows
+from ackgate.pipeline.readers.ledgers import owned_fragment_rows, rows_batch
 from ackgate.pipeline.readers.messages import PublishTimes, message_rows
 from ackgate.pipeline.readers.stored_records import StoredRecord
 from ackgate.pipeline.readers.unpacked_messages import unpacked_rows
 from ackgate.pipeline.schema.options import near_matches
 from ackgate.pipeline.schema.tables import arrow_schema
-from ackgate.pipeline.source.planning import merged
+from ackgate.pipeline.source.planning import grouped, merged
 from ackgate.pipeline.source.stream_offsets import LedgerEnd
-from ackgate.pipeline.storage.entry_columns import PADDING, EntryColumns
+from ackgate.pipeline.storage.entry_columns import columns_of_payloads
 from ackgate.pulsar import PulsarCluster, PulsarTopic, ValueDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from ackgate.persistence.ports import LedgerEntry
     from ackgate.pipeline.schema.options import SourceOptions
@@ -217,20 +220,10 @@ def confirmed_ends(options: SourceOptions) -> dict[str, list[LedgerEnd]]:
         return runner.run(ends())
 
 
-def together_tasks(tasks: Sequence[PulsarTask]) -> list[tuple[PulsarTask, ...]]:
+def together_tasks(tasks: Iterable[PulsarTask]) -> list[tuple[PulsarTask, ...]]:
     """Put small neighbours into one task of Spark."""
-    groups: list[list[PulsarTask]] = []
-    entries = 0
-    for task in tasks:
-        is_full = bool(groups) and (
-            len(groups[-1]) >= TASKS_TOGETHER or entries + task.entries > ENTRIES_TOGETHER
-        )
-        if not groups or is_full:
-            groups.append([])
-            entries = 0
-        groups[-1].append(task)
-        entries += task.entries
-    return [tuple(group) for group in groups]
+    size = attrgetter("entries")
+    return list(grouped(tasks, size, size_max=ENTRIES_TOGETHER, count_max=TASKS_TOGETHER))
 
 
 # ---------------------------------------------------------------------------------------- the executors
@@ -243,20 +236,20 @@ def read_pulsar(tasks: Sequence[PulsarTask], options: SourceOptions) -> Iterator
         stack.callback(lambda: runner.run(cluster.close()))
         batches = _read(cluster, tasks, options)
         while True:
-            batch = runner.run(anext_or_none(batches))
+            batch = runner.run(_next(batches))
             if batch is None:
                 return
             yield batch
 
 
-async def anext_or_none(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     return await anext(batches, None)
 
 
 async def _read(
     cluster: PulsarCluster, tasks: Sequence[PulsarTask], options: SourceOptions
 ) -> AsyncIterator[pa.RecordBatch]:
-    columns = options.table.default_columns if options.columns is None else options.columns
+    columns = options.chosen_columns
     name = options.table.name
     if name == "ledgers":
         async for batch in _ledgers(cluster, {str(t.topic) for t in tasks}, options, columns):
@@ -309,13 +302,8 @@ async def _messages(
             without_broker_metadata(e.payload, Position(task.ledger_id, e.entry_id)).entry
             for e in group
         ]
-        stops = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)
-        entries = EntryColumns(
-            np.array([e.entry_id for e in group], dtype=np.int64),
-            b"".join((*payloads, PADDING)),
-            np.concatenate(([0], stops[:-1])),
-            stops,
-        )
+        entry_ids = np.array([e.entry_id for e in group], dtype=np.int64)
+        entries = columns_of_payloads(entry_ids, payloads)
         batch, unparsed = message_rows(
             str(task.topic), task.ledger_id, entries, columns, publish_times=times
         )
@@ -359,29 +347,18 @@ async def _delayed(
     cluster: PulsarCluster, task: PulsarTask, columns: Sequence[Column]
 ) -> AsyncIterator[pa.RecordBatch]:
     assert task.subscription is not None
-    schema = arrow_schema(columns)
     [cursor] = await cluster.cursors(task.topic, [task.subscription])
     for place in cursor.buckets:
-        constants = {
-            "topic": str(task.topic),
-            "subscription": task.subscription,
-            "snapshot_id": place.snapshot_ledger_id,
-        }
-        async for segment, rows in cluster.delayed_rows(place):
-            values = {
-                "ledger_id": rows.ledger_ids,
-                "entry_id": rows.entry_ids,
-                "key_ms": rows.due_ms,
-            }
-            of_segment = {**constants, "segment": segment}
-            arrays = [
-                pa.array(values[field.name], type=field.type)
-                if field.name in values
-                else pa.repeat(pa.scalar(of_segment[field.name], field.type), rows.due_ms.size)
-                for field in schema
-            ]
+        async for number, rows in cluster.delayed_rows(place):
             if rows.due_ms.size:
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                for batch in segment_rows(
+                    [NumberedSegment(number, SnapshotSegment(*rows))],
+                    columns,
+                    topic=str(task.topic),
+                    subscription=task.subscription,
+                    snapshot_id=place.snapshot_ledger_id,
+                ):
+                    yield batch
 
 
 # --------------------------------------------------------------------------------------------- cursors
@@ -496,14 +473,14 @@ async def _ledgers(
             continue
         rows += _fragments(view)
         if len(rows) >= _ROWS:
-            yield _batch(rows, schema)
+            yield rows_batch(rows, schema)
             rows = []
     if options.subscription is None:
         async for topic, ledger in _offloaded(cluster, topics):
             if options.wants_ledger(ledger.ledger_id):
                 rows.append(_offloaded_row(topic, ledger))
     if rows:
-        yield _batch(rows, schema)
+        yield rows_batch(rows, schema)
 
 
 async def _offloaded(
@@ -544,32 +521,11 @@ def _offloaded_row(topic: PulsarTopic, ledger: StoredLedger) -> dict[str, Any]:
     }
 
 
-def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array([row[field.name] for row in rows], type=field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def _fragments(view: LedgerView) -> Iterator[dict[str, Any]]:
-    about, owner = view.metadata, view.owner
-    is_closed = about.state is LedgerState.CLOSED
-    firsts = [fragment.first_entry_id for fragment in about.fragments]
-    ends = [*firsts[1:], max(about.last_entry_id + 1, firsts[-1]) if is_closed else None]
-    for number, (fragment, end) in enumerate(zip(about.fragments, ends, strict=True)):
-        yield {
-            "ledger_id": about.ledger_id,
-            "role": owner.kind,
-            "topic": None if owner.topic is None else str(owner.topic),
-            "subscription": owner.cursor or None,
-            "state": about.state.value,
-            "created_ms": about.created_ms,
-            "last_entry_id": about.last_entry_id if is_closed else None,
-            "length_bytes": about.length_bytes if is_closed else None,
-            "digest_type": about.digest_type.value,
-            "write_quorum": about.write_quorum,
-            "ack_quorum": about.ack_quorum,
-            "fragment": number,
-            "first_entry_id": fragment.first_entry_id,
-            "end_entry_id": end,
-            "ensemble": list(fragment.ensemble),
-            "files": [],
-        }
+    owner = view.owner
+    return owned_fragment_rows(
+        view.metadata,
+        role=owner.kind,
+        topic=None if owner.topic is None else str(owner.topic),
+        subscription=owner.cursor or None,
+    )

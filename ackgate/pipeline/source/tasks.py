@@ -108,10 +108,6 @@ def _entries(
             )
 
 
-def _columns(options: SourceOptions) -> tuple[Column, ...]:
-    return options.table.default_columns if options.columns is None else options.columns
-
-
 def _records(bookies: Bookies, task: ReadTask, damaged: DamagedRecords) -> Iterator[StoredRecord]:
     ledger_id = task.node.cursor_ledger_id if task.node is not None else None
     return stored_records(
@@ -146,7 +142,7 @@ def _read_messages(
             bookies,
             task.topic,
             part,
-            _columns(options),
+            options.chosen_columns,
             publish_times=times,
             on_corrupt=damaged.on_corrupt,
             damages=damaged.damages,
@@ -164,7 +160,7 @@ def _read_unpacked(
             task.topic,
             part.ledger_id,
             _entries(bookies, (part,), damaged),
-            _columns(options),
+            options.chosen_columns,
             publish_times=times,
             damaged=damaged,
         )
@@ -183,7 +179,7 @@ def _read_cursor_records(
     ):
         yield from record_rows(
             records,
-            _columns(options),
+            options.chosen_columns,
             topic=task.topic,
             subscription=task.subscription,
             cursor_ledger_id=ledger_id,
@@ -200,7 +196,7 @@ def _read_ack_state(
     state = state_of(records, _state_of_node(task), at)
     if state is not None:
         yield from state_rows(
-            state, _columns(options), topic=task.topic, subscription=task.subscription
+            state, options.chosen_columns, topic=task.topic, subscription=task.subscription
         )
     elif at.version is not None:
         raise CallerError(
@@ -220,7 +216,7 @@ def _read_delayed_index(
     )
     return segment_rows(
         segments,
-        _columns(options),
+        options.chosen_columns,
         topic=task.topic,
         subscription=task.subscription,
         snapshot_id=snapshot_id,
@@ -234,7 +230,7 @@ def _read_delivery_journal(
         event_rows(
             part.ledger_id,
             _entries(bookies, (part,), damaged),
-            _columns(options),
+            options.chosen_columns,
             damaged,
         )
         for part in task.ranges
@@ -245,7 +241,7 @@ def _read_ledgers(
     bookies: Bookies, task: ReadTask, options: SourceOptions, _: DamagedRecords
 ) -> Iterator[pa.RecordBatch]:
     assert isinstance(bookies, OpenBookies | OpenCluster)
-    return ledger_rows(bookies, task.ledgers, _columns(options))
+    return ledger_rows(bookies, task.ledgers, options.chosen_columns)
 
 
 def _read_corrupt(
@@ -253,14 +249,14 @@ def _read_corrupt(
 ) -> Iterator[pa.RecordBatch]:
     """What reading the task for its own table meets; the rows themselves are let go."""
     if task.damages:
-        yield damage_rows(task.damages, _columns(options))
+        yield damage_rows(task.damages, options.chosen_columns)
         return
     damaged = DamagedRecords("tell")
     own = replace(options, table=table_named(task.table), columns=())
     for _rows in _READERS[task.table](bookies, task, own, damaged):
         pass
     if damaged.damages:
-        yield damage_rows(damaged.damages, _columns(options))
+        yield damage_rows(damaged.damages, options.chosen_columns)
 
 
 _READERS: Final[

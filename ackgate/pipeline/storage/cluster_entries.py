@@ -15,7 +15,8 @@ import numpy as np
 from ackgate.errors import CorruptRecordError, NoSuchLedgerError
 from ackgate.extras import named_extras
 from ackgate.pipeline.storage.damage import Damage
-from ackgate.pipeline.storage.entry_columns import columns_of_payloads
+from ackgate.pipeline.storage.entry_columns import FIRST_ENTRIES, columns_of_payloads, next_entries
+from ackgate.pipeline.storage.ranges import ENTRY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -29,11 +30,6 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.ranges import EntryRange
 
 T = TypeVar("T")
-
-_FIRST_ENTRIES: Final = 1024
-_ENTRIES_MAX: Final = 16_384
-_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""A batch is about that large, or `_ENTRIES_MAX` entries; bounds the memory of a task."""
 
 _AT_ONCE: Final = 64
 
@@ -84,7 +80,7 @@ class OpenCluster:
     def split_entry_ids(self, whole: EntryRange, split_bytes: int) -> list[int]:
         """Where to cut, if entries are of one size."""
         about = whole.metadata
-        mean = about.length_bytes // max(1, about.last_entry_id + 1) or _FIRST_ENTRIES
+        mean = about.length_bytes // max(1, about.last_entry_id + 1) or ENTRY_BYTES
         step = max(1, split_bytes // mean)
         return list(range(whole.first_entry_id + step, whole.last_entry_id + 1, step))
 
@@ -97,7 +93,7 @@ class OpenCluster:
         `CorruptRecordError` otherwise, `NoSuchLedgerError`, `WrongPasswordError`, `StorageError`.
         """
         reader = self._run(self._opened(part.ledger_id))
-        first, stop, count = part.first_entry_id, part.last_entry_id + 1, _FIRST_ENTRIES
+        first, stop, count = part.first_entry_id, part.last_entry_id + 1, FIRST_ENTRIES
         while first < stop:
             behind = min(first + count, stop)
             entries = self._run(_read(reader, part, first, behind - 1, damages if skips else None))
@@ -107,7 +103,7 @@ class OpenCluster:
             )
             if entries:
                 yield batch
-            count = max(1, min(_ENTRIES_MAX, 2 * count, count * _BATCH_BYTES // max(batch.size, 1)))
+            count = next_entries(count, batch.size)
             first = behind
 
     def close(self) -> None:

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     Words = npt.NDArray[np.uint64]
     Sizes = npt.NDArray[np.uint8]
 
+FIRST_ENTRIES: Final = 1024
+"""Of the first batch of a read."""
+
+ENTRIES_MAX: Final = 16_384
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""A batch is about that large, or has `ENTRIES_MAX` entries; bounds the memory of a task."""
+
 PADDING: Final = bytes(64)
 """Follows the bytes, so that numbers at their end can be measured eight bytes at a time."""
 
@@ -79,6 +86,11 @@ class EntryColumns(NamedTuple):
         """Those at these places; shares the bytes."""
         some = slice(first, behind)
         return EntryColumns(self.entry_ids[some], self.data, self.starts[some], self.stops[some])
+
+
+def next_entries(entries: int, size: int) -> int:
+    """How many entries to read after a batch of so many, which had so many bytes."""
+    return max(1, min(ENTRIES_MAX, 2 * entries, entries * BATCH_BYTES // max(size, 1)))
 
 
 def columns_of(entries: Sequence[StoredEntry]) -> EntryColumns:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.persistence.ledgers.catalog import PasswordCheck
     from ackgate.persistence.ports import Fragment, LedgerMetadata
+
+ENTRY_BYTES: Final = 1024
+"""What an entry of a ledger is taken for whose size is not known."""
 
 
 @dataclass(frozen=True, slots=True)

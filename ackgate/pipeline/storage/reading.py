@@ -24,7 +24,12 @@ from ackgate.persistence.ledgers.quorum import holds
 from ackgate.pipeline.storage.bookie_files import OpenBookies, storage_errors
 from ackgate.pipeline.storage.cluster_entries import ClusterPlace, OpenCluster
 from ackgate.pipeline.storage.damage import Damage
-from ackgate.pipeline.storage.entry_columns import columns_of_payloads, joined
+from ackgate.pipeline.storage.entry_columns import (
+    FIRST_ENTRIES,
+    columns_of_payloads,
+    joined,
+    next_entries,
+)
 from ackgate.pipeline.storage.places import BookiePlaces
 
 if TYPE_CHECKING:
@@ -43,11 +48,6 @@ LedgerPlaces: TypeAlias = BookiePlaces | ClusterPlace
 """Where ledgers lie: plain, for the driver and every worker."""
 
 OpenPlaces: TypeAlias = OpenBookies | OpenCluster
-
-_FIRST_ENTRIES: Final = 1024
-_ENTRIES_MAX: Final = 16_384
-_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""A batch is about that large, or `_ENTRIES_MAX` entries; bounds the memory of a task."""
 
 _NAMED_MAX: Final = 5
 """Damaged places that an error message names."""
@@ -142,14 +142,14 @@ class _Reading:
         first, stop = self._range.first_entry_id, self._range.last_entry_id + 1
         for stream in self._streams:
             stream.skip_to(first)
-        count = _FIRST_ENTRIES
+        count = FIRST_ENTRIES
         while first < stop:
             behind = min(first + count, stop)
             batch = self._batch(first, behind)
             size = batch.size
             if len(batch.entry_ids):
                 yield batch
-            count = max(1, min(_ENTRIES_MAX, 2 * count, count * _BATCH_BYTES // max(size, 1)))
+            count = next_entries(count, size)
             first = behind
 
     def _batch(self, first: int, behind: int) -> EntryColumns:
