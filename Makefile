@@ -29,7 +29,7 @@ lint: install ## ruff, mypy and the import directions
 	@$(python) -m mypy
 	@.venv/bin/lint-imports --no-logo
 
-bench: spark java ## measure, side by side with the peers that can run here; ARGS="NAME ..." for some
+bench: spark java ## measure, side by side with the peers that can run here; ARGS="--only bench_acks" for one
 	@$(python) -m bench $(ARGS)
 
 smoke: spark java ## every benchmark at toy size: they run, their figures mean nothing

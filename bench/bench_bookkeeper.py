@@ -26,6 +26,7 @@ import uvloop
 
 from ackgate.bookkeeper import BookKeeperClient, BookKeeperSettings, LedgerOptions
 from bench.__main__ import show
+from bench.usage import cpu_seconds
 from tests.support.bookkeeper import JavaClient, RealBookKeeper, missing
 
 UNANSWERED: Final = 1_000
@@ -83,13 +84,13 @@ def _figures(cluster: RealBookKeeper, java: JavaClient, work: Work) -> dict[str,
             ours: list[dict[str, float]] = []
             theirs: list[dict[str, float]] = []
             for _ in range(work.turns):
-                before = _cpu_seconds(java.pid)
+                before = cpu_seconds(java.pid)
                 java_adds = _java_adds(java, quorums, size, seconds)
-                used = _cpu_seconds(java.pid) - before
+                used = cpu_seconds(java.pid) - before
                 java_adds["cpu_us_per_add"] = used / java_adds["entries"] * 1e6
-                before = _cpu_seconds(os.getpid())
+                before = cpu_seconds(os.getpid())
                 ledger_id, our_adds = _with_client(cluster, _our_adds, quorums, size, seconds)
-                used = _cpu_seconds(os.getpid()) - before
+                used = cpu_seconds(os.getpid()) - before
                 our_adds["cpu_us_per_add"] = used / our_adds["entries"] * 1e6
                 theirs.append(java_adds | _java_scan(java, ledger_id, quorums, our_adds["entries"]))
                 ours.append(our_adds | _with_client(cluster, _our_scan, ledger_id, quorums))
@@ -102,15 +103,6 @@ def _figures(cluster: RealBookKeeper, java: JavaClient, work: Work) -> dict[str,
             theirs.append(_with_client(cluster, _java_recovery, java))
         figures["recovery"] = _beside(ours, theirs)
     return figures
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Processor time of a process; 0 where there is no /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _beside(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from ackgate.dispatcher.buckets import (
     metadata_of,
 )
 from ackgate.dispatcher.delayed import DelaySettings
+from bench.usage import peak_bytes, resident_bytes
 
 ENTRIES = 100_000_000
 LEDGER_ENTRIES = 50_000
@@ -363,18 +364,11 @@ def measure_merging(directory: str, seconds: int) -> dict[str, Any]:
 
 def resident_mb() -> float:
     gc.collect()
-    return memory_mb("VmRSS:")
+    return round(resident_bytes() / 2**20, 1)
 
 
 def peak_mb() -> float:
-    return memory_mb("VmHWM:")
-
-
-def memory_mb(name: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return round(int(line.split()[1]) / 1024, 1)
-    raise RuntimeError(f"no {name} in /proc/self/status")
+    return round(peak_bytes() / 2**20, 1)
 
 
 PARTS = {

@@ -33,6 +33,7 @@ import numpy as np
 
 from ackgate.cursor import Position
 from ackgate.dispatcher.delayed import DelaySettings, TimeBucketTracker
+from bench.usage import peak_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -264,27 +265,12 @@ SUBJECTS: Final[dict[str, Callable[[int], Any]]] = {
 # -- memory
 
 
-def resident_bytes() -> int:
-    return _status("VmRSS")
-
-
-def peak_bytes() -> int:
-    return _status("VmHWM")
-
-
 def reset_peak() -> None:
     """Have the kernel forget the peak so far, where it may be asked to."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return
-
-
-def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"no {field} in /proc/self/status")
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from typing import Any, Final
 import pulsar
 
 from ackgate.testing import BrokerProcess
+from bench.usage import resident_bytes
 
 TOPIC: Final = "persistent://public/default/delayed"
 FACTORIES: Final = {
@@ -74,7 +75,7 @@ def measure(kind: str, count: int) -> dict[str, Any]:
         return {
             "messages": count,
             "published_per_s": round(count / published),
-            "resident_mb": round(_resident_bytes(broker) / 1e6),
+            "resident_mb": round(resident_bytes(broker.pid) / 1e6),
             "resident_of_an_empty_broker_mb": round(_empty_resident_bytes() / 1e6),
             "index_bytes_an_entry": round(before["delayedBytes"] / count, 3),
             **_bucket_figures(before),
@@ -114,7 +115,7 @@ def _restarted(broker: BrokerProcess, count: int, *, is_killed: bool) -> dict[st
         "message_s": round(delivered - ready, 3),
         "index_s": round(known - ready, 3),
         "read_again": after["entriesOffered"],
-        "resident_mb": round(_resident_bytes(broker) / 1e6),
+        "resident_mb": round(resident_bytes(broker.pid) / 1e6),
     }
 
 
@@ -177,18 +178,12 @@ def _wait(condition: Any, seconds: float) -> None:
         time.sleep(0.01)
 
 
-def _resident_bytes(broker: BrokerProcess) -> int:
-    assert broker.pid is not None
-    status = Path(f"/proc/{broker.pid}/status").read_text(encoding="utf-8")
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
-
-
 def _empty_resident_bytes() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory,
         BrokerProcess(Path(directory)) as broker,
     ):
-        return _resident_bytes(broker)
+        return resident_bytes(broker.pid)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import threading
 import time
@@ -28,6 +27,7 @@ from typing import Any, Final, Self
 import pulsar
 
 from ackgate.testing import BrokerProcess
+from bench.usage import cpu_seconds, resident_bytes
 
 TOPIC: Final = "persistent://public/default/burst"
 PACKAGE: Final = "org.apache.pulsar.broker.delayed."
@@ -40,7 +40,6 @@ PUBLISHED_PER_SECOND_MIN: Final = 5_000
 """Slower than this, and the first fall due before the last are stored."""
 
 PAYLOAD: Final = bytes(100)
-TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -70,7 +69,7 @@ def measure(kind: str, count: int) -> dict[str, Any]:
         client = pulsar.Client(
             broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
-        idle_bytes = _resident_bytes(broker)
+        idle_bytes = resident_bytes(broker.pid)
         receiver = _Receiver(count)
         client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared).close()
         if kind != "prompt":
@@ -84,7 +83,7 @@ def measure(kind: str, count: int) -> dict[str, Any]:
             for _ in range(count):
                 producer.send_async(PAYLOAD, _unconfirmed, **how)
             producer.flush()
-        held_bytes = _resident_bytes(broker) - idle_bytes
+        held_bytes = resident_bytes(broker.pid) - idle_bytes
         assert receiver.count == 0, "published too slowly"
         if kind != "prompt":
             time.sleep(max(0.0, due - time.time() - 1.5))
@@ -146,13 +145,13 @@ class _Watch:
         self._probe = threading.Thread(target=self._ask, daemon=True)
 
     def __enter__(self) -> Self:
-        self._began, self._cpu = time.perf_counter(), _cpu_seconds(self._pid)
+        self._began, self._cpu = time.perf_counter(), cpu_seconds(self._pid)
         self._probe.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._began
-        self.cpu_seconds = _cpu_seconds(self._pid) - self._cpu
+        self.cpu_seconds = cpu_seconds(self._pid) - self._cpu
         self._is_over.set()
         self._probe.join()
 
@@ -166,16 +165,6 @@ class _Watch:
 
 def _unconfirmed(result: pulsar.Result, _: pulsar.MessageId) -> None:
     assert result == pulsar.Result.Ok, result
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
-
-
-def _resident_bytes(broker: BrokerProcess) -> int:
-    status = Path(f"/proc/{broker.pid}/status").read_text(encoding="utf-8")
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ackgate.persistence.nodes.paths import delivery_journal_path
 from bench.bench_broker import load
 from bench.brokers import Ackgate, running
+from bench.usage import cpu_seconds
 from tests.support.delivery_journals import read_stored_blocks
 
 if TYPE_CHECKING:
@@ -92,20 +92,14 @@ def _measure(work: Path, settings: Mapping[str, str], sizes: Sizes) -> Measured:
     with running(broker):
         url, count = broker.service_url, sizes.messages
         load("publish", url=url, topic="warm", count=sizes.messages // 10, batched=False)
-        began = _cpu_seconds(broker.process.pid)
+        began = cpu_seconds(broker.process.pid)
         sent = load("publish", url=url, topic="t", count=count, batched=False)
         got = load("consume", url=url, topic="t", count=count)
-        cpu_seconds = _cpu_seconds(broker.process.pid) - began
+        used = cpu_seconds(broker.process.pid) - began
         broker.process.terminate()  # and not killed: the journal is whole then
         broker.process.wait(timeout=60)
         events, size = _journal(work / "data") if settings else (0, 0)
-    return Measured(sent["per_second"], got["per_second"], 1e6 * cpu_seconds / count, events, size)
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Measured(sent["per_second"], got["per_second"], 1e6 * used / count, events, size)
 
 
 def _journal(data_directory: Path) -> tuple[int, int]:

@@ -35,6 +35,7 @@ import numpy as np
 
 from ackgate.cursor import Position
 from ackgate.dispatcher.nacks import NackTracker
+from bench.usage import resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def measure(structure: str, shape: str, entries: int) -> dict[str, Any]:
     """One case, in this process."""
     warm_up(SUBJECTS[structure])
     copies = 1 if structure == "dict" or shape == "random" else COPIES.get(entries, 1)
-    before = resident_bytes()
+    before = _kept_bytes()
     subjects, spent = [], 0.0
     for _ in range(copies):
         subject = SUBJECTS[structure]()
@@ -126,7 +127,7 @@ def measure(structure: str, shape: str, entries: int) -> dict[str, Any]:
             subject.add(ledger_id, entry_ids, times)
             spent += time.process_time() - began
         subject.settle()
-    resident = (resident_bytes() - before) / copies
+    resident = (_kept_bytes() - before) / copies
     spent /= copies
     figures: dict[str, Any] = {
         "add, ns an entry": round(spent / entries * 1e9, 1),
@@ -280,15 +281,12 @@ SUBJECTS: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-def resident_bytes() -> int:
-    """Of this process, by the kernel."""
+def _kept_bytes() -> int:
+    """Of this process, without what is free."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS in /proc/self/status")
+    return resident_bytes()
 
 
 if __name__ == "__main__":

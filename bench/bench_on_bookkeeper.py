@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.testing import BrokerCluster, ZooKeeperFailedError
 from bench.bench_acks import publish_and_ack
+from bench.bench_bookkeeper import BOOKIE_JVM
 from bench.bench_failover import takeovers
 from bench.brokers import Ackgate, running
 from tests.support.bookkeeper import RealBookKeeper, missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-BOOKIE_JVM: Final = ("-XX:TieredStopAtLevel=4",)
-"""All of Java's compilers: tests do without the better one, because it takes longer than they do."""
 
 COPIES: Final = {
     "managedLedgerDefaultEnsembleSize": "3",

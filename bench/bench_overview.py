@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
 from ackgate.broker.collector import Collector
-from ackgate.broker.server import BrokerServer
 from ackgate.broker.topic import SubscriptionDriver
 from ackgate.broker.wire.names import TopicName
-from ackgate.config.load import load_settings
+from bench.brokers import in_this_process
+
+if TYPE_CHECKING:
+    from ackgate.broker.server import BrokerServer
 
 PER_TOPIC = 100
 ROUNDS = 5
@@ -30,11 +30,7 @@ def run(*, smoke: bool) -> dict[str, Any]:
 
 
 async def _run(count: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
-        settings = load_settings(
-            overrides=["brokerServicePort=0", "webServicePort=0"], environ={}
-        ).settings
-        broker = await BrokerServer.start(settings, Path(directory))
+    async with in_this_process() as broker:
         collecting = Collector().begin()
         try:
             for number in range(count // PER_TOPIC):
@@ -56,7 +52,6 @@ async def _run(count: int) -> dict[str, Any]:
             }
         finally:
             collecting.cancel()
-            await broker.stop()
 
 
 async def _topic(broker: BrokerServer, number: int) -> None:

@@ -8,17 +8,15 @@ its processor time.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
-import pulsar
-
 from ackgate.network import make_trial_certificates
 from ackgate.testing import BrokerProcess
+from bench.load import consume, publish
+from bench.usage import cpu_seconds
 
 ROUNDS: Final = 3
 COST_MAX: Final = 0.30
@@ -54,9 +52,9 @@ def _beside(
     cpu: dict[str, list[float]] = {"in_clear": [], "tls": []}
     for number in range(ROUNDS):
         for way, url in (("in_clear", broker.service_url), ("tls", broker.service_url_tls)):
-            before = _cpu_seconds(broker.pid)
+            before = cpu_seconds(broker.pid)
             rates[way].append(_once(url, trust, f"{name}-{way}-{number}", size, count, batched))
-            cpu[way].append(_cpu_seconds(broker.pid) - before)
+            cpu[way].append(cpu_seconds(broker.pid) - before)
     figures: dict[str, Any] = {}
     for index, what in enumerate(("sent", "received_acked")):
         clear, tls = (
@@ -71,44 +69,12 @@ def _beside(
     return figures
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _once(
     url: str, trust: str, topic: str, size: int, count: int, batched: bool
 ) -> tuple[float, float]:
-    client = pulsar.Client(
-        url,
-        tls_trust_certs_file_path=trust,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-    )
-    consumer = client.subscribe(
-        topic, "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=1
-    )
-    consumer.close()  # so that the messages are kept
-    producer = client.create_producer(
-        topic,
-        batching_enabled=batched,
-        batching_max_publish_delay_ms=2,
-        max_pending_messages=10_000,
-        block_if_queue_full=True,
-    )
-    payload = bytes(size)
-    began = time.perf_counter()
-    for _ in range(count):
-        producer.send_async(payload, None)
-    producer.flush()
-    sent = count / (time.perf_counter() - began)
-    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
-    consumer.acknowledge(consumer.receive(timeout_millis=20_000))
-    began = time.perf_counter()
-    for _ in range(count - 1):
-        consumer.acknowledge(consumer.receive(timeout_millis=20_000))
-    received = (count - 1) / (time.perf_counter() - began)
-    client.close()
-    return sent, received
+    sent = publish(url, topic, count, batched=batched, message_bytes=size, trust=trust)
+    received = consume(url, topic, count, trust=trust)
+    return sent["per_second"], received["per_second"]
 
 
 if __name__ == "__main__":

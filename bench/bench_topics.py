@@ -9,20 +9,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ackgate.broker.server import BrokerServer
 from ackgate.broker.topic.producer import Producer
 from ackgate.broker.wire.names import TopicName
 from ackgate.broker.wire.ports import InitialPosition, ProducerRequest
 from ackgate.broker.wire.proto import pulsar_pb2 as pb
-from ackgate.config.load import load_settings
 from ackgate.cursor import Position
+from bench.brokers import in_this_process
+from bench.usage import resident_bytes
 
 if TYPE_CHECKING:
+    from ackgate.broker.server import BrokerServer
     from ackgate.broker.topic.topic import Topic
     from ackgate.broker.wire.ports import SessionPort
 
@@ -35,33 +34,26 @@ def run(*, smoke: bool) -> dict[str, Any]:
 
 
 async def _run(count: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
-        settings = load_settings(
-            overrides=["brokerServicePort=0", "webServicePort=0"], environ={}
-        ).settings
-        broker = await BrokerServer.start(settings, Path(directory))
-        try:
-            await _topics(broker, "warm-up", count // 10 or 1)
-            before = _resident_bytes()
-            began = time.perf_counter()
-            topics = await _topics(broker, "idle", count)
-            created = time.perf_counter() - began
-            await asyncio.sleep(0)  # until the tasks that made them are gone
-            first = _resident_bytes()
-            more = await _topics(broker, "more", count)
-            await asyncio.sleep(0)
-            second = _resident_bytes()
-            dirty = await _make_dirty(topics)
-            return {
-                "topics": count,
-                "create_s": round(created, 3),
-                # The first leave memory behind that was in use while all were made at once.
-                "bytes_per_idle_subscription_of_the_first": round((first - before) / count),
-                "bytes_per_idle_subscription": round((second - first) / len(more)),
-                "all_dirty_cursors_durable_s": round(dirty, 3),
-            }
-        finally:
-            await broker.stop()
+    async with in_this_process() as broker:
+        await _topics(broker, "warm-up", count // 10 or 1)
+        before = _resident_bytes()
+        began = time.perf_counter()
+        topics = await _topics(broker, "idle", count)
+        created = time.perf_counter() - began
+        await asyncio.sleep(0)  # until the tasks that made them are gone
+        first = _resident_bytes()
+        more = await _topics(broker, "more", count)
+        await asyncio.sleep(0)
+        second = _resident_bytes()
+        dirty = await _make_dirty(topics)
+        return {
+            "topics": count,
+            "create_s": round(created, 3),
+            # The first leave memory behind that was in use while all were made at once.
+            "bytes_per_idle_subscription_of_the_first": round((first - before) / count),
+            "bytes_per_idle_subscription": round((second - first) / len(more)),
+            "all_dirty_cursors_durable_s": round(dirty, 3),
+        }
 
 
 async def _topics(broker: BrokerServer, prefix: str, count: int) -> list[Topic]:
@@ -120,7 +112,4 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
 
 def _resident_bytes() -> int:
     gc.collect()
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("no VmRSS in /proc/self/status")
+    return resident_bytes()

@@ -9,14 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from bench.usage import resident_bytes
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from ackgate.broker.server import BrokerServer
 
 PEER = Path(__file__).parent / "peers" / "pulsar"
 PULSAR_START_SECONDS_MAX = 600
@@ -92,10 +97,7 @@ class _Process:
 
     def resident_bytes(self) -> int:
         """Resident memory now."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise RuntimeError(f"no VmRSS for {self.name}")
+        return resident_bytes(self.process.pid)
 
 
 class Ackgate(_Process):
@@ -187,6 +189,22 @@ def running(broker: Ackgate | Pulsar) -> Iterator[Ackgate | Pulsar]:
         yield broker
     finally:
         broker.end()
+
+
+@contextlib.asynccontextmanager
+async def in_this_process() -> AsyncIterator[BrokerServer]:
+    """Our broker on free ports and an empty directory, without a process of its own."""
+    from ackgate.broker.server import BrokerServer
+    from ackgate.config.load import load_settings
+
+    overrides = ["brokerServicePort=0", "webServicePort=0"]
+    settings = load_settings(overrides=overrides, environ={}).settings
+    with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as directory:
+        broker = await BrokerServer.start(settings, Path(directory))
+        try:
+            yield broker
+        finally:
+            await broker.stop()
 
 
 def free_port() -> int:

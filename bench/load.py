@@ -36,9 +36,18 @@ def first_message(url: str, topic: str) -> dict[str, Any]:
     return {"done": done}
 
 
-def publish(url: str, topic: str, count: int, *, batched: bool) -> dict[str, Any]:
-    """`count` messages of 100 bytes, asynchronously; confirmed per second."""
-    client = _client(url)
+def publish(
+    url: str,
+    topic: str,
+    count: int,
+    *,
+    batched: bool,
+    message_bytes: int = len(PAYLOAD),
+    trust: str | None = None,
+) -> dict[str, Any]:
+    """`count` messages, asynchronously; confirmed per second. `trust`: authorities of TLS, PEM."""
+    client = _client(url, trust)
+    payload = (PAYLOAD * (message_bytes // len(PAYLOAD) + 1))[:message_bytes]
     _subscribe(client, topic, 1).close()  # so that the messages are kept
     producer = client.create_producer(
         topic,
@@ -49,16 +58,16 @@ def publish(url: str, topic: str, count: int, *, batched: bool) -> dict[str, Any
     )
     began = time.perf_counter()
     for _ in range(count):
-        producer.send_async(PAYLOAD, None)  # a callback would measure the interpreter's lock
+        producer.send_async(payload, None)  # a callback would measure the interpreter's lock
     producer.flush()
     seconds = time.perf_counter() - began
     client.close()
     return {"per_second": count / seconds}
 
 
-def consume(url: str, topic: str, count: int) -> dict[str, Any]:
+def consume(url: str, topic: str, count: int, *, trust: str | None = None) -> dict[str, Any]:
     """`count` messages received and acked one by one on a Shared subscription."""
-    client = _client(url)
+    client = _client(url, trust)
     consumer = _subscribe(client, topic, 1000)
     consumer.acknowledge(consumer.receive(timeout_millis=20_000))
     began = time.perf_counter()
@@ -268,8 +277,12 @@ def _until_silence(consumer: pulsar.Consumer) -> list[pulsar.Message]:
             return got
 
 
-def _client(url: str) -> pulsar.Client:
-    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+def _client(url: str, trust: str | None = None) -> pulsar.Client:
+    return pulsar.Client(
+        url,
+        tls_trust_certs_file_path=trust,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
 
 
 def _subscribe(client: pulsar.Client, topic: str, queue: int) -> pulsar.Consumer:
