@@ -150,6 +150,12 @@ class BrokerAdmin(AdminClient):
         """The latest: Pulsar's members ``type``, ``data``, ``version``, ``properties``."""
         return _object(self.get(*_schema(topic), "schema"))
 
+    def create_schema(self, topic: str, schema_type: str, definition: str = "") -> int:
+        """The version of this schema; the topic gets it if it has not got it. `schema_type`: as ``AVRO``."""
+        body = {"type": schema_type, "schema": definition, "properties": {}}
+        answered = _object(self.ask("POST", *_schema(topic), "schema", body=body))
+        return _integer(answered.get("version"), "version")
+
     # ---------------------------------------------------------------- subscriptions, statistics
 
     def subscriptions(self, topic: str) -> list[str]:
@@ -182,9 +188,12 @@ class BrokerAdmin(AdminClient):
         return _texts(self.get("clusters"))
 
     def owner_url(self, topic: str) -> str:
-        """The service URL of the broker that serves a topic. It is made to have one if it has none."""
+        """The service URL of the broker that serves a topic, in clear if it has one.
+
+        A topic that no broker serves gets one.
+        """
         answered = self.ask("GET", "topic", _topic(topic), root="lookup/v2")
-        owner = _object(answered).get("brokerUrl")
+        owner = _object(answered).get("brokerUrl") or _object(answered).get("brokerUrlTls")
         if not isinstance(owner, str):
             raise CorruptRecordError(f"the broker's answer to a lookup of {topic} has no brokerUrl")
         return owner

@@ -43,8 +43,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
@@ -56,7 +57,6 @@ from ackgate.testing.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
-    from pathlib import Path
 
 _numbers: Final = itertools.count()
 
@@ -106,6 +106,12 @@ def _watched(request: pytest.FixtureRequest, *brokers: BrokerProcess) -> Iterato
 
 
 # ---------------------------------------------------------------------- brokers
+
+
+class SchemaOfClient(Protocol):
+    """One of ``pulsar.schema``, which has no types."""
+
+    def schema_info(self) -> Any: ...  # noqa: ANN401 - the client's
 
 
 class BrokerFactory(Protocol):
@@ -201,8 +207,13 @@ def ackgate_admin_token() -> str | None:
 
 @pytest.fixture(scope="session")
 def ackgate_admin(ackgate_broker: BrokerProcess, ackgate_admin_token: str | None) -> BrokerAdmin:
-    """The admin interface of the session's broker."""
-    return BrokerAdmin(ackgate_broker.admin_url, token=ackgate_admin_token)
+    """The admin interface of the session's broker; of one by TLS only, with what `ackgate_settings` trust."""
+    authority = ackgate_broker.settings.get("tlsTrustCertsFilePath")
+    return BrokerAdmin(
+        ackgate_broker.admin_url,
+        token=ackgate_admin_token,
+        authority=Path(str(authority)) if authority else None,
+    )
 
 
 @pytest.fixture
@@ -246,10 +257,7 @@ def create_ackgate_namespace(ackgate_tenant: str, ackgate_admin: BrokerAdmin) ->
 
 @pytest.fixture
 def create_ackgate_topic(
-    request: pytest.FixtureRequest,
-    ackgate_broker: BrokerProcess,
-    ackgate_admin: BrokerAdmin,
-    ackgate_admin_token: str | None,
+    request: pytest.FixtureRequest, ackgate_admin: BrokerAdmin
 ) -> Iterator[Callable[..., str]]:
     """Creates topics of this test: ``create_ackgate_topic(partitions=4)``, or with a `namespace`.
 
@@ -258,24 +266,21 @@ def create_ackgate_topic(
     with ExitStack() as stack:
 
         def create(
-            *, partitions: int = 0, namespace: str = "public/default", schema: object = None
+            *,
+            partitions: int = 0,
+            namespace: str = "public/default",
+            schema: SchemaOfClient | None = None,
         ) -> str:
             topic = f"persistent://{namespace}/{_fresh(request)}"
             ackgate_admin.create_topic(topic, partitions=partitions)
             stack.callback(ackgate_admin.delete_topic, topic)
             if schema is not None:
-                _register(schema, topic, ackgate_broker.service_url, ackgate_admin_token)
+                told = schema.schema_info()
+                if told.schema_type().name != "BYTES":  # that is what a topic without a schema has
+                    ackgate_admin.create_schema(topic, told.schema_type().name, told.schema())
             return topic
 
         yield create
-
-
-def _register(schema: object, topic: str, service_url: str, token: str | None) -> None:
-    import pulsar  # noqa: PLC0415 - the extra `client`, which the rest does without
-
-    shown = None if token is None else pulsar.AuthenticationToken(token)
-    with closing(pulsar.Client(service_url, authentication=shown)) as client:
-        client.create_producer(topic, schema=schema).close()
 
 
 def _fresh(request: pytest.FixtureRequest) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ackgate.broker.admin.http.call import DONE, json_reply
 from ackgate.broker.admin.http.refusals import RefusedError, topic_exists
@@ -12,14 +11,13 @@ from ackgate.broker.admin.http.router import Route
 from ackgate.broker.admin.partition_calls import on_each
 from ackgate.broker.admin.permissions import forget_topic
 from ackgate.broker.cluster import BundleState
-from ackgate.broker.schemas import version_bytes
 from ackgate.broker.topic import TopicConflictError
-from ackgate.broker.wire import NotOwnedError, SchemaType
+from ackgate.broker.wire import NotOwnedError
 
 if TYPE_CHECKING:
     from ackgate.broker.admin.http.call import Call, Reply
     from ackgate.broker.topic import Topic
-    from ackgate.broker.wire import StoredSchema, TopicName
+    from ackgate.broker.wire import TopicName
     from ackgate.cursor import Position
 
 _PARTITION_LIKE: Final = re.compile(r"(.*)-partition-[0-9]+")
@@ -142,66 +140,9 @@ def _message_id(topic: Topic, position: Position) -> Reply:
     )
 
 
-# ---- schemas, for clients that look up over HTTP, and for people; reads only
-
-VERSION_MAX: Final = 2**63 - 1
-
-
-async def latest_schema(call: Call) -> Reply:
-    return _told(await call.broker.schemas.get(call.topic_name))
-
-
-async def one_schema(call: Call) -> Reply:
-    """One version of the schema."""
-    version = call.integer("version")
-    if version > VERSION_MAX:
-        raise RefusedError(404, "Schema not found")
-    return _told(await call.broker.schemas.get(call.topic_name, version_bytes(version)))
-
-
-async def all_schemas(call: Call) -> Reply:
-    """All versions of the schema, oldest first."""
-    stored = await call.broker.schemas.all(call.topic_name)
-    return json_reply({"getSchemaResponses": [schema_json(schema) for schema in stored]})
-
-
-def _told(stored: StoredSchema | None) -> Reply:
-    if stored is None:
-        raise RefusedError(404, "Schema not found")
-    return json_reply(schema_json(stored))
-
-
-def schema_json(stored: StoredSchema) -> dict[str, Any]:
-    """One version of the schema in Pulsar's form."""
-    schema = stored.schema
-    is_pair = schema.type is SchemaType.KEY_VALUE
-    definition = _pair(schema.definition) if is_pair else schema.definition.decode(errors="replace")
-    return {
-        "version": int.from_bytes(stored.version, "big"),
-        "type": schema.type.name,
-        "timestamp": 0,
-        "data": definition,
-        "properties": dict(schema.properties),
-    }
-
-
-def _pair(definition: bytes) -> str:
-    """A key/value schema's two definitions as one JSON text; each is stored after its length."""
-    parts: list[Any] = []
-    for _ in range(2):
-        length = int.from_bytes(definition[:4], "big", signed=True)
-        part, definition = definition[4 : 4 + max(length, 0)], definition[4 + max(length, 0) :]
-        try:
-            parts.append(json.loads(part))
-        except ValueError:
-            parts.append("")  # a primitive has no definition
-    return json.dumps(dict(zip(("key", "value"), parts, strict=True)))
-
-
 _NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
 _NON_PERSISTENT: Final = "/admin/v2/non-persistent/{tenant}/{namespace}"
 _TOPIC: Final = f"{_NAMESPACE}/{{topic}}"
-_SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 ROUTES: Final = (
     Route("GET", _NAMESPACE, list_topics),
@@ -213,7 +154,4 @@ ROUTES: Final = (
     Route("PUT", f"{_TOPIC}/unload", unload_topic),
     Route("POST", f"{_TOPIC}/terminate", terminate_topic),
     Route("GET", f"{_TOPIC}/lastMessageId", last_message_id),
-    Route("GET", f"{_SCHEMAS}/schema", latest_schema),
-    Route("GET", f"{_SCHEMAS}/schema/{{version}}", one_schema),
-    Route("GET", f"{_SCHEMAS}/schemas", all_schemas),
 )

@@ -1,8 +1,10 @@
 """Schemas of topics: their versions in the metadata store, and which may follow which."""
 
+from ackgate.broker.schemas.compatibility import check_definition
 from ackgate.broker.schemas.registry import SchemaRegistry, version_bytes
 
 __all__ = [
     "SchemaRegistry",
+    "check_definition",
     "version_bytes",
 ]

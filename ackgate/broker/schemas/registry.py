@@ -107,11 +107,17 @@ class SchemaRegistry:
         return b""
 
     async def get_or_create(
-        self, topic: TopicName, schema: Schema, settings: BrokerSettings
+        self,
+        topic: TopicName,
+        schema: Schema,
+        settings: BrokerSettings,
+        *,
+        is_uploaded: bool = False,
     ) -> bytes:
         """Version of this schema; a new one if the topic does not have it.
 
-        Raises `IncompatibleSchemaError` by the strategy of the settings.
+        `is_uploaded`: by somebody who says so, and not by the way by a client. Raises
+        `IncompatibleSchemaError` by the strategy of the settings.
         """
         if len(schema.definition) > DEFINITION_BYTES_MAX:
             raise IncompatibleSchemaError(
@@ -125,7 +131,7 @@ class SchemaRegistry:
             for stored in existing:
                 if is_same(stored.schema, schema):
                     return stored.version
-            if not settings.is_allow_auto_update_schema_enabled:
+            if not is_uploaded and not settings.is_allow_auto_update_schema_enabled:
                 raise IncompatibleSchemaError(
                     "Schema not found and schema auto updating is disabled."
                 )

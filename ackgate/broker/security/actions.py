@@ -181,6 +181,7 @@ _LINES: Final = (
     ("POST", f"{_TOPIC}/terminate", TENANT_ADMIN),
     ("GET", f"{_TOPIC}/lastMessageId", CONSUME),
     ("GET", f"{_SCHEMA}/schema", LOOK),
+    ("POST", f"{_SCHEMA}/schema", PRODUCE),
     ("GET", f"{_SCHEMA}/schema/{{version}}", LOOK),
     ("GET", f"{_SCHEMA}/schemas", LOOK),
     ("GET", f"{_TOPIC}/partitions", LOOK),

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, Record
 
-from tests.broker.admin.conftest import InProcessBroker
+from tests.broker.admin.conftest import Answer, InProcessBroker
 
 N = "persistent/public/default"
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -62,6 +62,37 @@ def test_schemas_are_found(broker: InProcessBroker, http_client: pulsar.Client) 
     assert broker.get(f"{path}/schemas") == {"getSchemaResponses": [schema]}
     assert broker.ask("GET", f"{path}/schema/1").status == 404
     assert broker.ask("GET", "schemas/public/default/nope/schema").status == 404
+
+
+def test_a_schema_is_uploaded_if_it_may_follow(
+    broker: InProcessBroker, http_client: pulsar.Client
+) -> None:
+    path = "schemas/public/default/uploaded/schema"
+
+    def upload(definition: object, kind: str = "AVRO", **more: object) -> Answer:
+        body = {"type": kind, "schema": definition, "properties": {}, **more}
+        return broker.ask("POST", path, body)
+
+    own = AvroSchema(Reading).schema_info().schema()
+    assert json.loads(upload(own).text) == {"version": {"version": 0}}
+    assert json.loads(upload(own).text) == {"version": {"version": 0}}
+    http_client.create_producer("uploaded", schema=AvroSchema(Reading)).close()
+    assert broker.get(path)["version"] == 0  # the client's is the same
+    for refused, status in (
+        (upload("null", "STRING"), 409),
+        (upload("{"), 422),
+        (upload("", "BYTES"), 406),
+        (upload("", "AUTO_CONSUME"), 400),
+        (upload(7), 400),
+        (upload(own, properties=[]), 400),
+        (upload("[]", "KEY_VALUE"), 422),
+    ):
+        assert refused.status == status, refused.text
+    pair = json.dumps({"key": "", "value": json.loads(own)})
+    kinds = {"key.schema.type": "STRING", "value.schema.type": "AVRO"}
+    path = "schemas/public/default/uploaded-pair/schema"
+    assert upload(pair, "KEY_VALUE", properties=kinds).status == 200
+    assert json.loads(broker.get(path)["data"]) == json.loads(pair)
 
 
 @pytest.mark.parametrize("partitions", [0, 2])

@@ -28,6 +28,12 @@ def test_what_a_test_creates_is_gone_after_it(suite: pytest.Pytester) -> None:
 
         made = []
 
+        @pytest.fixture(scope="session")
+        def ackgate_settings(ackgate_certificates):  # by TLS only
+            return {
+                **ackgate_certificates.settings, "brokerServicePort": "", "webServicePort": ""
+            }
+
         def test_creates(
             ackgate_admin, ackgate_tenant, create_ackgate_namespace, create_ackgate_topic
         ):
@@ -42,6 +48,7 @@ def test_what_a_test_creates_is_gone_after_it(suite: pytest.Pytester) -> None:
             assert len(ackgate_admin.topics(namespace)) == 3
             typed = create_ackgate_topic(schema=pulsar.schema.StringSchema())
             assert ackgate_admin.schema(typed)["type"] == "STRING"
+            assert ackgate_admin.create_schema(typed, "STRING", "null") == 0
             made.extend([ackgate_tenant, typed])
 
         def test_finds_nothing(ackgate_admin, ackgate_broker):

@@ -1,0 +1,140 @@
+"""Schemas of topics: for clients that look up over HTTP, for people, and for who uploads them. Edge."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from ackgate.broker.admin.http.call import json_reply
+from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.router import Route
+from ackgate.broker.schemas import check_definition, version_bytes
+from ackgate.broker.wire import IncompatibleSchemaError, Schema, SchemaType
+
+if TYPE_CHECKING:
+    from ackgate.broker.admin.http.call import Call, Reply
+    from ackgate.broker.wire import StoredSchema
+
+VERSION_MAX: Final = 2**63 - 1
+
+
+async def latest_schema(call: Call) -> Reply:
+    return _told(await call.broker.schemas.get(call.topic_name))
+
+
+async def one_schema(call: Call) -> Reply:
+    """One version of the schema."""
+    version = call.integer("version")
+    if version > VERSION_MAX:
+        raise RefusedError(404, "Schema not found")
+    return _told(await call.broker.schemas.get(call.topic_name, version_bytes(version)))
+
+
+async def all_schemas(call: Call) -> Reply:
+    """All versions of the schema, oldest first."""
+    stored = await call.broker.schemas.all(call.topic_name)
+    return json_reply({"getSchemaResponses": [schema_json(schema) for schema in stored]})
+
+
+async def post_schema(call: Call) -> Reply:
+    """Upload one, `{"type": "AVRO", "schema": "...", "properties": {}}`; a new version if it may follow.
+
+    Also where producers may add none (`isAllowAutoUpdateSchemaEnabled`).
+    """
+    await call.require_namespace()
+    schema = _uploaded(call)
+    try:
+        check_definition(schema)
+    except IncompatibleSchemaError as error:
+        raise RefusedError(422, str(error)) from None
+    settings = call.broker.services.settings.broker
+    try:
+        version = await call.broker.schemas.get_or_create(
+            call.topic_name, schema, settings, is_uploaded=True
+        )
+    except IncompatibleSchemaError as error:
+        raise RefusedError(409, str(error)) from None
+    return json_reply({"version": {"version": int.from_bytes(version, "big")}})
+
+
+def _uploaded(call: Call) -> Schema:
+    given = call.json_object()
+    name, definition = given.get("type"), given.get("schema", "")
+    properties = {} if given.get("properties") is None else given["properties"]
+    if name == "BYTES":
+        raise RefusedError(
+            406, "Do not upload a BYTES schema, because it's the default schema type"
+        )
+    if name not in _UPLOADED_TYPES:
+        raise RefusedError(400, f"type is not one of {', '.join(_UPLOADED_TYPES)}")
+    if not isinstance(definition, str):
+        raise RefusedError(400, "schema is not a text")
+    if not isinstance(properties, dict) or not all(
+        isinstance(value, str) for value in properties.values()
+    ):
+        raise RefusedError(400, "properties is not an object of texts")
+    kind = SchemaType[name]
+    data = _pair_bytes(definition) if kind is SchemaType.KEY_VALUE else definition.encode()
+    return Schema(call.topic_name.partitioned.local_name, kind, data, properties)
+
+
+_UPLOADED_TYPES: Final = tuple(
+    kind.name for kind in SchemaType if kind not in {SchemaType.NONE, SchemaType.AUTO_CONSUME}
+)
+
+
+def _told(stored: StoredSchema | None) -> Reply:
+    if stored is None:
+        raise RefusedError(404, "Schema not found")
+    return json_reply(schema_json(stored))
+
+
+def schema_json(stored: StoredSchema) -> dict[str, Any]:
+    """One version of the schema in Pulsar's form."""
+    schema = stored.schema
+    is_pair = schema.type is SchemaType.KEY_VALUE
+    definition = _pair(schema.definition) if is_pair else schema.definition.decode(errors="replace")
+    return {
+        "version": int.from_bytes(stored.version, "big"),
+        "type": schema.type.name,
+        "timestamp": 0,
+        "data": definition,
+        "properties": dict(schema.properties),
+    }
+
+
+def _pair(definition: bytes) -> str:
+    """A key/value schema's two definitions as one JSON text; each is stored after its length."""
+    parts: list[Any] = []
+    for _ in range(2):
+        length = int.from_bytes(definition[:4], "big", signed=True)
+        part, definition = definition[4 : 4 + max(length, 0)], definition[4 + max(length, 0) :]
+        try:
+            parts.append(json.loads(part))
+        except ValueError:
+            parts.append("")  # a primitive has no definition
+    return json.dumps(dict(zip(("key", "value"), parts, strict=True)))
+
+
+def _pair_bytes(text: str) -> bytes:
+    """The opposite of `_pair`: a primitive is the empty text, and has no definition."""
+    try:
+        given = json.loads(text)
+        parts = [given["key"], given["value"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise RefusedError(422, "a KEY_VALUE schema is an object with key and value") from None
+    found = b""
+    for part in parts:
+        piece = b"" if part == "" else json.dumps(part, separators=(",", ":")).encode()
+        found += len(piece).to_bytes(4, "big") + piece
+    return found
+
+
+_SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+
+ROUTES: Final = (
+    Route("GET", f"{_SCHEMAS}/schema", latest_schema),
+    Route("POST", f"{_SCHEMAS}/schema", post_schema),
+    Route("GET", f"{_SCHEMAS}/schema/{{version}}", one_schema),
+    Route("GET", f"{_SCHEMAS}/schemas", all_schemas),
+)
