@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ackgate.config.load import load_settings
+from ackgate.errors import AckGateError
 from ackgate.persistence.system.platform_files import require_supported_platform
 
 if TYPE_CHECKING:
     import argparse
 
     from ackgate.broker.server import BrokerServer
+    from ackgate.broker.workers import WorkerPart
+    from ackgate.config.load import LoadedSettings
     from ackgate.config.settings import Settings
     from ackgate.config.unused_keys import UnusedKey
 
@@ -33,6 +36,9 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread of a disk may keep the interpreter from the event loop, which serves everybody: a
 checkpoint gives it back ten times as often as Python's 5 ms, at the same cost."""
+
+START_FAILED: Final = 1
+"""Exit code of a worker that has said why."""
 
 STOP_CUT_SHORT: Final = 1
 """Exit code of a stop that did not end in its time; the next start recovers what was left."""
@@ -43,14 +49,20 @@ class KeyValueFormatter(logging.Formatter):
 
     ``time=2026-11-21T05:27:11.582Z level=INFO logger=ackgate.broker.server message="..."``
 
+    One of several workers has its number after the level.
+
     A message is quoted as JSON, so a line break in a client's name stays inside its line. Stack
     traces follow on lines of their own. Payloads are never logged.
     """
 
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = f"worker={worker} " if worker is not None else ""
+
     def format(self, record: logging.LogRecord) -> str:
         """One line, and the stack trace after it if there is one."""
         line = (
-            f"time={_time_of(record)} level={record.levelname} "
+            f"time={_time_of(record)} level={record.levelname} {self._worker}"
             f"logger={record.name} message={json.dumps(record.getMessage(), ensure_ascii=False)}"
         )
         if record.exc_info:
@@ -61,11 +73,16 @@ class KeyValueFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """The same as an object of JSON a line; a stack trace is in `exception`."""
 
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._worker = {"worker": worker} if worker is not None else {}
+
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         told = {
             "time": _time_of(record),
             "level": record.levelname,
+            **self._worker,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -82,25 +99,53 @@ def _time_of(record: logging.LogRecord) -> str:
 def run_broker(arguments: argparse.Namespace) -> int:
     """Run until a signal stops it. Raises `AckGateError` when the broker cannot start."""
     require_supported_platform()
-    loaded = load_settings(arguments.config, _overrides(arguments))
+    part = _worker_part(arguments.worker)
+    overrides = _overrides(arguments)
+    loaded = load_settings(arguments.config, overrides)
     settings = loaded.settings
+    _log_to_standard_error(settings, arguments.worker)
+    if part is None:
+        _warn_of(loaded, arguments.config)
+    data_directory = Path(settings.broker.data_directory or "data")
+    if settings.broker.broker_workers > 1:
+        from ackgate.broker.workers import supervise, worker_command  # noqa: PLC0415 - seldom
+
+        running = supervise(settings, data_directory, worker_command(arguments.config, overrides))
+    else:
+        running = _serve(settings, data_directory, loaded.unused, part)
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.run(running)
+    return uvloop.run(running)
+
+
+def _worker_part(number: int | None) -> WorkerPart | None:
+    """What the supervisor shares; None: there is none."""
+    if number is None:
+        return None
+    from ackgate.broker.workers import WorkerPart  # noqa: PLC0415 - seldom
+
+    part = WorkerPart.read(number)
+    part.end_with_supervisor()
+    return part
+
+
+def _log_to_standard_error(settings: Settings, worker: int | None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     is_json = settings.broker.log_format == "json"
-    handler.setFormatter(JsonFormatter() if is_json else KeyValueFormatter())
+    handler.setFormatter(JsonFormatter(worker) if is_json else KeyValueFormatter(worker))
     logging.basicConfig(level=settings.broker.log_level, handlers=[handler])
+
+
+def _warn_of(loaded: LoadedSettings, config: Path | None) -> None:
     if loaded.unused:
-        log.warning("%s", _unused_line(loaded.unused, arguments.config))
+        log.warning("%s", _unused_line(loaded.unused, config))
     if loaded.of_directories:
         log.warning(
             "without effect on a BookKeeper cluster, whose bookies have settings of their own: %s",
             ", ".join(loaded.of_directories),
         )
-    data_directory = Path(settings.broker.data_directory or "data")
-    try:
-        import uvloop  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return asyncio.run(_serve(settings, data_directory, loaded.unused))
-    return uvloop.run(_serve(settings, data_directory, loaded.unused))
 
 
 def _unused_line(unused: tuple[UnusedKey, ...], config: Path | None) -> str:
@@ -119,12 +164,18 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
         "brokerServicePort": arguments.port,
         "webServicePort": arguments.http_port,
         "bindAddress": arguments.bind,
+        "brokerWorkers": arguments.workers,
     }
     given = [f"{key}={value}" for key, value in named.items() if value is not None]
     return [*arguments.overrides, *given]
 
 
-async def _serve(settings: Settings, data_directory: Path, unused: tuple[UnusedKey, ...]) -> int:
+async def _serve(
+    settings: Settings,
+    data_directory: Path,
+    unused: tuple[UnusedKey, ...],
+    part: WorkerPart | None,
+) -> int:
     from ackgate.broker.collector import Collector  # noqa: PLC0415 - with what follows
     from ackgate.broker.server import BrokerServer  # noqa: PLC0415 - after the settings are right
 
@@ -137,8 +188,16 @@ async def _serve(settings: Settings, data_directory: Path, unused: tuple[UnusedK
         data_directory,
         settings.persistence.metadata_store_url or "its own metadata store",
     )
-    starting = asyncio.ensure_future(BrokerServer.start(settings, data_directory))
-    broker = await _unless_told_to_stop(starting, told_to_stop)
+    starting = asyncio.ensure_future(
+        BrokerServer.start(settings, data_directory, shared_ports=part.ports if part else None)
+    )
+    try:
+        broker = await _unless_told_to_stop(starting, told_to_stop)
+    except AckGateError as error:
+        if part is None:
+            raise
+        part.failed(error)  # the supervisor has the last word
+        return START_FAILED
     if broker is None:
         log.info("stopped before it served")
         return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import time
 from functools import partial
@@ -27,7 +26,17 @@ from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
-from ackgate.network import NOWHERE, ClientTls, PemFile, ReloadedTls, ServerTls, Urls
+from ackgate.network import (
+    NOWHERE,
+    ClientTls,
+    PemFile,
+    ReloadedTls,
+    ServerTls,
+    Urls,
+    advertised_host,
+    url_of,
+    words_of,
+)
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
@@ -41,7 +50,7 @@ from ackgate.persistence.ports import DigestType, LedgerOptions
 from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ackgate.broker.admin import Peers
@@ -50,6 +59,8 @@ if TYPE_CHECKING:
     from ackgate.config.settings import Settings
     from ackgate.config.tls import TlsSettings
     from ackgate.persistence.ports import LedgerClient, MetadataStore
+
+    SharedPorts = Mapping[str, Sequence[socket.socket]]
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +71,17 @@ STORAGE_LOOK_SECONDS: Final = 30.0
 class _HasPorts(Protocol):
     """A server that listens on any number of ports."""
 
-    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ReloadedTls | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
         """Returns the port. Raises `OSError`."""
+
+    async def close(self) -> None:
+        """Close ports and connections."""
 
 
 class _PortsTls:
@@ -178,12 +198,18 @@ class BrokerServer:
 
     @classmethod
     async def start(
-        cls, settings: Settings, data_directory: Path, *, metadata: MetadataStore | None = None
+        cls,
+        settings: Settings,
+        data_directory: Path,
+        *,
+        metadata: MetadataStore | None = None,
+        shared_ports: SharedPorts | None = None,
     ) -> Self:
         """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`.
 
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
-        becomes the broker's to close.
+        becomes the broker's to close. `shared_ports`: listening sockets that other processes accept on,
+        too, by their scheme (`pulsar`, `https`); this broker does once it is a member of the cluster.
         """
         _credentials(settings)  # what cannot be read is to be known at the start
         authentication = Authentication.of(settings.security)
@@ -205,6 +231,7 @@ class BrokerServer:
             broker.services.forget_topic = broker.registry.forget
             await broker.dynamic.load()
             await broker._serve(stopping)
+            await broker._share(shared_ports or {})
             await space.look()  # what the start has left free is for the next one
             stopping.keep()
             broker._stopping = stopping
@@ -233,11 +260,11 @@ class BrokerServer:
         )
         self.ownership.ask_to_acquire = self._peers.acquire
 
-        admin = await serve_http(self)
-        stopping.then("the admin interface", admin.close)
+        self._admin = await serve_http(self)
+        stopping.then("the admin interface", self._admin.close)
         self.web = Urls(
-            await self._listen("http", admin, broker.web_service_port),
-            await self._listen("https", admin, broker.web_service_port_tls, self._tls.web),
+            await self._listen("http", self._admin, broker.web_service_port),
+            await self._listen("https", self._admin, broker.web_service_port_tls, self._tls.web),
         )
         # First: clients are waiting for that.
         stopping.then("closing topics", self._close_topics, share=6)
@@ -270,12 +297,23 @@ class BrokerServer:
         try:
             found = await server.listen(host, port, tls)
         except OSError as error:
-            # asyncio repeats the address in its own words; what has no number is about the name.
-            number = error.errno or 0
-            why = os.strerror(number) if number > 0 else error.strerror or error
-            raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from error
-        advertised = self._advertised_host
-        return f"{scheme}://{f'[{advertised}]' if ':' in advertised else advertised}:{found}"
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port}: {words_of(error)}"
+            ) from error
+        return url_of(scheme, self._advertised_host, found)
+
+    async def _share(self, ports: SharedPorts) -> None:
+        """Accept on ports of several processes, too."""
+        host = self.settings.broker.bind_address
+        servers: dict[str, tuple[_HasPorts, ReloadedTls | None]] = {
+            "pulsar": (self._protocol, None),
+            "pulsar+ssl": (self._protocol, self._tls.protocol),
+            "http": (self._admin, None),
+            "https": (self._admin, self._tls.web),
+        }
+        for scheme, sockets in ports.items():
+            server, tls = servers[scheme]
+            await server.listen(host, 0, tls, sockets)
 
     def _on_settings(self) -> None:
         self.registry.configure()
@@ -350,11 +388,7 @@ class BrokerServer:
     @property
     def _advertised_host(self) -> str:
         broker = self.settings.broker
-        if broker.advertised_address:
-            return broker.advertised_address
-        if broker.bind_address in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-            return socket.gethostname()
-        return broker.bind_address
+        return advertised_host(broker.advertised_address, broker.bind_address)
 
     @property
     def connections(self) -> Collection[Connection]:

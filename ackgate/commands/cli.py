@@ -132,6 +132,13 @@ def command_parser(others: Mapping[str, str] | None = None) -> argparse.Argument
     broker.add_argument("--port", type=int, help="protocol port, 0 = a free one (default: 6650)")
     broker.add_argument("--http-port", type=int, help="admin port, 0 = a free one (default: 8080)")
     broker.add_argument("--bind", help="address to listen on (default: 127.0.0.1)")
+    broker.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that serve together, at best one for each core (default: 1)",
+    )
+    broker.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # started by `--workers`
     broker.add_argument("--config", type=Path, metavar="FILE", help="a broker.conf")
     broker.add_argument(
         "--set",

@@ -29,6 +29,11 @@ _HOST_NAME: Final = re.compile(_NAME)
 _HOST_PATTERN: Final = re.compile(rf"\*|(\*\.)?{_NAME}")
 _ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://({_NAME}|\[[0-9a-fA-F:.]+\])(:[0-9]{{1,5}})?/?")
 
+PORT_MAX: Final = 65_535
+
+_WORKER_PORTS_STEP: Final = 10
+"""Ports of the protocol and of the admin interface, in clear and by TLS, end in four different digits."""
+
 
 def _is_ipv6(text: str) -> bool:
     try:
@@ -58,28 +63,28 @@ class BrokerSettings(SettingsGroup):
         "Port of the binary protocol, in clear. 0: any free one. Empty: none.",
         pulsar=6650,
         ge=0,
-        le=65_535,
+        le=PORT_MAX,
     )
     broker_service_port_tls: int | None = setting(
         None,
         "Port of the binary protocol by TLS. 0: any free one. Empty: none.",
         pulsar=None,
         ge=0,
-        le=65_535,
+        le=PORT_MAX,
     )
     web_service_port: int | None = setting(
         8080,
         "Port of the admin interface, in clear. 0: any free one. Empty: none.",
         pulsar=8080,
         ge=0,
-        le=65_535,
+        le=PORT_MAX,
     )
     web_service_port_tls: int | None = setting(
         None,
         "Port of the admin interface by TLS. 0: any free one. Empty: none.",
         pulsar=None,
         ge=0,
-        le=65_535,
+        le=PORT_MAX,
     )
     bind_address: str = setting(
         "127.0.0.1",
@@ -93,6 +98,16 @@ class BrokerSettings(SettingsGroup):
         "name where that is every interface.",
         unit="a host name or an IP address, without a port",
         pulsar="",
+    )
+    broker_workers: int = setting(
+        1,
+        "Processes that serve together, as `ackgate broker --workers` asks for: one process uses one core. "
+        "Each is a broker of its own for bundles, caches and limits; all share the data directory and "
+        "these ports. Worker *n* has ports of its own as well, to which lookups lead: those here and ten "
+        "times *n*, or any free ones where these are 0. More than one needs the embedded metadata store.",
+        unit="processes",
+        ge=1,
+        le=64,
     )
     web_service_allowed_hosts: tuple[str, ...] = setting(
         (),
@@ -452,6 +467,20 @@ class BrokerSettings(SettingsGroup):
         ge=1,
         le=INT_MAX,
     )
+
+    def ports_of_worker(self, number: int) -> dict[str, int]:
+        """Worker's own ports, by key; 0: any free one. Number 0: those that all workers share."""
+        ports = {
+            "brokerServicePort": self.broker_service_port,
+            "brokerServicePortTls": self.broker_service_port_tls,
+            "webServicePort": self.web_service_port,
+            "webServicePortTls": self.web_service_port_tls,
+        }
+        return {
+            key: port + _WORKER_PORTS_STEP * number if port else 0
+            for key, port in ports.items()
+            if port is not None
+        }
 
     @field_validator("advertised_address")
     @classmethod

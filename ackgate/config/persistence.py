@@ -411,7 +411,8 @@ class PersistenceSettings(SettingsGroup):
     metadata_store_url: str = setting(
         "",
         "Where metadata is kept: `sqlite:PATH`, `memory:`, or a ZooKeeper ensemble "
-        "(`zk:host:2181,host:2181/root`). Empty: a SQLite file in the data directory.",
+        "(`zk:host:2181,host:2181/root`). Empty: a SQLite file in the data directory. `unix:PATH` is "
+        "what `ackgate broker --workers` gives to its workers: that file, served on a socket.",
         pulsar="",
     )
     metadata_store_max_node_bytes: int = setting(

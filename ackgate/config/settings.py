@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ackgate.config.broker import BrokerSettings
+from ackgate.config.broker import PORT_MAX, BrokerSettings
 from ackgate.config.defaults import ENTRY_OVERHEAD_BYTES
 from ackgate.config.delayed import DelayedSettings
 from ackgate.config.dispatcher import DispatcherSettings
@@ -113,7 +113,31 @@ class Settings(BaseModel):
                 f"got {entry_bytes} and {message_bytes}"
             )
         self._agree_on_ports()
+        if self.broker.broker_workers > 1:
+            self._agree_on_workers()
         return self
+
+    def _agree_on_workers(self) -> None:
+        broker = self.broker
+        url = self.persistence.metadata_store_url
+        if url and not url.startswith("sqlite:"):
+            raise ValueError(
+                f"brokerWorkers={broker.broker_workers} needs the embedded metadata store, and"
+                f" metadataStoreUrl is {url}: run one broker for each core on that store instead"
+            )
+        taken: dict[int, str] = {}
+        for number in range(broker.broker_workers + 1):
+            for key, port in broker.ports_of_worker(number).items():
+                whose = f"{key} of worker {number}" if number else key
+                if port > PORT_MAX:
+                    raise ValueError(
+                        f"{whose} would be {port}, and there is none: choose a lower {key}"
+                    )
+                if port and taken.setdefault(port, whose) != whose:
+                    raise ValueError(
+                        f"{whose} would be {port}, as {taken[port]} is: worker n has the ports of the"
+                        " broker and ten times n"
+                    )
 
     def _agree_on_ports(self) -> None:
         broker = self.broker

@@ -13,10 +13,16 @@ from ackgate.faces import lazy_face
 if TYPE_CHECKING:
     from ackgate.network.certificates import PeerCertificate, peer_certificate
     from ackgate.network.damper import LogDamper, and_left_out
-    from ackgate.network.listener import HANDSHAKES_MAX, Listener, listen
+    from ackgate.network.listener import (
+        HANDSHAKES_MAX,
+        Listener,
+        listen,
+        listening_sockets,
+        words_of,
+    )
     from ackgate.network.tls import ClientTls, PemFile, ReloadedTls, ServerTls
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
-    from ackgate.network.urls import NOWHERE, Urls
+    from ackgate.network.urls import NOWHERE, Urls, advertised_host, url_of
 
 __all__ = [
     "HANDSHAKES_MAX",
@@ -30,10 +36,14 @@ __all__ = [
     "ServerTls",
     "TrialCertificates",
     "Urls",
+    "advertised_host",
     "and_left_out",
     "listen",
+    "listening_sockets",
     "make_trial_certificates",
     "peer_certificate",
+    "url_of",
+    "words_of",
 ]
 
 __getattr__ = lazy_face(
@@ -41,9 +51,15 @@ __getattr__ = lazy_face(
     {
         "ackgate.network.certificates": ("PeerCertificate", "peer_certificate"),
         "ackgate.network.damper": ("LogDamper", "and_left_out"),
-        "ackgate.network.listener": ("HANDSHAKES_MAX", "Listener", "listen"),
+        "ackgate.network.listener": (
+            "HANDSHAKES_MAX",
+            "Listener",
+            "listen",
+            "listening_sockets",
+            "words_of",
+        ),
         "ackgate.network.tls": ("ClientTls", "PemFile", "ReloadedTls", "ServerTls"),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),
-        "ackgate.network.urls": ("NOWHERE", "Urls"),
+        "ackgate.network.urls": ("NOWHERE", "Urls", "advertised_host", "url_of"),
     },
 )

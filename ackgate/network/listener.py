@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from contextlib import suppress
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ackgate.network.damper import LogDamper, and_left_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ackgate.network.tls import ReloadedTls
 
@@ -74,25 +75,33 @@ class Listener:
         """Handshakes that failed, those included that were cut off."""
         self._make_protocol = make_protocol
         self._handshake_seconds = handshake_seconds
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         self._damper = LogDamper()
 
     async def open(self, host: str, port: int) -> None:
         """Raises `OSError`."""
-        loop = asyncio.get_running_loop()
-        tls = self.tls
-        if tls is None:
-            self._server = await loop.create_server(
-                self._make_protocol, host, port, backlog=BACKLOG
-            )
-            self.port = int(self._server.sockets[0].getsockname()[1])
+        if self.tls is not None:
+            await self.adopt(await listening_sockets(host, port))
             return
-        for listening in await _bound(host, port):
+        server = await asyncio.get_running_loop().create_server(
+            self._make_protocol, host, port, backlog=BACKLOG
+        )
+        self.port = int(server.sockets[0].getsockname()[1])
+        self._servers.append(server)
+
+    async def adopt(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept on sockets that listen already, and perhaps for other processes, too."""
+        loop = asyncio.get_running_loop()
+        for listening in sockets:
             self.port = self.port or int(listening.getsockname()[1])
-            listening.listen(BACKLOG)
-            self._accepting.append(loop.create_task(self._accept(listening, tls)))
+            if self.tls is None:
+                self._servers.append(
+                    await loop.create_server(self._make_protocol, sock=listening, backlog=BACKLOG)
+                )
+            else:
+                self._accepting.append(loop.create_task(self._accept(listening, self.tls)))
 
     @property
     def handshakes(self) -> int:
@@ -101,9 +110,8 @@ class Listener:
 
     def close(self) -> None:
         """Close the port, and cut off handshakes. Connections stay. Twice is fine."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        while self._servers:
+            self._servers.pop().close()
         for task in (*self._accepting, *self._handshakes):
             task.cancel()
         self._accepting.clear()
@@ -172,18 +180,29 @@ async def listen(
     *,
     tls: ReloadedTls | None = None,
     handshake_seconds: Callable[[], float] = lambda: 10.0,
+    sockets: Sequence[socket.socket] = (),
 ) -> Listener:
     """Listen on a port; 0 lets the system choose one. Raises `OSError`.
 
     With `tls`, `connection_made` is called after the handshake, for which there are `handshake_seconds`.
+    `sockets`, which listen already, are used instead of host and port.
     """
     listener = Listener(make_protocol, tls, handshake_seconds)
-    await listener.open(host, port)
+    if sockets:
+        await listener.adopt(sockets)
+    else:
+        await listener.open(host, port)
     return listener
 
 
-async def _bound(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of the host, all on one port. Raises `OSError`."""
+def words_of(error: OSError) -> str:
+    """Why a port cannot be listened on: asyncio repeats the address in its own words."""
+    number = error.errno or 0  # what has no number is about the name
+    return os.strerror(number) if number > 0 else str(error.strerror or error)
+
+
+async def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket for each address of the host, all on one port, which listens. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -197,6 +216,7 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             each.bind((address[0], port, *address[2:]))
             port = port or int(each.getsockname()[1])
+            each.listen(BACKLOG)
     except OSError:
         for each in sockets:
             each.close()

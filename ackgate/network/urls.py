@@ -1,7 +1,8 @@
-"""The addresses of one server. Pure."""
+"""The addresses of one server. Pure, but for the machine's own name."""
 
 from __future__ import annotations
 
+import socket
 from typing import Final, NamedTuple
 
 
@@ -22,3 +23,17 @@ class Urls(NamedTuple):
 
 
 NOWHERE: Final = Urls()
+
+
+def advertised_host(advertised_address: str, bind_address: str) -> str:
+    """By which name others reach a server: what the settings say, else the machine's own."""
+    if advertised_address:
+        return advertised_address
+    if bind_address in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return socket.gethostname()
+    return bind_address
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """``scheme://host:port``."""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -46,7 +46,8 @@ from ackgate.errors import AckGateError
 from ackgate.network import LogDamper, and_left_out, listen, peer_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    import socket
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -112,12 +113,26 @@ class AdminServer:
         self._streams = streams
         self._listeners: list[Listener] = []
 
-    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
-        """Returns the port. Raises `OSError`. May be called for several."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ReloadedTls | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Returns the port. Raises `OSError`. May be called for several.
+
+        `sockets`, which listen already, are used instead of host and port.
+        """
         server = self._runner.server
         assert server is not None  # the runner was set up
         listener = await listen(
-            host, port, server, tls=tls, handshake_seconds=self._handshake_seconds
+            host,
+            port,
+            server,
+            tls=tls,
+            handshake_seconds=self._handshake_seconds,
+            sockets=sockets,
         )
         self._listeners.append(listener)
         return listener.port

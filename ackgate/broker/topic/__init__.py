@@ -1,13 +1,23 @@
-"""Topics as they are loaded: producers, messages, subscriptions with their drivers, and the registry."""
+"""Topics as they are loaded: producers, messages, subscriptions with their drivers, and the registry.
 
-from ackgate.broker.topic.consumer import Consumer
-from ackgate.broker.topic.disk_space import DISK_LOOK_SECONDS, DiskSpace
-from ackgate.broker.topic.latencies import BOUNDS_SECONDS, Latencies, Latency
-from ackgate.broker.topic.producer import Producer
-from ackgate.broker.topic.registry import TopicConflictError, TopicRegistry
-from ackgate.broker.topic.services import SharedServices
-from ackgate.broker.topic.subscription import SubscriptionDriver
-from ackgate.broker.topic.topic import Topic, clear_delayed
+The face of the room. A name is imported from its home at its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ackgate.faces import lazy_face
+
+if TYPE_CHECKING:
+    from ackgate.broker.topic.consumer import Consumer
+    from ackgate.broker.topic.disk_space import DISK_LOOK_SECONDS, DiskSpace
+    from ackgate.broker.topic.latencies import BOUNDS_SECONDS, Latencies, Latency
+    from ackgate.broker.topic.producer import Producer
+    from ackgate.broker.topic.registry import TopicConflictError, TopicRegistry
+    from ackgate.broker.topic.services import SharedServices
+    from ackgate.broker.topic.subscription import SubscriptionDriver
+    from ackgate.broker.topic.topic import Topic, clear_delayed
 
 __all__ = [
     "BOUNDS_SECONDS",
@@ -24,3 +34,17 @@ __all__ = [
     "TopicRegistry",
     "clear_delayed",
 ]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "ackgate.broker.topic.consumer": ("Consumer",),
+        "ackgate.broker.topic.disk_space": ("DISK_LOOK_SECONDS", "DiskSpace"),
+        "ackgate.broker.topic.latencies": ("BOUNDS_SECONDS", "Latencies", "Latency"),
+        "ackgate.broker.topic.producer": ("Producer",),
+        "ackgate.broker.topic.registry": ("TopicConflictError", "TopicRegistry"),
+        "ackgate.broker.topic.services": ("SharedServices",),
+        "ackgate.broker.topic.subscription": ("SubscriptionDriver",),
+        "ackgate.broker.topic.topic": ("Topic", "clear_delayed"),
+    },
+)

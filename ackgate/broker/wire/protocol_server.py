@@ -21,6 +21,9 @@ from ackgate.broker.wire.session_context import ServedHere, SessionContext
 from ackgate.network import listen
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
     from ackgate.broker.security import Authentication, Authorization
     from ackgate.broker.wire.ports import SchemasPort, TopicRegistryPort
     from ackgate.broker.wire.session_context import Connection, HasSettings, TopicOwners
@@ -95,14 +98,24 @@ class ProtocolServer:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
-    async def listen(self, host: str, port: int, tls: ReloadedTls | None = None) -> int:
-        """Returns the port; 0 lets the system choose one. Raises `OSError`. May be called for several."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ReloadedTls | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
+        """Returns the port; 0 lets the system choose one. Raises `OSError`. May be called for several.
+
+        `sockets`, which listen already, are used instead of host and port.
+        """
         listener = await listen(
             host,
             port,
             lambda: Session(self.context),
             tls=tls,
             handshake_seconds=lambda: self._settings.broker.handshake_timeout_seconds,
+            sockets=sockets,
         )
         self._listeners.append(listener)
         return listener.port

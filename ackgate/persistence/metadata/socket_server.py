@@ -17,7 +17,7 @@ import itertools
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from ackgate.errors import AckGateError, CallerError, ConfigurationError, CorruptRecordError
 from ackgate.persistence.metadata.socket_frames import (
@@ -166,8 +166,7 @@ class _Session(asyncio.Protocol):
     # ------------------------------------------------------------------ the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         try:
             self._server.opened(self)
         except CallerError as error:

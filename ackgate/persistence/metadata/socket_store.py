@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
 from ackgate.errors import (
     AckGateError,
@@ -329,8 +329,7 @@ class _Wire(asyncio.Protocol):
             self._transport.write(b"".join(unsent))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -1,0 +1,203 @@
+"""`ackgate broker --workers`: several processes, one address, one exit; with a real client.
+
+One set of workers for all tests, which come in the order of this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from ackgate.network import TrialCertificates, make_trial_certificates
+from ackgate.testing import BrokerAdmin, BrokerProcess
+from tests.broker.target import eventually, numbered, payloads, send_all
+
+TOPICS = [f"persistent://public/default/of-workers-{number}" for number in range(8)]
+SUBSCRIPTION = "s"
+MESSAGES = 20
+SECONDS = 120.0
+
+
+PORTS = ("brokerServicePort", "webServicePort", "brokerServicePortTls", "webServicePortTls")
+
+
+class Workers(BrokerProcess):
+    """Two of them, and what their directories say."""
+
+    def launch(self) -> None:
+        self.settings |= dict.fromkeys(
+            PORTS, 0
+        )  # else those of workers would be fixed, and perhaps taken
+        super().launch()
+
+    def record(self, number: int) -> dict[str, Any]:
+        """Who holds the directory of a worker; empty: nobody does now."""
+        path = self.data_directory / "workers" / str(number) / "lock"
+        try:
+            return dict(json.loads(path.read_bytes()))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(self.record(number)["pid"]) for number in (1, 2)]
+
+    def number_of(self, topic: str) -> int:
+        """The worker that owns a topic."""
+        url = BrokerAdmin(self.admin_url).owner_url(topic)
+        return next(n for n in (1, 2) if self.record(n).get("pulsar") == url)
+
+    def ended(self, pids: list[int]) -> bool:
+        return not any(map(_lives, pids))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> TrialCertificates:
+    return make_trial_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory, made: TrialCertificates) -> Iterator[Workers]:
+    settings = {
+        "brokerWorkers": 2,
+        "tlsCertificateFilePath": made.server.certificate,
+        "tlsKeyFilePath": made.server.key,
+    }
+    workers = Workers(tmp_path_factory.mktemp("workers") / "data", settings=settings)
+    try:
+        yield workers.start(SECONDS)
+    finally:
+        workers.kill()
+
+
+@pytest.fixture
+def client(workers: Workers) -> Iterator[pulsar.Client]:
+    """It knows the one address."""
+    made = pulsar.Client(
+        workers.service_url,
+        operation_timeout_seconds=int(SECONDS),
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def admin(workers: Workers) -> BrokerAdmin:
+    return BrokerAdmin(workers.admin_url)
+
+
+def test_both_serve_and_one_address_leads_to_each(
+    workers: Workers, admin: BrokerAdmin, client: pulsar.Client
+) -> None:
+    for topic in TOPICS:
+        client.subscribe(topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared).close()
+        send_all(client.create_producer(topic), numbered(MESSAGES))
+    assert {workers.number_of(topic) for topic in TOPICS} == {1, 2}
+    assert len(set(admin.ask("GET", "brokers/standalone"))) == 2
+    # Whichever worker answers: of each topic, and of all topics together.
+    assert [admin.backlog(topic, SUBSCRIPTION) for topic in TOPICS] == [MESSAGES] * len(TOPICS)
+    assert {row["topic"] for row in _overview(workers)} == set(TOPICS)
+
+
+def test_one_address_for_tls(workers: Workers, made: TrialCertificates) -> None:
+    client = pulsar.Client(
+        workers.service_url_tls,
+        tls_trust_certs_file_path=str(made.authority),
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    for topic in TOPICS[:2]:
+        client.create_producer(topic).close()
+    client.close()
+
+
+def test_a_killed_worker_is_replaced_and_nothing_acked_comes_again(
+    workers: Workers, admin: BrokerAdmin, client: pulsar.Client
+) -> None:
+    consumers = {
+        topic: client.subscribe(topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared)
+        for topic in TOPICS
+    }
+    for topic, consumer in consumers.items():
+        messages = _receive(consumer, MESSAGES)
+        assert payloads(messages) == numbered(MESSAGES)
+        for message in reversed(messages[::2]):
+            consumer.acknowledge(message)
+        # Acks of this client carry no receipt. The first one moves mark-delete; the others are ranges.
+        eventually(
+            lambda t=topic: _persisted_ranges(admin, t) == MESSAGES // 2 - 1, seconds=SECONDS
+        )
+    owner = workers.number_of(TOPICS[0])
+    moved = [topic for topic in TOPICS if workers.number_of(topic) == owner]
+    killed = int(workers.record(owner)["pid"])
+    os.kill(killed, signal.SIGKILL)
+    for topic in TOPICS:
+        client.create_producer(topic).send(b"after")
+    unacked = numbered(MESSAGES)[1::2]
+    for topic, consumer in consumers.items():
+        expected = [*unacked, b"after"] if topic in moved else [b"after"]
+        came = _receive(consumer, len(expected))
+        assert sorted(payloads(came)) == sorted(expected)
+        for message in came:
+            consumer.acknowledge(message)
+    for topic in TOPICS:
+        left = 0 if topic in moved else len(unacked)
+        eventually(lambda t=topic, n=left: admin.backlog(t, SUBSCRIPTION) == n, seconds=SECONDS)
+    eventually(lambda: len(admin.ask("GET", "brokers/standalone")) == 2, seconds=SECONDS)
+    assert workers.record(owner)["pid"] != killed
+    assert re.search(rf"worker {owner}, process {killed}, was ended by signal 9", workers.log)
+
+
+def test_sigterm_ends_all_of_them_and_one_broker_finds_the_same(
+    workers: Workers,
+) -> None:
+    before = {
+        topic: BrokerAdmin(workers.admin_url).backlog(topic, SUBSCRIPTION) for topic in TOPICS
+    }
+    pids = workers.pids
+    assert workers.stop(SECONDS) == 0
+    assert workers.ended(pids)
+    assert not (workers.data_directory / "workers").exists()
+    workers.settings["brokerWorkers"] = 1
+    workers.start(SECONDS)
+    admin = BrokerAdmin(workers.admin_url)
+    assert {topic: admin.backlog(topic, SUBSCRIPTION) for topic in TOPICS} == before
+    assert workers.stop() == 0
+
+
+def test_workers_end_with_a_killed_supervisor(workers: Workers) -> None:
+    workers.settings["brokerWorkers"] = 2
+    workers.start(SECONDS)
+    pids = workers.pids
+    workers.kill()  # returns when nobody holds its standard error any more
+    eventually(lambda: workers.ended(pids), seconds=SECONDS)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        about = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return about.rpartition(")")[2].split()[0] != "Z"
+
+
+def _receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    return [consumer.receive(int(SECONDS * 1000)) for _ in range(count)]
+
+
+def _persisted_ranges(admin: BrokerAdmin, topic: str) -> int:
+    return int(admin.subscription_stats(topic, SUBSCRIPTION)["ackState"]["rangesPersisted"])
+
+
+def _overview(workers: Workers) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{workers.admin_url}/ackgate/overview") as answer:
+        return list(json.load(answer)["rows"])
