@@ -320,6 +320,12 @@ class BrokerServer:
         self._protocol.rights_changed()  # perhaps the superusers are others
 
     @property
+    def tls_ports(self) -> Mapping[str, ReloadedTls]:
+        """TLS of the ports that have it, by their schemes."""
+        found = {"pulsar+ssl": self._tls.protocol, "https": self._tls.web}
+        return {scheme: tls for scheme, tls in found.items() if tls is not None}
+
+    @property
     def peers(self) -> Peers:
         """The other brokers' admin interfaces; there once ours is."""
         if self._peers is None:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         listening_sockets,
         words_of,
     )
-    from ackgate.network.tls import ClientTls, PemFile, ReloadedTls, ServerTls
+    from ackgate.network.tls import HANDSHAKE_FAILURES, ClientTls, PemFile, ReloadedTls, ServerTls
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
     from ackgate.network.urls import NOWHERE, Urls, advertised_host, url_of
 
 __all__ = [
     "HANDSHAKES_MAX",
+    "HANDSHAKE_FAILURES",
     "NOWHERE",
     "ClientTls",
     "Listener",
@@ -58,7 +59,13 @@ __getattr__ = lazy_face(
             "listening_sockets",
             "words_of",
         ),
-        "ackgate.network.tls": ("ClientTls", "PemFile", "ReloadedTls", "ServerTls"),
+        "ackgate.network.tls": (
+            "HANDSHAKE_FAILURES",
+            "ClientTls",
+            "PemFile",
+            "ReloadedTls",
+            "ServerTls",
+        ),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),
         "ackgate.network.urls": ("NOWHERE", "Urls", "advertised_host", "url_of"),
     },

@@ -19,7 +19,7 @@ import os
 import socket
 import ssl
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.network.damper import LogDamper, and_left_out
 
@@ -43,19 +43,36 @@ SHUTDOWN_SECONDS: Final = 5.0
 OUT_OF_FILES_SECONDS: Final = 1.0
 """How long nothing is accepted when the process has no file left for a connection; as asyncio does."""
 
+
+class _Why(NamedTuple):
+    """Why a handshake failed."""
+
+    reason: str
+    """Of `HANDSHAKE_FAILURES`."""
+    text: str
+
+
 _REASONS: Final = {
-    "WRONG_VERSION_NUMBER": "it does not speak TLS, which this port wants",
-    "HTTP_REQUEST": "it speaks HTTP in clear, and this port wants TLS",
-    "HTTPS_PROXY_REQUEST": "it speaks HTTP in clear, and this port wants TLS",
-    "PACKET_LENGTH_TOO_LONG": "it does not speak TLS, which this port wants",
-    "UNEXPECTED_MESSAGE": "it does not speak TLS, which this port wants",
-    "RECORD_LAYER_FAILURE": "it does not speak TLS, which this port wants",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
-    "UNSUPPORTED_PROTOCOL": "it speaks only versions of TLS that are not allowed here",
-    "NO_SHARED_CIPHER": "it has none of the ciphers that are allowed here",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust this broker's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this broker's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this broker's certificate",
+    "WRONG_VERSION_NUMBER": _Why("not_tls", "it does not speak TLS, which this port wants"),
+    "HTTP_REQUEST": _Why("not_tls", "it speaks HTTP in clear, and this port wants TLS"),
+    "HTTPS_PROXY_REQUEST": _Why("not_tls", "it speaks HTTP in clear, and this port wants TLS"),
+    "PACKET_LENGTH_TOO_LONG": _Why("not_tls", "it does not speak TLS, which this port wants"),
+    "UNEXPECTED_MESSAGE": _Why("not_tls", "it does not speak TLS, which this port wants"),
+    "RECORD_LAYER_FAILURE": _Why("not_tls", "it does not speak TLS, which this port wants"),
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": _Why("no_certificate", "it shows no certificate"),
+    "UNSUPPORTED_PROTOCOL": _Why(
+        "protocol", "it speaks only versions of TLS that are not allowed here"
+    ),
+    "NO_SHARED_CIPHER": _Why("cipher", "it has none of the ciphers that are allowed here"),
+    "TLSV1_ALERT_UNKNOWN_CA": _Why(
+        "broker_not_trusted", "it does not trust this broker's certificate"
+    ),
+    "SSLV3_ALERT_BAD_CERTIFICATE": _Why(
+        "broker_not_trusted", "it does not accept this broker's certificate"
+    ),
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _Why(
+        "broker_not_trusted", "it does not accept this broker's certificate"
+    ),
 }
 """OpenSSL's words, in ours."""
 
@@ -71,8 +88,6 @@ class Listener:
     ) -> None:
         self.tls = tls
         self.port = 0
-        self.failures = 0
-        """Handshakes that failed, those included that were cut off."""
         self._make_protocol = make_protocol
         self._handshake_seconds = handshake_seconds
         self._servers: list[asyncio.Server] = []
@@ -102,6 +117,11 @@ class Listener:
                 )
             else:
                 self._accepting.append(loop.create_task(self._accept(listening, self.tls)))
+
+    @property
+    def failures(self) -> int:
+        """Handshakes that failed, those included that were cut off."""
+        return sum(self.tls.handshakes.failed.values()) if self.tls is not None else 0
 
     @property
     def handshakes(self) -> int:
@@ -138,7 +158,8 @@ class Listener:
             oldest, its_socket = next(iter(self._handshakes.items()))
             del self._handshakes[oldest]
             with suppress(OSError):
-                self._failed(its_socket.getpeername(), "too many are under way")
+                why = _Why("too_many", "too many are under way")
+                self._failed(its_socket.getpeername(), why, tls)
             oldest.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -157,15 +178,18 @@ class Listener:
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except OSError as error:
-            self._failed(address, _why(error, seconds))
+            self._failed(address, _why(error, seconds), tls)
         except asyncio.CancelledError:
             with suppress(OSError):
                 accepted.shutdown(socket.SHUT_RDWR)
             raise
+        else:
+            tls.handshakes.succeeded += 1
 
-    def _failed(self, address: tuple[Any, ...], why: str) -> None:
+    def _failed(self, address: tuple[Any, ...], found: _Why, tls: ReloadedTls) -> None:
         """Count it, and log why; not each time where a host does the same again and again."""
-        self.failures += 1
+        reason, why = found
+        tls.handshakes.failed[reason] += 1
         host, port = address[:2]
         left_out = self._damper.admit((host, why), asyncio.get_running_loop().time())
         if left_out is not None:
@@ -224,12 +248,13 @@ async def listening_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _why(error: OSError, seconds: float) -> str:
+def _why(error: OSError, seconds: float) -> _Why:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        text = f"its certificate is not accepted: {error.verify_message}"
+        return _Why("certificate_rejected", text)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
-        return _REASONS.get(reason) or (reason or "TLS").lower().replace("_", " ")
+        return _REASONS.get(reason) or _Why("other", (reason or "TLS").lower().replace("_", " "))
     if isinstance(error, ConnectionAbortedError | TimeoutError):
-        return f"it did not come to an end within {seconds:g} s"
-    return "the client went away"
+        return _Why("timeout", f"it did not come to an end within {seconds:g} s")
+    return _Why("gone", "the client went away")

@@ -60,6 +60,23 @@ class PemFile(NamedTuple):
 
 _NO_FILE: Final = PemFile("", "")
 
+HANDSHAKE_FAILURES: Final = (
+    *("not_tls", "protocol", "cipher", "no_certificate", "certificate_rejected"),
+    *("broker_not_trusted", "timeout", "too_many", "gone", "other"),
+)
+"""Why handshakes fail, for counters. Whatever clients do, there are no others."""
+
+
+class Handshakes:
+    """Those of a port, counted."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = 0
+        self.failed = dict.fromkeys(HANDSHAKE_FAILURES, 0)
+        """By reason; those included that were cut off."""
+
 
 class _Seen(NamedTuple):
     """What tells that a file is another one."""
@@ -182,12 +199,37 @@ class ReloadedTls:
         self.context = tls.context()
         """To listen with."""
         self._newest = self.context
+        self._certificate = tls.certificate.text() if tls.certificate.path else ""
+        """As it is in use."""
+        self._expiry: tuple[str, float] | None = None
+        """Of a certificate, seconds since 1970."""
         if isinstance(tls, ServerTls):
             self.context.sni_callback = self._choose
         self.reloads = 0
         """Times that changed files came into use."""
         self.failures = 0
         """Times that changed files could not be used."""
+        self.handshakes = Handshakes()
+        """Of the port that listens with it."""
+
+    @property
+    def certificate_expires_at(self) -> float | None:
+        """When the certificate in use expires, seconds since 1970; None: it is not known.
+
+        Looks for changed files, as a handshake does.
+        """
+        self._look_again()
+        text = self._certificate
+        if text and (self._expiry is None or self._expiry[0] != text):
+            try:
+                from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - large
+
+                # The first is the port's own, the others are those of its authorities.
+                expires = load_pem_x509_certificate(text.encode("latin-1")).not_valid_after_utc
+            except (ImportError, ValueError):  # an extra; and stricter than OpenSSL
+                return None
+            self._expiry = text, expires.timestamp()
+        return self._expiry[1] if self._expiry is not None else None
 
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext
@@ -211,13 +253,15 @@ class ReloadedTls:
         if seen == self._seen:
             return
         try:
-            self._newest = self._tls.context()
+            newest = self._tls.context()
+            certificate = self._tls.certificate.text() if self._certificate else ""
         except ConfigurationError as error:
             self.failures += 1
             log.error(  # noqa: TRY400 - the trace says nothing more
                 "new TLS files cannot be used, the old ones stay in use: %s", error
             )
         else:
+            self._newest, self._certificate = newest, certificate
             self.reloads += 1
             log.info("new TLS files are in use: %s", ", ".join(map(str, self._tls.files)))
         self._seen = seen

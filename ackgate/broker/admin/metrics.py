@@ -38,6 +38,7 @@ from ackgate.cursor import CursorStatistics
 from ackgate.described import descriptions
 from ackgate.dispatcher import GateStatistics, PauseReason
 from ackgate.dispatcher.buckets import LATENCY_BOUNDS_MS, BucketStatistics
+from ackgate.network import HANDSHAKE_FAILURES
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.records.outcome import CursorStoreStats
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.exposition import Labelled, Sample
     from ackgate.broker.cluster import BrokerAudit
     from ackgate.broker.topic import Latencies, Latency, SharedServices, Topic
+    from ackgate.network import ReloadedTls
     from ackgate.persistence.bookkeeper import BookieTraffic, BookKeeperStatistics, LatencyCounts
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -362,6 +364,74 @@ LATENCIES: Final = MetricTable(
             "summary",
             "ms",
         ),
+    ),
+)
+
+
+# ---- TLS, and who clients are
+
+
+def _handshake_failures(tls: ReloadedTls) -> list[Sample]:
+    return [({"reason": reason}, number) for reason, number in tls.handshakes.failed.items()]
+
+
+TLS: Final = MetricTable(
+    "TLS of the ports",
+    "`cluster`, `port` (`pulsar+ssl` or `https`); only of ports with TLS",
+    (
+        *_from(
+            "",
+            (
+                "handshakes.succeeded",
+                "ackgate_tls_handshakes_total",
+                "Handshakes that came through",
+            ),
+        ),
+        Metric(
+            "ackgate_tls_handshake_failures_total",
+            f"Handshakes that failed, by `reason`: {', '.join(HANDSHAKE_FAILURES)}",
+            _handshake_failures,
+        ),
+        *_from(
+            "",
+            (
+                "reloads",
+                "ackgate_tls_reloads_total",
+                "Times that changed certificates, keys or authorities came into use",
+            ),
+            (
+                "failures",
+                "ackgate_tls_reload_failures_total",
+                "Times that changed files could not be used, and the old ones stayed in use",
+            ),
+            (
+                "certificate_expires_at",
+                "ackgate_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate in use expires",
+                "seconds since 1970",
+            ),
+        ),
+    ),
+)
+
+AUTHENTICATION: Final = MetricTable(
+    "Authentication",
+    "`cluster`, `auth_method` (`none`: no credentials; `other`: one that is not offered);"
+    " only with `authenticationEnabled`",
+    tuple(
+        _from(
+            "",
+            (
+                "succeeded",
+                "pulsar_authentication_success_total",
+                "Connections, refreshed credentials and requests over HTTP whose credentials were taken",
+            ),
+            (
+                "failed",
+                "pulsar_authentication_failures_total",
+                "Those whose credentials were not taken",
+            ),
+        )
     ),
 )
 
@@ -802,6 +872,8 @@ CURSOR: Final = MetricTable(
 TABLES: Final = (
     BROKER,
     LATENCIES,
+    TLS,
+    AUTHENTICATION,
     STORAGE,
     CLUSTER,
     BOOKIE,
@@ -835,6 +907,11 @@ async def get_metrics(call: Call) -> Reply:
     labelled = exposition.labelled()
     BROKER.add(labelled, figures)
     LATENCIES.add(labelled, broker.services.latencies)
+    for scheme, tls in broker.tls_ports.items():
+        TLS.add(exposition.labelled(port=scheme), tls)
+    if broker.authentication is not None:
+        for method, outcomes in broker.authentication.outcomes.items():
+            AUTHENTICATION.add(exposition.labelled(auth_method=method), outcomes)
     client = broker.services.ledger_client
     if isinstance(client, BookieLedgerClient):
         STORAGE.add(labelled, _Storage(client, broker.services.audit, broker.services))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ackgate.broker.security.identity import (
@@ -27,7 +28,7 @@ from ackgate.broker.security.identity import (
 from ackgate.config.security import BASIC_PROVIDER, OPENID_PROVIDER, TLS_PROVIDER, TOKEN_PROVIDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ackgate.broker.security.identity import AuthenticationProvider
     from ackgate.config.security import SecuritySettings
@@ -84,6 +85,20 @@ class Original(NamedTuple):
 NO_ORIGINAL: Final = Original()
 
 
+OTHER_METHODS: Final = "other"
+"""What is counted for all methods together that are not offered here: clients make up their names."""
+
+
+class Outcomes:
+    """How often credentials of one method were taken, or not."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = 0
+        self.failed = 0
+
+
 class Authentication:
     """Finds out who a client is."""
 
@@ -101,6 +116,9 @@ class Authentication:
         self._anonymous_role = anonymous_role
         self._proxy_roles = frozenset(proxy_roles)
         self._checks_original = checks_original
+        methods = (*self._providers, NO_METHOD, OTHER_METHODS)
+        self.outcomes = {method: Outcomes() for method in methods}
+        """By what clients have shown."""
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> Self | None:
@@ -118,8 +136,20 @@ class Authentication:
         self, shown: Credentials | None, now_seconds: float, original: Original = NO_ORIGINAL
     ) -> ClientIdentity:
         """Who shows these credentials (None: none). Raises `AuthenticationFailedError`."""
-        principal = await self._principal(shown, now_seconds)
-        return ClientIdentity(principal, await self._original(principal, original, now_seconds))
+        with self._counted(shown):
+            principal = await self._principal(shown, now_seconds)
+            return ClientIdentity(principal, await self._original(principal, original, now_seconds))
+
+    @contextmanager
+    def _counted(self, shown: Credentials | None) -> Iterator[None]:
+        method = NO_METHOD if shown is None else shown.method
+        outcomes = self.outcomes.get(method) or self.outcomes[OTHER_METHODS]
+        try:
+            yield
+        except AuthenticationFailedError:
+            outcomes.failed += 1
+            raise
+        outcomes.succeeded += 1
 
     async def _principal(self, shown: Credentials | None, now_seconds: float) -> Principal:
         if shown is None or shown.method == NO_METHOD:
@@ -167,11 +197,14 @@ class Authentication:
 
         Raises `AuthenticationFailedError`, also if they are another's.
         """
-        principal = await self._principal(shown, now_seconds)
-        is_original = self._checks_original and identity.original is not None
-        before = identity.original if is_original else identity.principal
-        if before is None or principal.role != before.role:
-            raise AuthenticationFailedError("the refreshed credentials are those of another role")
+        with self._counted(shown):
+            principal = await self._principal(shown, now_seconds)
+            is_original = self._checks_original and identity.original is not None
+            before = identity.original if is_original else identity.principal
+            if before is None or principal.role != before.role:
+                raise AuthenticationFailedError(
+                    "the refreshed credentials are those of another role"
+                )
         if is_original:
             return identity._replace(original=principal)
         return identity._replace(principal=principal)

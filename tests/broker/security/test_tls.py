@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -147,6 +148,14 @@ def test_who_trusts_another_authority_does_not_connect(broker, tmp_path) -> None
     finally:
         connected.close()
     logged(broker, "TLS handshake of 127.0.0.1")
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    samples = dict(line.rpartition(" ")[::2] for line in text.splitlines() if line[0] != "#")
+    of_port = 'cluster="standalone",port="pulsar+ssl"'
+    failures = f'ackgate_tls_handshake_failures_total{{{of_port},reason="broker_not_trusted"}}'
+    assert int(samples[failures]) >= 1
+    expiry = f"ackgate_tls_certificate_expiry_timestamp_seconds{{{of_port}}}"
+    assert float(samples[expiry]) > time.time()
 
 
 def test_a_tls_client_on_the_port_in_clear_and_the_other_way_round(broker, made) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import ssl
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,8 @@ def test_a_client_without_one_does_not_get_in_where_one_is_required(run, made, c
             assert await greeting(listening.port, client_tls(made)) == ""
         assert "client" in await greeting(listening.port, client_tls(made, made))
         assert listening.failures == 1
+        assert listening.tls.handshakes.failed["no_certificate"] == 1
+        assert listening.tls.handshakes.succeeded == 1
         listening.close()
 
     run(story())
@@ -214,6 +217,18 @@ def test_files_are_looked_at_when_it_is_time(made: TrialCertificates, tmp_path: 
     assert tls.reloads == 1
 
 
+def test_when_the_certificate_in_use_expires_is_known(tmp_path: Path) -> None:
+    now, day = time.time(), 86_400
+    made = make_trial_certificates(tmp_path, days=10)
+    tls = ReloadedTls(server_tls(made), 0)
+    assert tls.certificate_expires_at == pytest.approx(now + 10 * day, abs=600)
+    make_trial_certificates(tmp_path, days=100, replaces=True)
+    assert tls.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)  # no handshake yet
+    made.server.certificate.write_text("nothing")
+    assert tls.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)
+    assert (tls.reloads, tls.failures) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -230,7 +245,7 @@ def test_a_client_in_clear_is_cut_off(run, made, caplog, said: bytes, why: str) 
             with contextlib.suppress(OSError):
                 await reader.read()
             writer.close()
-        assert listening.failures == 35
+        assert listening.failures == listening.tls.handshakes.failed["not_tls"] == 35
         listening.close()
 
     run(story())

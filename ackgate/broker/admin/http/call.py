@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
-    from ackgate.network import Urls
+    from ackgate.network import ReloadedTls, Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
 
 JSON_TYPE: Final = "application/json"
@@ -132,6 +132,10 @@ class AdminBroker(Protocol):
     @property
     def authorization(self) -> Authorization | None:
         """Who decides what a client may do; None: everything."""
+
+    @property
+    def tls_ports(self) -> Mapping[str, ReloadedTls]:
+        """TLS of the ports that have it, by their schemes."""
 
     @property
     def peers(self) -> PeersPort:
