@@ -416,8 +416,12 @@ class Dispatcher(Protocol):
         """How often the entry was redelivered so far."""
         ...
 
+    def messages_redelivered(self, consumer: int) -> int:
+        """Messages that the consumer gave back by `redeliver`; 0 if unknown. O(1)."""
+        ...
+
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        """One consumer; None if unknown."""
+        """One consumer; None if unknown. With its hash ranges: O(consumers). Of all: `statistics`."""
         ...
 
     def statistics(self) -> DispatcherStatistics:

@@ -89,6 +89,11 @@ class SeveralActive(ABC):
         """How often the entry was redelivered so far."""
         return self._redeliveries.of(position)
 
+    def messages_redelivered(self, consumer: int) -> int:
+        """Messages that the consumer gave back by `redeliver`."""
+        recipient = self._book.recipients.get(consumer)
+        return 0 if recipient is None else recipient.messages_redelivered
+
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
         recipient = self._book.recipients.get(consumer)
         if recipient is None:

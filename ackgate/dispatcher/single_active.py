@@ -267,11 +267,21 @@ class SingleActiveDispatcher:
         del position
         return 0
 
+    def messages_redelivered(self, consumer: int) -> int:
+        del consumer
+        return 0
+
     def consumer_statistics(self, consumer: int) -> ConsumerStatistics | None:
-        candidate = self._candidates.get(consumer)
-        if candidate is None:
-            return None
-        ranges = {} if self._ranges is None else self._ranges.ranges()
+        is_known = consumer in self._candidates
+        return self._described(consumer, self._hash_ranges()) if is_known else None
+
+    def _hash_ranges(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        return {} if self._ranges is None else self._ranges.ranges()
+
+    def _described(
+        self, consumer: int, ranges: Mapping[int, tuple[tuple[int, int], ...]]
+    ) -> ConsumerStatistics:
+        candidate = self._candidates[consumer]
         return ConsumerStatistics(
             consumer=consumer,
             name=candidate.spec.name,
@@ -289,9 +299,9 @@ class SingleActiveDispatcher:
         )
 
     def statistics(self) -> DispatcherStatistics:
-        described = map(self.consumer_statistics, self._candidates)
+        ranges = self._hash_ranges()
         return DispatcherStatistics(
-            consumers=tuple(each for each in described if each is not None),
+            consumers=tuple(self._described(each, ranges) for each in self._candidates),
             unacked_messages=0,
             in_flight_entries=0,
             is_blocked_on_unacked_messages=False,

@@ -315,7 +315,10 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return known.counts(self._redelivered(known.key))
 
     def dispatch_of(self, consumer: ConsumerT) -> ConsumerStatistics | None:
-        """The consumer as its dispatcher sees it: permits, unacked messages; None: not attached."""
+        """The consumer as its dispatcher sees it: permits, unacked messages; None: not attached.
+
+        Key_Shared: O(consumers). Of all consumers: `SubscriptionStatistics.dispatched`.
+        """
         known = self._consumers.get(consumer)
         if known is None or self._dispatcher is None:
             return None
@@ -454,8 +457,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     def _redelivered(self, key: int) -> int:
         assert self._dispatcher is not None
-        known = self._dispatcher.consumer_statistics(key)
-        return 0 if known is None else known.messages_redelivered
+        return self._dispatcher.messages_redelivered(key)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         """What the dispatcher wants at once, in its order."""
@@ -1266,14 +1268,16 @@ class Subscription(Generic[ConsumerT, EntryT]):
 
     def statistics(self) -> SubscriptionStatistics:
         """Current counts and states, frozen. O(consumers)."""
-        dispatcher = self._dispatcher
+        dispatching = self.dispatching
+        seen = () if dispatching is None else dispatching.consumers
         return SubscriptionStatistics(
             kind=self._kind,
             cursor=self._cursor.statistics(),
             gate=self._gate.statistics(),
-            dispatcher=None if dispatcher is None else dispatcher.statistics(),
+            dispatcher=dispatching,
             held=self._held.statistics(),
             consumers={consumer: self.counts_of(consumer) for consumer in self._consumers},
+            dispatched={self._by_key[each.consumer].identity: each for each in seen},
             total=self.counts,
             receipts_waiting=len(self._receipts),
             durable_version=self._receipts.durable_version,

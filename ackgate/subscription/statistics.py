@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ackgate.cursor import CursorStatistics
-    from ackgate.dispatcher import DispatcherStatistics, GateStatistics, SubscriptionKind
+    from ackgate.dispatcher import (
+        ConsumerStatistics,
+        DispatcherStatistics,
+        GateStatistics,
+        SubscriptionKind,
+    )
     from ackgate.subscription.held import HeldStatistics
 
 
@@ -37,6 +42,8 @@ class SubscriptionStatistics:
     dispatcher: DispatcherStatistics | None
     held: HeldStatistics
     consumers: Mapping[Any, ConsumerCounts]
+    dispatched: Mapping[Any, ConsumerStatistics]
+    """Each attached consumer as the dispatcher sees it."""
     total: ConsumerCounts
     """Of all consumers, those that have left included."""
     receipts_waiting: int

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ackgate.cursor import Position
     from ackgate.dispatcher import ConsumerStatistics
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
+    from ackgate.subscription import ConsumerCounts
 
 TYPE_NAMES: Final[Mapping[SubscriptionType | None, str]] = {
     None: "None",
@@ -127,9 +128,9 @@ def subscription_stats(
         subscription, subscription_numbers(subscription)
     )
     consumers = tuple(
-        _consumer_stats(consumer, seen, sampler)
+        _consumer_stats(consumer, seen, known.consumers[consumer], sampler)
         for consumer in subscription.consumers
-        if (seen := core.dispatch_of(consumer)) is not None
+        if (seen := known.dispatched.get(consumer)) is not None
     )
     active = core.active_consumer
     policy = known.kind if isinstance(known.kind, KeyShared) else None
@@ -201,12 +202,11 @@ def _backlog_bytes(ledger: ManagedLedger[Entry], mark_delete: Position) -> int:
 
 
 def _consumer_stats(
-    consumer: Consumer, seen: ConsumerStatistics, sampler: StatsSampler
+    consumer: Consumer, seen: ConsumerStatistics, counts: ConsumerCounts, sampler: StatsSampler
 ) -> ConsumerStats:
     rate_out, throughput_out, ack_rate, redeliver_rate = sampler.rates(
         consumer, consumer_numbers(consumer)
     )
-    counts = consumer.subscription.counts_of(consumer)
     return ConsumerStats(
         consumer_name=consumer.name,
         address=f"/{consumer.session.peer}",
