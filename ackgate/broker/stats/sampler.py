@@ -221,14 +221,14 @@ class StatsSampler:
 
     def oldest_unacked(self, consumer: Consumer) -> Holding | None:
         """What the consumer has had for the longest time; None: nothing that is known."""
-        first = consumer.subscription.first_in_flight(consumer)
+        first = consumer.subscription.core.first_in_flight(consumer)
         known = self._holdings.get(consumer)
         if first is None:
             if known is not None:
                 del self._holdings[consumer]
             return None
         if known is None or known.position != first:
-            sent_ms = consumer.subscription.counts_of(consumer).last_sent_ms
+            sent_ms = consumer.subscription.core.counts_of(consumer).last_sent_ms
             known = self._holdings[consumer] = Holding(first, sent_ms or self._clock_ms())
         return known
 
@@ -262,7 +262,7 @@ def producer_numbers(producer: Producer) -> tuple[float, ...]:
 
 def consumer_numbers(consumer: Consumer) -> tuple[float, ...]:
     """Messages out, bytes out, messages acked, messages redelivered."""
-    counts = consumer.subscription.counts_of(consumer)
+    counts = consumer.subscription.core.counts_of(consumer)
     return (
         counts.messages_out,
         consumer.bytes_out,

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from ackgate.broker.wire import Entry, MessageOut, SessionPort, SubscribeRequest
     from ackgate.broker.wire.proto import pulsar_pb2 as pb
     from ackgate.cursor import ManagedCursor
-    from ackgate.dispatcher import ConsumerStatistics
     from ackgate.network import Urls
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
-    from ackgate.subscription import ConsumerCounts, Receipt
+    from ackgate.subscription import Receipt, Subscription
 
 _CUMULATIVE: Final = 1  # CommandAck.AckType
 
@@ -54,14 +53,9 @@ class ConsumedSubscription(Protocol):
     @property
     def cursor(self) -> ManagedCursor: ...
 
-    def dispatch_of(self, consumer: Consumer) -> ConsumerStatistics | None:
-        """What the dispatcher knows of a consumer; None: it is not attached."""
-
-    def first_in_flight(self, consumer: Consumer) -> Position | None:
-        """The entry that a consumer has had for the longest time; None: none is known."""
-
-    def counts_of(self, consumer: Consumer) -> ConsumerCounts:
-        """What a consumer got, acked and gave back so far."""
+    @property
+    def core(self) -> Subscription[Consumer, Entry]:
+        """The machine; for reading."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer takes so many more messages."""
@@ -259,7 +253,7 @@ class Consumer:
 
     def stats(self) -> ConsumerStatsReply:
         subscription = self.subscription
-        known = subscription.dispatch_of(self)
+        known = subscription.core.dispatch_of(self)
         if known is None:
             raise CallerError(f"consumer {self.name} is closed")
         return ConsumerStatsReply(

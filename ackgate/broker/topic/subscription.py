@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.consumer import AskedReceipt
     from ackgate.broker.wire import Entry, SessionPort, SubscribeRequest, SubscriptionType
     from ackgate.cursor import Position
-    from ackgate.dispatcher import ConsumerStatistics, Gate
+    from ackgate.dispatcher import Gate
     from ackgate.dispatcher.timing import Timer
     from ackgate.network import Urls
     from ackgate.persistence.cursors.store import CursorStore
     from ackgate.persistence.messages.managed_ledger import ManagedLedger
     from ackgate.persistence.records.outcome import PersistOutcome
-    from ackgate.subscription import ConsumerCounts, Delivery, ReadRequest, Ready, Receipt
+    from ackgate.subscription import Delivery, ReadRequest, Ready, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -231,18 +231,6 @@ class SubscriptionDriver:
         """The consumer that has an entry and has not acked it; None: none."""
         holder = self.core.holder(position)
         return None if holder is None else holder.name
-
-    def dispatch_of(self, consumer: Consumer) -> ConsumerStatistics | None:
-        """What the dispatcher knows of a consumer; None: it is not attached."""
-        return self.core.dispatch_of(consumer)
-
-    def first_in_flight(self, consumer: Consumer) -> Position | None:
-        """The entry that a consumer has had for the longest time; None: none is known."""
-        return self.core.first_in_flight(consumer)
-
-    def counts_of(self, consumer: Consumer) -> ConsumerCounts:
-        """What a consumer got, acked and gave back so far."""
-        return self.core.counts_of(consumer)
 
     def check_deletable(self) -> None:
         """Raises `CallerError` while consumers are connected."""
