@@ -46,7 +46,7 @@ from ackgate.persistence.metadata.url import (
     parse_metadata_url,
 )
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
-from ackgate.persistence.ports import DigestType, LedgerOptions
+from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.system.data_directory import DataDirectory
 
 if TYPE_CHECKING:
@@ -497,19 +497,12 @@ async def _open_metadata(settings: Settings, directory: DataDirectory) -> Metada
 def _make_services(
     settings: Settings, metadata: MetadataStore, client: LedgerClient, run: int
 ) -> SharedServices:
-    persistence = settings.persistence
     services = SharedServices(
         settings=settings,
         clock_ms=lambda: time.time_ns() // 1_000_000,
         ledger_client=client,
         metadata=metadata,
-        ledger_options=LedgerOptions(
-            ensemble_size=persistence.managed_ledger_default_ensemble_size,
-            write_quorum=persistence.managed_ledger_default_write_quorum,
-            ack_quorum=persistence.managed_ledger_default_ack_quorum,
-            digest_type=DigestType(persistence.managed_ledger_digest_type),
-            password=persistence.ledger_password,
-        ),
+        ledger_options=LedgerOptions.of(settings.persistence),
         cache=EntryCache(settings.broker.managed_ledger_cache_size_mb * 1024 * 1024),
         policies=PolicyStore(metadata),
         producer_name_prefix=f"{settings.broker.cluster_name}-{run}",

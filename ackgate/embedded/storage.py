@@ -50,7 +50,7 @@ from ackgate.persistence.nodes.changes import count_up
 from ackgate.persistence.nodes.paths import cursor_path, embedded_topic_path, name_of_node
 from ackgate.persistence.nodes.topic_node import TOPIC_PATH_KEY, decode_topic_node
 from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
-from ackgate.persistence.ports import DigestType, LedgerOptions
+from ackgate.persistence.ports import LedgerOptions
 from ackgate.persistence.system.data_directory import make_private_directory
 from ackgate.persistence.system.platform_files import require_supported_platform
 
@@ -100,14 +100,7 @@ class EmbeddedStorage:
     @property
     def ledger_options(self) -> LedgerOptions:
         """How message ledgers are stored."""
-        settings = self.settings
-        return LedgerOptions(
-            ensemble_size=settings.managed_ledger_default_ensemble_size,
-            write_quorum=settings.managed_ledger_default_write_quorum,
-            ack_quorum=settings.managed_ledger_default_ack_quorum,
-            digest_type=DigestType(settings.managed_ledger_digest_type),
-            password=settings.ledger_password,
-        )
+        return LedgerOptions.of(self.settings)
 
     # ---------------------------------------------------------------- what hosts call
 

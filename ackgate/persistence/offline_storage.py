@@ -210,15 +210,7 @@ async def opened_storage(
     """
     refuse_cluster(places.settings, "this works on bookies that are directories")
     async with contextlib.AsyncExitStack() as stack:
-        if is_writing and not places.is_shared and places.data_directory.is_dir():
-            stack.callback(DataDirectory.acquire(places.data_directory).release)
-        metadata = await open_metadata_store(
-            "memory:" if places.is_new and not is_writing else places.metadata_url,
-            read_only=not is_writing,
-            node_bytes_max=places.settings.metadata_store_max_node_bytes,
-            session=SessionOptions.of(places.settings),
-        )
-        stack.push_async_callback(metadata.close)
+        metadata = await _open_metadata(places, stack, is_writing=is_writing)
         await refuse_bookkeeper(metadata)
         # A writer would make what is not there; a mistyped name must not become a bookie.
         present = [path for path in places.bookies if path.is_dir()]
@@ -240,6 +232,22 @@ async def opened_storage(
         missing = dict.fromkeys(places.bookies, "there is no such directory")
         left_out = {path: why for path, why in missing.items() if path not in present}
         yield OfflineStorage(places, metadata, client, {**left_out, **absent.reasons})
+
+
+async def _open_metadata(
+    places: StoragePlaces, stack: contextlib.AsyncExitStack, *, is_writing: bool
+) -> MetadataStore:
+    """Open the metadata store, and for writing take its directory; `stack` ends both."""
+    if is_writing and not places.is_shared and places.data_directory.is_dir():
+        stack.callback(DataDirectory.acquire(places.data_directory).release)
+    metadata = await open_metadata_store(
+        "memory:" if places.is_new and not is_writing else places.metadata_url,
+        read_only=not is_writing,
+        node_bytes_max=places.settings.metadata_store_max_node_bytes,
+        session=SessionOptions.of(places.settings),
+    )
+    stack.push_async_callback(metadata.close)
+    return metadata
 
 
 def refuse_cluster(settings: PersistenceSettings, why: str) -> None:
@@ -264,20 +272,13 @@ async def opened_cluster(
         )
     settings = places.settings
     async with contextlib.AsyncExitStack() as stack:
-        if is_writing and not places.is_shared and places.data_directory.is_dir():
-            stack.callback(DataDirectory.acquire(places.data_directory).release)
         try:
-            metadata = await open_metadata_store(
-                "memory:" if places.is_new and not is_writing else places.metadata_url,
-                read_only=not is_writing,
-                node_bytes_max=settings.metadata_store_max_node_bytes,
-                session=SessionOptions.of(settings),
-            )
+            metadata = await _open_metadata(places, stack, is_writing=is_writing)
         except ConfigurationError:
             if is_writing or not may_be_lost:
                 raise
             metadata = await open_metadata_store("memory:")
-        stack.push_async_callback(metadata.close)
+            stack.push_async_callback(metadata.close)
         client = await BookKeeperClient.connect_with(settings, is_read_only=not is_writing)
         stack.push_async_callback(client.close)
         found = await metadata.get(BOOKKEEPER_PATH)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ackgate.errors import AckGateError, NoSuchLedgerError
 from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.nodes.unnamed_ledgers import find_unnamed
-from ackgate.persistence.ports import DigestType, LedgerOptions
+from ackgate.persistence.ports import LedgerOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,19 +35,13 @@ def ledger_options(
 ) -> LedgerOptions:
     """How the ledger of the cursor at `path` is to be stored."""
     made_by = {} if owner_epoch is None else {OWNER_EPOCH_KEY: str(owner_epoch).encode()}
-    return LedgerOptions(
-        ensemble_size=settings.managed_ledger_default_ensemble_size,
-        write_quorum=settings.managed_ledger_default_write_quorum,
-        ack_quorum=settings.managed_ledger_default_ack_quorum,
-        digest_type=DigestType(settings.managed_ledger_digest_type),
-        password=settings.ledger_password,
-        custom_metadata={
-            "application": b"ackgate",
-            "component": b"cursor",
-            CURSOR_PATH_KEY: path.encode(),
-            **made_by,
-        },
-    )
+    custom = {
+        "application": b"ackgate",
+        "component": b"cursor",
+        CURSOR_PATH_KEY: path.encode(),
+        **made_by,
+    }
+    return LedgerOptions.of(settings, custom)
 
 
 async def delete_ledger(client: LedgerClient, ledger_id: int) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ackgate.config.persistence import PersistenceSettings
 
 
 class DigestType(enum.Enum):
@@ -50,6 +52,20 @@ class LedgerOptions:
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = field(default=b"", repr=False)
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, settings: PersistenceSettings, custom_metadata: Mapping[str, bytes] | None = None
+    ) -> Self:
+        """As the settings have it (`managedLedgerDefaultEnsembleSize` and its neighbours)."""
+        return cls(
+            ensemble_size=settings.managed_ledger_default_ensemble_size,
+            write_quorum=settings.managed_ledger_default_write_quorum,
+            ack_quorum=settings.managed_ledger_default_ack_quorum,
+            digest_type=DigestType(settings.managed_ledger_digest_type),
+            password=settings.ledger_password,
+            custom_metadata=custom_metadata or {},
+        )
 
 
 @dataclass(frozen=True, slots=True)
