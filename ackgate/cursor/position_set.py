@@ -118,7 +118,7 @@ class PositionSet:
             return False
 
     def __iter__(self) -> Iterator[Position]:
-        """Ascending. Change nothing meanwhile."""
+        """All positions, ascending. The set must not change during the iteration."""
         for ledger_id, bitmap in self.bitmaps():
             for entry_id in bitmap:
                 yield Position(ledger_id, entry_id)
@@ -148,11 +148,11 @@ class PositionSet:
         return {ledger_id: bitmap.copy() for ledger_id, bitmap in self.bitmaps()}
 
     def first(self, entries_max: int) -> tuple[Position, ...]:
-        """The lowest positions."""
+        """The `entries_max` lowest positions, or all if there are fewer."""
         return tuple(islice(self, entries_max))
 
     def last(self) -> Position | None:
-        """The highest position. O(1)."""
+        """The highest position; None if the set is empty. O(1)."""
         if not self._ids:
             return None
         ledger_id = self._ids[-1]

@@ -336,7 +336,7 @@ class HeldEntries:
 
     @property
     def entry_count(self) -> int:
-        """Held entries. O(1)."""
+        """Entries that wait, delayed and negatively acked ones together. O(1)."""
         return sum([source.entry_count for source in self._sources])
 
     @property
@@ -486,7 +486,7 @@ class HeldEntries:
                 self.tracker.configure(settings)
 
     def statistics(self) -> HeldStatistics:
-        """Current counts, frozen. O(1)."""
+        """Counts and deadlines of the held entries, frozen. O(1)."""
         tracker, nacks = self.tracker, self.nacks
         return HeldStatistics(
             tracker="" if tracker is None else type(tracker).__name__,

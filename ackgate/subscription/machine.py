@@ -841,7 +841,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._is_suspended = True
 
     def resume(self) -> None:
-        """Undo `pause`."""
+        """Read and deliver again after `suspend`."""
         self._is_suspended = False
 
     def _gate_settings(self) -> GateSettings:

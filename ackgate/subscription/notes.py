@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Attached(NamedTuple):
-    """A consumer was attached."""
+    """A consumer was attached, which asked for this kind of subscription."""
 
     consumer: Any
     kind: SubscriptionKind

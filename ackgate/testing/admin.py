@@ -71,12 +71,12 @@ class BrokerAdmin(AdminClient):
         return _texts(self.get("tenants"))
 
     def create_tenant(self, tenant: str, *, admin_roles: tuple[str, ...] = ()) -> None:
-        """Of every cluster. `admin_roles` may do everything in it."""
+        """Create a tenant of every cluster. `admin_roles` may do everything in it."""
         described = {"adminRoles": list(admin_roles), "allowedClusters": self.clusters()}
         self.ask("PUT", "tenants", _quoted(tenant), body=described)
 
     def delete_tenant(self, tenant: str) -> None:
-        """With its namespaces and their topics, clients connected or not. Fine if it is gone already."""
+        """Delete a tenant with its namespaces and topics, clients connected or not. Fine if it is gone."""
         try:
             for namespace in self.namespaces(tenant):
                 self.delete_namespace(namespace)
@@ -86,7 +86,7 @@ class BrokerAdmin(AdminClient):
                 raise
 
     def namespaces(self, tenant: str) -> list[str]:
-        """As ``tenant/namespace``."""
+        """Names of a tenant's namespaces, as ``tenant/namespace``."""
         return _texts(self.get("namespaces", _quoted(tenant)))
 
     def create_namespace(self, namespace: str, **policies: object) -> None:
@@ -96,7 +96,7 @@ class BrokerAdmin(AdminClient):
             self.ask("POST", *_namespace(namespace), policy, body=value)
 
     def delete_namespace(self, namespace: str) -> None:
-        """With its topics, clients connected or not. Fine if it is gone already."""
+        """Delete a namespace with its topics, clients connected or not. Fine if it is gone already."""
         try:
             for topic in self.partitioned_topics(namespace) + self.topics(namespace):
                 self.delete_topic(topic)
@@ -120,14 +120,14 @@ class BrokerAdmin(AdminClient):
         return _texts(self.get("persistent", *_namespace(namespace)[1:], "partitioned"))
 
     def create_topic(self, topic: str, *, partitions: int = 0) -> None:
-        """`partitions` 0: a topic that is not partitioned."""
+        """Create a topic; `partitions` 0: it is not partitioned."""
         if partitions:
             self.ask("PUT", _topic(topic), "partitions", body=partitions)
         else:
             self.ask("PUT", _topic(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """With subscriptions and partitions, clients connected or not. Fine if it is gone already."""
+        """Delete a topic with its partitions, clients connected or not. Fine if it is gone already."""
         path = _topic(topic)
         try:
             partitions = "/partitions" if self.partitions(topic) else ""
@@ -137,7 +137,7 @@ class BrokerAdmin(AdminClient):
                 raise
 
     def partitions(self, topic: str) -> int:
-        """How many; 0 for a topic that is not partitioned."""
+        """Number of partitions; 0 for a topic that is not partitioned."""
         return _integer(self.get(_topic(topic), "partitions"), "partitions")
 
     def unload_topic(self, topic: str) -> None:
@@ -162,11 +162,11 @@ class BrokerAdmin(AdminClient):
         return _texts(self.get(_topic(topic), "subscriptions"))
 
     def create_subscription(self, topic: str, subscription: str) -> None:
-        """After the last message."""
+        """Create a subscription that begins after the last message."""
         self.ask("PUT", _topic(topic), "subscription", _quoted(subscription))
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
-        """With consumers connected or not."""
+        """Delete a subscription, with consumers connected or not."""
         self.ask("DELETE", _topic(topic), "subscription", f"{_quoted(subscription)}?force=true")
 
     def stats(self, topic: str) -> Mapping[str, Any]:

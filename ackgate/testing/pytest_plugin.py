@@ -239,7 +239,7 @@ def ackgate_tenant(request: pytest.FixtureRequest, ackgate_admin: BrokerAdmin) -
 
 @pytest.fixture
 def ackgate_namespace(create_ackgate_namespace: Callable[[], str]) -> str:
-    """``tenant/namespace`` of this test."""
+    """A namespace that no other test uses, as ``tenant/namespace``. It is deleted after the test."""
     return create_ackgate_namespace()
 
 

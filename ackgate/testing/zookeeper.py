@@ -239,7 +239,7 @@ class ZooKeeperProcess:
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """SIGCONT: go on after `pause`."""
         self._running().send_signal(signal.SIGCONT)
 
     def restart(self) -> Self:
@@ -375,7 +375,7 @@ class ZooKeeperEnsemble:
 
     @property
     def connection_string(self) -> str:
-        """``host:port,host:port,...``."""
+        """Addresses of all servers, as ``host:port,host:port,...``."""
         return ",".join(server.connection_string for server in self.servers)
 
     def start(self, timeout_seconds: float = _START_SECONDS_MAX) -> Self:
@@ -397,12 +397,12 @@ class ZooKeeperEnsemble:
         return self._with_mode("follower")
 
     def pause(self) -> None:
-        """SIGSTOP to all."""
+        """Stop all servers (SIGSTOP): their connections stay open, without answers."""
         for server in self.servers:
             server.pause()
 
     def resume(self) -> None:
-        """SIGCONT to all."""
+        """Let all servers go on after `pause` (SIGCONT)."""
         for server in self.servers:
             server.resume()
 

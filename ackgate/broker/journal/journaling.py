@@ -52,7 +52,7 @@ class JournalServices(BrokerServices, Protocol):
 
     @property
     def clock_us(self) -> Callable[[], int]:
-        """Microseconds since 1970."""
+        """The broker's clock: microseconds since 1970."""
 
 
 class JournaledTopic(Protocol):

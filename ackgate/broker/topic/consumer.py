@@ -55,7 +55,7 @@ class ConsumedSubscription(Protocol):
 
     @property
     def core(self) -> Subscription[Consumer, Entry]:
-        """The machine; for reading."""
+        """The machine under the driver, to read statistics from."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """The consumer takes so many more messages."""

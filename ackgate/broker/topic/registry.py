@@ -74,7 +74,7 @@ class Owners(Protocol):
         """Return if the topic is served here. Raises `NotOwnedError`, `ServiceNotReadyError`."""
 
     def is_served_here(self, topic: TopicName) -> bool:
-        """Whether it is, without I/O."""
+        """Whether this broker serves the topic, as far as it is known without I/O."""
 
 
 class _Alone:

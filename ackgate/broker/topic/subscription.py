@@ -219,7 +219,7 @@ class SubscriptionDriver:
 
     @property
     def is_durable(self) -> bool:
-        """False for a reader's."""
+        """Whether its ack state is persisted; a reader's subscription ends with the reader."""
         return self.store is not None
 
     @property

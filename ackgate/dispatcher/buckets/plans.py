@@ -85,20 +85,20 @@ Plan: TypeAlias = CreateSnapshot | ChangeRegistry | LoadMetadata | LoadSegments 
 
 
 class MetadataLoaded(NamedTuple):
-    """`LoadMetadata` succeeded."""
+    """`LoadMetadata` succeeded: the metadata of all segments of the snapshot."""
 
     segments: tuple[SegmentMetadata, ...]
     bytes_stored: int
 
 
 class SegmentsLoaded(NamedTuple):
-    """`LoadSegments` succeeded."""
+    """`LoadSegments` succeeded: the segments asked for, in order."""
 
     segments: tuple[SnapshotSegment, ...]
 
 
 class Done(NamedTuple):
-    """`ChangeRegistry` or `DeleteSnapshot` succeeded."""
+    """`ChangeRegistry` or `DeleteSnapshot` succeeded; neither has a result."""
 
 
 class Unreadable(NamedTuple):

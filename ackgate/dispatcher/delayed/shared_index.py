@@ -336,7 +336,7 @@ class SharedView:
         return position in self._index.tracker and position not in self.gone
 
     def tracked(self, ledger_id: int) -> BitMap | None:
-        """Implement `DelayedTracker.tracked`. O(containers)."""
+        """Entries of a ledger that wait in this view: shared ones not gone, and due ones. O(containers)."""
         shared, due = self._index.tracker.tracked(ledger_id), self._due.tracked(ledger_id)
         gone = self.gone.bitmap(ledger_id)
         if shared is not None and gone is not None:

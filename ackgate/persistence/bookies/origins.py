@@ -386,7 +386,6 @@ class Origins:
         *,
         is_synced: bool = False,
     ) -> None:
-        """Raises `OSError`."""
         if self._own is None or self._file is None:
             self._own, self._file = self._create_log()
         log, file = self._own, self._file

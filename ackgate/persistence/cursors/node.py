@@ -61,7 +61,7 @@ class CursorNode:
 
 
 def users_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Those that users have set."""
+    """The properties that users have set, without those that the broker keeps for itself."""
     return {k: value for k, value in properties.items() if not k.startswith(INTERNAL_PREFIX)}
 
 
@@ -204,7 +204,7 @@ class OwnedCursorNode:
         self._fenced.value = replace(self._fenced.value, cursor_properties=node.cursor_properties)
 
     async def check_owner(self) -> None:
-        """See `FencedNode.check_owner`."""
+        """Raise `OwnershipError` if a later owner has written the node; for a ledger that was fenced."""
         await self._fenced.check_owner()
 
     async def make_certain(self) -> None:

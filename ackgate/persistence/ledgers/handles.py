@@ -56,10 +56,13 @@ class Catalog(Protocol[EntryT]):
     """Where the metadata of ledgers are kept."""
 
     async def read(self, ledger_id: int, /) -> EntryT:
-        """Raises `NoSuchLedgerError`, `CorruptRecordError`."""
+        """The stored metadata of a ledger. Raises `NoSuchLedgerError`, `CorruptRecordError`."""
 
     async def replace(self, entry: EntryT, metadata: LedgerMetadata, /) -> EntryT:
-        """Raises `MetadataConflictError`, `NoSuchLedgerError`."""
+        """Store `metadata` if `entry` is still what is stored, and return what is stored then.
+
+        Raises `MetadataConflictError` (somebody else has changed it), `NoSuchLedgerError`.
+        """
 
 
 class Confirmed(NamedTuple):

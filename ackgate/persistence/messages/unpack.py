@@ -37,7 +37,7 @@ class BrokerEntry(NamedTuple):
 
 
 class UnpackedMessage(NamedTuple):
-    """One message."""
+    """One message of an entry, or the whole entry where it cannot be unpacked."""
 
     metadata: MessageMetadata
     """Of its entry."""

@@ -198,7 +198,7 @@ class ZooKeeperMetadataStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """As the server granted it."""
+        """The session timeout that the server granted; it may differ from what was asked for."""
         return self._session.timeout_ms
 
     # ------------------------------------------------------------------ the port

@@ -49,7 +49,7 @@ an opening."""
 
 
 class OwnedValue(Protocol):
-    """What such a node holds."""
+    """The value of a `FencedNode`: whatever it holds, it names the epoch of its owner."""
 
     @property
     def owner_epoch(self) -> int: ...
@@ -60,10 +60,10 @@ T = TypeVar("T")
 
 
 class Decode(Protocol[NodeT]):  # type: ignore[misc]  # what it returns is also what a node holds
-    """Reads a node's value."""
+    """Decodes the bytes of a node."""
 
     def __call__(self, value: bytes, *, path: str) -> NodeT:
-        """Raises `CorruptRecordError` naming the path."""
+        """The value. Raises `CorruptRecordError` naming the path."""
         ...
 
 

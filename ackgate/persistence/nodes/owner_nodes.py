@@ -138,7 +138,7 @@ def encode_broker(record: BrokerRecord) -> bytes:
 
 
 def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
-    """Raises `CorruptRecordError`."""
+    """Read the value of a broker's node. Raises `CorruptRecordError` naming the path."""
     try:
         fields = json.loads(value)
         return BrokerRecord(
@@ -172,7 +172,7 @@ def encode_owner(record: OwnerRecord) -> bytes:
 
 
 def decode_owner(value: bytes, *, path: str) -> OwnerRecord:
-    """Raises `CorruptRecordError`."""
+    """Read the value of a bundle's node. Raises `CorruptRecordError` naming the path."""
     try:
         fields = json.loads(value)
         return OwnerRecord(

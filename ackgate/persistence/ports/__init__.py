@@ -177,10 +177,13 @@ class LedgerWriter(LedgerReader, Protocol):
 
 
 class LedgerClient(Protocol):
-    """BookKeeper's client API."""
+    """Makes, opens and deletes ledgers; the verbs are those of BookKeeper's client API."""
 
     async def create(self, options: LedgerOptions) -> LedgerWriter:
-        """Raises `NotEnoughBookiesError`, `ConfigurationError` for impossible quorums."""
+        """Begin a ledger with an id of its own.
+
+        Raises `NotEnoughBookiesError`, `ConfigurationError` for impossible quorums.
+        """
 
     async def open(self, ledger_id: int, *, password: bytes = b"") -> LedgerReader:
         """Fence, recover to the last confirmed entry, close. Raises `NoSuchLedgerError`."""
@@ -194,7 +197,7 @@ class LedgerClient(Protocol):
         """Remove metadata, then files. Raises `NoSuchLedgerError`."""
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises `NoSuchLedgerError`."""
+        """What the metadata store knows of a ledger now. Raises `NoSuchLedgerError`."""
 
     async def is_empty(self, ledger_id: int) -> bool:
         """Whether surely no bookie holds an entry of it. Raises `NoSuchLedgerError`, `StorageError`."""
@@ -206,7 +209,8 @@ class LedgerClient(Protocol):
         given up. Ledgers that do not exist are passed over. Raises `StorageError`.
         """
 
-    async def ledger_ids(self) -> list[int]: ...
+    async def ledger_ids(self) -> list[int]:
+        """Ids of all ledgers, ascending; on a BookKeeper cluster only of those with this client's marks."""
 
     async def close(self) -> None: ...
 

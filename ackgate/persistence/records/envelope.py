@@ -43,7 +43,7 @@ HEADER_BYTES: Final = _HEAD.size + _CRC.size
 
 
 class Compression(enum.IntEnum):
-    """Pulsar's names and numbers."""
+    """How a body is compressed. Names and numbers are those of Pulsar's `CompressionType`."""
 
     NONE = 0
     LZ4 = 1
@@ -140,7 +140,7 @@ def compressed(body: bytes, compression: Compression) -> bytes:
 
 
 def decompressed(payload: bytes, compression: int, body_bytes: int) -> bytes:
-    """Undo `compressed`. Raises `CorruptRecordError`."""
+    """The body, of `body_bytes` bytes. Raises `CorruptRecordError` for damage and for another length."""
     if compression == Compression.NONE:
         if len(payload) != body_bytes:
             raise CorruptRecordError(f"{len(payload)} bytes of body, {body_bytes} announced")

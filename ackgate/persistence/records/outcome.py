@@ -122,7 +122,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class CursorStoreStats:
-    """What `CursorStore.statistics` returns."""
+    """The writes of one cursor: what is durable, what waits, and what failed since it was opened."""
 
     report: RecoveryReport = statistic("What opening the cursor found")
     outcome: PersistOutcome | None = statistic("The last durable write; null before the first")
