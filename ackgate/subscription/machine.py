@@ -332,12 +332,16 @@ class Subscription(Generic[ConsumerT, EntryT]):
     def first_in_flight(self, consumer: ConsumerT) -> Position | None:
         """The entry that the consumer has had for the longest time; None: it has none.
 
-        Exclusive and Failover: None (they do not follow what they sent).
+        Exclusive and Failover, which do not follow what they sent: the first that was read and is not acked.
         """
-        known = self._consumers.get(consumer)
-        if known is None or self._dispatcher is None:
+        known, dispatcher = self._consumers.get(consumer), self._dispatcher
+        if known is None or dispatcher is None:
             return None
-        return next(iter(self._dispatcher.in_flight(known.key)), None)
+        if dispatcher.active_consumer is None:
+            return next(iter(dispatcher.in_flight(known.key)), None)
+        first = self._ledgers.next_valid(self._cursor.mark_delete)
+        is_sent = dispatcher.active_consumer == known.key and first < self._cursor.read_position
+        return first if is_sent else None
 
     @property
     def entries_expired(self) -> int:

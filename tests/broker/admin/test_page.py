@@ -201,6 +201,42 @@ def test_one_subscription_with_its_holes_and_their_holders(broker: InProcessBrok
     assert sum(window["cells"]) == acked * 1000 / 2
 
 
+def test_since_when_the_active_consumer_of_a_failover_holds_the_oldest(
+    broker: InProcessBroker,
+) -> None:
+    view = "/ackgate/subscriptions/public/default/in-turn/z"
+    client = pulsar.Client(
+        broker.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+
+    def subscribe(name: str) -> pulsar.Consumer:
+        kind = pulsar.ConsumerType.Failover
+        return client.subscribe("in-turn", "z", consumer_type=kind, consumer_name=name)
+
+    try:
+        a = subscribe("a")
+        producer = client.create_producer("in-turn", batching_enabled=False)
+        sent = [producer.send(b"x") for _ in range(3)]
+        messages = [a.receive(10_000) for _ in sent]
+        subscribe("b")
+        a.acknowledge(messages[1])
+        seen = eventually(
+            lambda: found if len((found := broker.get(view))["holes"]) == 2 else None, seconds=30
+        )
+        [holder] = seen["holders"]
+        assert holder["consumer"] == "a"
+        assert holder["first"] == seen["holes"][0]["first"]
+        assert seen["holes"][0]["sinceMs"] == holder["sinceMs"] <= seen["takenMs"]
+        assert seen["holes"][1]["sinceMs"] is None
+        a.close()  # what it had goes to the other
+        eventually(
+            lambda: [h["consumer"] for h in broker.get(view)["holders"]] == ["b"], seconds=30
+        )
+    finally:
+        client.close()
+        broker.ask("DELETE", "persistent/public/default/in-turn?force=true")
+
+
 def position_of_nasty(broker: InProcessBroker) -> str:
     [hole, *_] = broker.get(f"/ackgate/subscriptions/public/default/{NASTY_PATH}")["holes"]
     return str(hole["first"])

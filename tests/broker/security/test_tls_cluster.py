@@ -256,7 +256,7 @@ def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
         return sorted((row["topic"], row["subscription"]) for row in view["rows"])
 
     of_both = sorted((f"persistent://{topic}", "billing") for topic in (here, there))
-    eventually(lambda: seen("app") == of_both)
+    eventually(lambda: seen("app") == of_both, seconds=30)
     assert seen("viewer") == [(f"persistent://{there}", "billing")]
     assert seen("stranger") == []
     assert set(of_both) <= set(seen("admin"))
@@ -269,9 +269,9 @@ def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
         view = json.loads(admin(first, made, token("app")).own_text("overview"))
         return " ".join(view["missing"])
 
-    eventually(lambda: "only a superuser may ask" in refused())
+    eventually(lambda: "only a superuser may ask" in refused(), seconds=30)
     root.ask("DELETE", credentials)
-    eventually(lambda: seen("app") == of_both)
+    eventually(lambda: seen("app") == of_both, seconds=30)
     for broker in brokers:
         assert "Traceback" not in broker.log
         assert token("nobody") not in broker.log
