@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
-    from ackgate.network.certificates import PeerCertificate, peer_certificate
     from ackgate.network.damper import LogDamper, and_left_out
     from ackgate.network.listener import (
         HANDSHAKES_MAX,
@@ -20,7 +19,15 @@ if TYPE_CHECKING:
         listening_sockets,
         words_of,
     )
-    from ackgate.network.tls import HANDSHAKE_FAILURES, ClientTls, PemFile, ReloadedTls, ServerTls
+    from ackgate.network.tls import (
+        HANDSHAKE_FAILURES,
+        ClientTls,
+        PeerCertificate,
+        PemFile,
+        ReloadedTls,
+        ServerTls,
+        peer_certificate,
+    )
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
     from ackgate.network.urls import NOWHERE, Urls, advertised_host, url_of
 
@@ -50,7 +57,6 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "ackgate.network.certificates": ("PeerCertificate", "peer_certificate"),
         "ackgate.network.damper": ("LogDamper", "and_left_out"),
         "ackgate.network.listener": (
             "HANDSHAKES_MAX",
@@ -62,9 +68,11 @@ __getattr__ = lazy_face(
         "ackgate.network.tls": (
             "HANDSHAKE_FAILURES",
             "ClientTls",
+            "PeerCertificate",
             "PemFile",
             "ReloadedTls",
             "ServerTls",
+            "peer_certificate",
         ),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),
         "ackgate.network.urls": ("NOWHERE", "Urls", "advertised_host", "url_of"),

@@ -125,7 +125,7 @@ class Listener:
 
     @property
     def handshakes(self) -> int:
-        """Those under way."""
+        """How many TLS handshakes are under way."""
         return len(self._handshakes)
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ A port's certificate is renewed while the port is in use::
                                           |                   `-- cannot be used: a line, the old one stays
                                           `-- no: the one there is
 
-Sessions are not resumed: each connection is a handshake of its own, by the files of now.
+Sessions are not resumed: each connection is a handshake of its own, by the files of now. What the client has
+shown in it is a `PeerCertificate`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import ssl
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ackgate.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,22 @@ _CERTIFICATE: Final = "-----BEGIN CERTIFICATE-----"
 _KEY: Final = re.compile(r"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """All authorities of a system's trust store have 250 kB."""
+
+
+_SHORT: Final = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+"""OpenSSL's long names, and what RFC 2253 calls them; others keep theirs."""
+
+_ESCAPED: Final = frozenset(',+"\\<>;=')
 
 
 class PemFile(NamedTuple):
@@ -88,7 +106,7 @@ class _Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """TLS to other servers."""
+    """TLS of connections that are made to other servers."""
 
     trust: PemFile = _NO_FILE
     """Certificates of the authorities that sign the servers'. No path: the system's."""
@@ -115,7 +133,7 @@ class ClientTls:
 
     @property
     def files(self) -> tuple[PemFile, ...]:
-        """What is read."""
+        """The files that the context is made of."""
         return tuple(each for each in (self.trust, self.certificate, self.key) if each.path)
 
     def context(self) -> ssl.SSLContext:
@@ -170,7 +188,7 @@ class ServerTls:
 
     @property
     def files(self) -> tuple[PemFile, ...]:
-        """What is read."""
+        """The files that the context is made of."""
         return tuple(each for each in (self.certificate, self.key, self.trust) if each.path)
 
 
@@ -355,3 +373,43 @@ def openssl_name(cipher: str) -> str:
     if "CHACHA20" in name:
         name = name.removesuffix("-SHA256")
     return name if exchange == "RSA" else f"{exchange.replace('_', '-')}-{name}"
+
+
+# ---------------------------------------------------------------------------- what a client has shown
+
+
+class PeerCertificate(NamedTuple):
+    """A client's certificate that was verified in the TLS handshake.
+
+    Names are written as in RFC 2253, the most specific part first, as Java's ``X500Principal.getName`` has
+    them: ``CN=alice,OU=sales,O=example``.
+    """
+
+    subject: str
+    """Its distinguished name."""
+    common_name: str
+    """The most specific CN of the subject; empty: it has none."""
+
+
+def peer_certificate(transport: asyncio.BaseTransport | None) -> PeerCertificate | None:
+    """What the other side of a connection has shown. None: no TLS, or no certificate.
+
+    A certificate that was not verified is none: the listener asks only for those that it verifies.
+    """
+    found: Any = transport.get_extra_info("peercert") if transport is not None else None
+    if not found:
+        return None
+    parts = [pair for part in found.get("subject", ()) for pair in part]
+    names = [value for name, value in parts if name == "commonName"]
+    subject = ",".join(
+        "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
+        for part in reversed(found.get("subject", ()))
+    )
+    return PeerCertificate(subject, names[-1] if names else "")
+
+
+def _escaped(value: str) -> str:
+    text = "".join(f"\\{letter}" if letter in _ESCAPED else letter for letter in value)
+    if text.startswith(("#", " ")):
+        text = f"\\{text}"
+    return f"{text[:-1]}\\ " if len(value) > 1 and value.endswith(" ") else text

@@ -39,7 +39,7 @@ class KeyPair(NamedTuple):
 
 
 class TrialCertificates(NamedTuple):
-    """What was made."""
+    """PEM files of an authority, and of certificates that it has signed for a server and for clients."""
 
     authority: Path
     """The authority's certificate: what the other side trusts."""
@@ -80,7 +80,7 @@ def make_trial_certificates(
 
 
 class _Maker:
-    """An authority that signs."""
+    """Makes an authority, then what it signs."""
 
     def __init__(self, directory: Path, days: int) -> None:
         self._directory = directory
