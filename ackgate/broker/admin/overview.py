@@ -233,8 +233,8 @@ async def _subscription(call: Call) -> dict[str, Any]:
     forecast = stats.ack_state.forecast
     if forecast is not None:
         row = replace(row, shuts_in_seconds=forecast.gate_shuts_in_seconds)
-    ledgers, snapshot = subscription.topic.ledger.ledgers, subscription.cursor.snapshot()
-    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    snapshot = subscription.cursor.snapshot()
+    counts = subscription.topic.ledger.ledgers.entry_counts.items()
     cells = call.integer_asked("cells", CELLS_DEFAULT, least=1)
     return {
         "source": broker.web.any,

@@ -173,8 +173,8 @@ async def get_ack_state(call: Call) -> Reply:
     if cells > CELLS_MAX:
         raise RefusedError(400, f"cells is {cells}, at most {CELLS_MAX} is possible")
     subscription = await call.subscription()
-    ledgers, snapshot = subscription.topic.ledger.ledgers, subscription.cursor.snapshot()
-    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
+    snapshot = subscription.cursor.snapshot()
+    counts = subscription.topic.ledger.ledgers.entry_counts.items()
     answer: dict[str, Any] = to_json(
         AckStateAnswer(
             topic=str(subscription.topic.name),

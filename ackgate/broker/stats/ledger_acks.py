@@ -20,7 +20,7 @@ from ackgate.cursor import run_count
 from ackgate.errors import CallerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pyroaring import BitMap
 
@@ -60,7 +60,7 @@ class AckPicture:
 
 
 def ack_picture(
-    entry_counts: Sequence[tuple[int, int]],
+    entry_counts: Iterable[tuple[int, int]],
     mark_delete: Position,
     acked: Mapping[int, BitMap],
     cells: int,

@@ -314,9 +314,9 @@ def _subscription(report: TopicReport, each: SubscriptionReport, look: Look) -> 
 
 
 def _picture(report: TopicReport, each: SubscriptionReport, cells: int) -> AckPicture:
-    ledgers = report.view.message_ledgers(each.cursor.acks)
-    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
-    return ack_picture(counts, each.cursor.statistics.mark_delete, each.cursor.acks.acked, cells)
+    acks = each.cursor.acks
+    counts = report.view.message_ledgers(acks).entry_counts
+    return ack_picture(counts.items(), each.cursor.statistics.mark_delete, acks.acked, cells)
 
 
 def _stored(each: SubscriptionReport, now_ms: int, look: Look) -> str:

@@ -348,13 +348,14 @@ def _ledgers_of_a_host(view: StoredCursorView) -> MessageLedgers:
 def _answer(
     topic: str, subscription: str, read: _Read, ledgers: MessageLedgers, cells: int
 ) -> SubscriptionAnswer:
-    counts = [(ledger_id, ledgers.entry_count(ledger_id) or 0) for ledger_id in ledgers.ledger_ids]
     snapshot = read.view.snapshot
     return SubscriptionAnswer(
         topic=topic,
         subscription=subscription,
         ack_state=_ack_state(read, ledgers),
-        picture=ack_picture(counts, snapshot.mark_delete, snapshot.acked, cells),
+        picture=ack_picture(
+            ledgers.entry_counts.items(), snapshot.mark_delete, snapshot.acked, cells
+        ),
         stats=None,
         written_ms=read.view.written_ms,
     )
