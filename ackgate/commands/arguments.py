@@ -303,7 +303,6 @@ def add_tokens_parser(commands: Any) -> None:  # noqa: ANN401 - argparse keeps t
 
 
 def add_tls_parser(commands: Any) -> None:  # noqa: ANN401 - as above
-    """Add ``ackgate tls``."""
     tls = commands.add_parser("tls", help="make certificates for trying TLS")
     make = tls.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "make-test-certificates",

@@ -97,7 +97,7 @@ class Handshakes:
 
 
 class _Seen(NamedTuple):
-    """What tells that a file is another one."""
+    """A file as it was looked at: if any of these differs, it has changed."""
 
     changed_ns: int
     size: int

@@ -113,7 +113,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class CursorView:
-    """A subscription as persisted."""
+    """A subscription as persisted, counted against the ledgers of its topic."""
 
     topic: PulsarTopic
     subscription: str

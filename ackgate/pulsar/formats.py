@@ -82,7 +82,7 @@ class StoredLedger:
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic's node."""
+    """What a topic's node holds: its ledgers, and where a terminated topic ended."""
 
     ledgers: tuple[StoredLedger, ...]
     terminated_at: Position | None = None
@@ -139,7 +139,7 @@ class PersistedAcks:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubscription:
-    """A subscription's node."""
+    """What a subscription's node holds: its state, or the ledger that has it."""
 
     cursor_ledger_id: int | None
     """The ledger whose last entry is the state. None: the state is in the node."""
@@ -418,7 +418,7 @@ def entry_of_compacted(payload: bytes, *, name: str) -> bytes:
 
 
 def _parsed(kind: type[MessageT], value: bytes, name: str) -> MessageT:
-    """Binary, compressed or text."""
+    """The message in binary, compressed or text form."""
     try:
         return _whole(kind, _inflated(value, name))
     except DecodeError as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionReport:
-    """One subscription."""
+    """A subscription as persisted, what a restart would deliver again, and its broker's side."""
 
     cursor: CursorView
     outlook: GateOutlook
@@ -64,7 +64,7 @@ class SubscriptionReport:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """A topic, or a partition."""
+    """A topic, or a partition, with a report on each of its subscriptions."""
 
     view: TopicView
     subscriptions: tuple[SubscriptionReport, ...]

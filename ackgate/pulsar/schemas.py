@@ -175,7 +175,7 @@ def _key_value(definition: bytes, properties: Mapping[str, str]) -> Decode | Non
 
 
 def _parts(packed: bytes) -> tuple[bytes | None, bytes | None]:
-    """Two byte strings, each behind its length; -1: null."""
+    """Two byte strings, each after its length; -1: null."""
     found: list[bytes | None] = []
     at = 0
     for _ in range(2):

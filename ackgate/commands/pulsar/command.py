@@ -150,7 +150,7 @@ class _Output:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)  # noqa: T201
 
     def end(self) -> int:
-        """The exit code."""
+        """Clear the progress. Returns the exit code."""
         self._clear()
         if not self._failures:
             return 0

@@ -105,7 +105,11 @@ class JobRun:
 
 
 class Job(Protocol):
-    """One command of ``ackgate pipeline``."""
+    """One command of ``ackgate pipeline``.
+
+    A job may have two more attributes: `needs_spark` (default True), and `reads_pulsar` (default False):
+    whether it offers ``--pulsar``, the address of a real Pulsar cluster.
+    """
 
     @property
     def name(self) -> str:

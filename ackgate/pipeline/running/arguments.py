@@ -56,7 +56,7 @@ def parse_command(words: Sequence[str]) -> tuple[argparse.Namespace, Job]:
     )
     if needs_spark(job):
         _add_output_arguments(own)
-        _add_data_arguments(own, reads_pulsar=getattr(job, "reads_pulsar", False))
+        _add_data_arguments(own, has_pulsar=reads_pulsar(job))
         _add_spark_arguments(own)
     job.add_arguments(own)
     _add_common_arguments(own)
@@ -88,6 +88,11 @@ def _module_of(name: str) -> str:
 def needs_spark(job: Job) -> bool:
     """Whether the job needs a session: yes, unless it has ``needs_spark = False``."""
     return bool(getattr(job, "needs_spark", True))
+
+
+def reads_pulsar(job: Job) -> bool:
+    """Whether the job reads real Pulsar clusters, too: only if it has ``reads_pulsar = True``."""
+    return bool(getattr(job, "reads_pulsar", False))
 
 
 def check_arguments(job: Job, arguments: argparse.Namespace) -> None:
@@ -126,7 +131,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="show where an error arose")
 
 
-def _add_data_arguments(parser: argparse.ArgumentParser, *, reads_pulsar: bool) -> None:
+def _add_data_arguments(parser: argparse.ArgumentParser, *, has_pulsar: bool) -> None:
     group = parser.add_argument_group("data")
     group.add_argument(
         "--data-dir", metavar="DIR", help="data directory of a broker: a path or an address"
@@ -134,7 +139,7 @@ def _add_data_arguments(parser: argparse.ArgumentParser, *, reads_pulsar: bool) 
     group.add_argument("--config", metavar="FILE", help="the broker's broker.conf")
     group.add_argument("--metadata-url", metavar="URL", help="sqlite:PATH or zk:HOST:PORT,.../ROOT")
     group.add_argument("--bookies", metavar="DIR[,DIR]", help="storage directories")
-    if reads_pulsar:
+    if has_pulsar:
         group.add_argument(
             "--pulsar",
             metavar="URL",

@@ -74,7 +74,7 @@ class OpenCluster:
         return []
 
     def located(self, entry_range: EntryRange) -> EntryRange:
-        """As it is."""
+        """The range as it is: the cluster's client finds its entries."""
         return entry_range
 
     def split_entry_ids(self, whole: EntryRange, split_bytes: int) -> list[int]:

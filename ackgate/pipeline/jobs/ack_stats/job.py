@@ -27,7 +27,7 @@ SUMMARY_ROWS: Final = 10
 
 
 class AckStats:
-    """The job `ack-stats`."""
+    """How the ranges and holes of each subscription grew, and when each limit will be reached."""
 
     name = "ack-stats"
     help = "history of ack ranges and holes, and when each limit will be reached"

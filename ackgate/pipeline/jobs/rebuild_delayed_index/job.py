@@ -20,7 +20,7 @@ TIME_MS_MAX: Final = 2**63 - 1
 
 
 class RebuildDelayedIndex:
-    """The job `rebuild-delayed-index`."""
+    """Makes delayed buckets in the storage of a stopped broker, or below the output only."""
 
     name = "rebuild-delayed-index"
     help = (

@@ -51,7 +51,7 @@ _COLUMNS: Final = (
 
 
 class WhatIf:
-    """The job `what-if`."""
+    """What other settings would have made of the traffic that a delivery journal has recorded."""
 
     name = "what-if"
     help = "replay recorded traffic under other settings"
