@@ -25,6 +25,7 @@ BENCHES: Final = (
     "bench_overview",
     "bench_broker",
     "bench_tls",
+    "bench_workers",
     "bench_tail",
     "bench_flood",
     "bench_metadata",
