@@ -68,8 +68,9 @@ PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 30.0
 """Before one is started again that has died twice without: doubled each time."""
 
-STOP_GRACE_SECONDS: Final = 2.0
-"""What a worker gets to stop beyond `brokerShutdownTimeoutMs`, which it keeps by itself."""
+STOP_GRACE_SECONDS: Final = 1.0
+"""What a worker gets to stop beyond `brokerShutdownTimeoutMs`, which it keeps by itself. `docker stop` kills
+after 10 s in all."""
 
 STOP_CUT_SHORT: Final = 1
 
