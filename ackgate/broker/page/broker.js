@@ -29,6 +29,47 @@ function again(main, take, { say, state }) {
   return () => { isLeft = true; clearTimeout(timer); delete main.dataset.ready; };
 }
 
+function ledgersOf({ topic, broker, why, stats }) {
+  const title = `Ledgers of ${topic.replace(/^persistent:\/\//, "")}`;
+  if (stats === null) return card(title, el("p", { class: "bad" }, why));
+  return card(title,
+    facts(["served by", broker.replace(/^https?:\/\//, "")], ["entries", count(stats.numberOfEntries)], ["size", bytes(stats.totalSize)],
+      ["last entry", stats.lastConfirmedEntry], ["state", stats.state], ["adds under way", count(stats.pendingAddEntriesCount)]),
+    table(["ledger", "entries", "size"], stats.ledgers.slice(-100).map((ledger, place, all) => {
+      const isOpen = place === all.length - 1 && stats.state === "LedgerOpened";
+      return [String(ledger.ledgerId), isOpen ? `${count(stats.currentLedgerEntries)}, open` : count(ledger.entries), bytes(isOpen ? stats.currentLedgerSize : ledger.size)];
+    })),
+    table(["cursor", "mark-delete", "reads at", "ranges", "cursor ledger"], Object.entries(stats.cursors).slice(0, 100).map(([name, cursor]) => [
+      decodeURIComponent(name.replace(/\+/g, " ")), cursor.markDeletePosition, cursor.readPosition,
+      count(cursor.totalNonContiguousDeletedMessagesRange), cursor.cursorLedger < 0 ? "none" : String(cursor.cursorLedger)])));
+}
+
+// Of the broker, for superusers only.
+function disksAndBookies(seen) {
+  const audit = seen.audit;
+  return [
+    card("Disks",
+      seen.refusal ? el("p", { class: "bad" }, seen.refusal) : null,
+      table(["file system of", "free", ""], seen.disks.map((disk) => [disk.directory, bytes(disk.freeBytes), disk.isLow ? el("span", { class: "bad" }, "low") : ""]), "not watched"),
+      facts(["messages on their way", bytes(seen.publishBufferBytes)], ["connections that wait for the disk", count(seen.waitingConnections)])),
+    seen.cluster === null ? card("Bookies",
+      table(["bookie", "state", "ledgers", "commits", "latest: mean", "longest", "damages", "directory"], seen.bookies.map((bookie) => [
+        bookie.id,
+        bookie.lastError ? el("span", { class: "bad" }, bookie.lastError) : bookie.isReadOnly ? el("span", { class: "warn" }, "read-only") : "well",
+        count(bookie.ledgers), count(bookie.commits), milliseconds(bookie.commitMsMean), milliseconds(bookie.commitMsMax), count(bookie.damages),
+        bookie.directory])),
+      Object.keys(seen.absentBookies).length ? table(["absent", "why"], Object.entries(seen.absentBookies)) : null)
+      : card("BookKeeper cluster", facts(["writable bookies", `${count(seen.cluster.writable)} of ${count(seen.cluster.known)}`]),
+        table(["bookie", "adds", "mean add", "outstanding", "failed connections"], seen.cluster.bookies.map((bookie) => [
+          bookie.id, count(bookie.adds), milliseconds(bookie.addMsMean), count(bookie.outstanding), count(bookie.connectionsFailed)]))),
+    card("Auditor", audit.isWanted ? facts(
+      ["last audit by this broker", ago(audit.lastRunMs, Date.now())], ["audits", count(audit.runs)], ["ledgers looked at", count(audit.last.ledgers)],
+      ["with copies missing or damaged", count(audit.last.under_replicated_ledgers)], ["not repaired", count(audit.last.unmended_ledgers)],
+      ["entries without a good copy", count(audit.last.lost_entries)], ["entries copied again so far", count(audit.all.repaired_entries)])
+      : el("p", { class: "dim" }, "bookies look after themselves: AutoRecovery")),
+  ];
+}
+
 export function storage(main, given, tools) {
   const topic = el("input", { type: "search", value: given.topic ?? "", placeholder: "ledgers of a topic", "aria-label": "Topic" });
   const form = el("form", { class: "bar" }, topic, el("button", {}, "Show its ledgers"));
@@ -39,41 +80,17 @@ export function storage(main, given, tools) {
   const shown = el("div", { class: "cards" });
   main.append(form, shown);
   return again(main, async (isLeft) => {
-    const seen = await ask("ackgate/storage");
     const full = given.topic && (given.topic.includes("/") ? given.topic : `public/default/${given.topic}`);
-    const internal = full ? await ask(`admin/v2/persistent/${topicPath(full)}/internalStats`) : null;
+    const seen = await ask("ackgate/storage").catch((error) => {
+      if (full && error.status === 403) return null;
+      throw error;
+    });
+    const ledgers = full ? await ask(`ackgate/ledgers/${topicPath(full)}`).catch((error) => ({ why: error.message, topics: [] })) : null;
     if (isLeft()) return;
-    const audit = seen.audit;
     shown.replaceChildren(...[
-      internal && card(`Ledgers of ${full}`,
-        facts(["entries", count(internal.numberOfEntries)], ["size", bytes(internal.totalSize)], ["last entry", internal.lastConfirmedEntry],
-          ["state", internal.state], ["adds under way", count(internal.pendingAddEntriesCount)]),
-        table(["ledger", "entries", "size"], internal.ledgers.slice(-100).map((ledger, place, all) => {
-          const isOpen = place === all.length - 1 && internal.state === "LedgerOpened";
-          return [String(ledger.ledgerId), isOpen ? `${count(internal.currentLedgerEntries)}, open` : count(ledger.entries), bytes(isOpen ? internal.currentLedgerSize : ledger.size)];
-        })),
-        table(["cursor", "mark-delete", "reads at", "ranges", "cursor ledger"], Object.entries(internal.cursors).slice(0, 100).map(([name, cursor]) => [
-          decodeURIComponent(name.replace(/\+/g, " ")), cursor.markDeletePosition, cursor.readPosition,
-          count(cursor.totalNonContiguousDeletedMessagesRange), cursor.cursorLedger < 0 ? "none" : String(cursor.cursorLedger)]))),
-      card("Disks",
-        seen.refusal ? el("p", { class: "bad" }, seen.refusal) : null,
-        table(["file system of", "free", ""], seen.disks.map((disk) => [disk.directory, bytes(disk.freeBytes), disk.isLow ? el("span", { class: "bad" }, "low") : ""]), "not watched"),
-        facts(["messages on their way", bytes(seen.publishBufferBytes)], ["connections that wait for the disk", count(seen.waitingConnections)])),
-      seen.cluster === null ? card("Bookies",
-        table(["bookie", "state", "ledgers", "commits", "latest: mean", "longest", "damages", "directory"], seen.bookies.map((bookie) => [
-          bookie.id,
-          bookie.lastError ? el("span", { class: "bad" }, bookie.lastError) : bookie.isReadOnly ? el("span", { class: "warn" }, "read-only") : "well",
-          count(bookie.ledgers), count(bookie.commits), milliseconds(bookie.commitMsMean), milliseconds(bookie.commitMsMax), count(bookie.damages),
-          bookie.directory])),
-        Object.keys(seen.absentBookies).length ? table(["absent", "why"], Object.entries(seen.absentBookies)) : null)
-        : card("BookKeeper cluster", facts(["writable bookies", `${count(seen.cluster.writable)} of ${count(seen.cluster.known)}`]),
-          table(["bookie", "adds", "mean add", "outstanding", "failed connections"], seen.cluster.bookies.map((bookie) => [
-            bookie.id, count(bookie.adds), milliseconds(bookie.addMsMean), count(bookie.outstanding), count(bookie.connectionsFailed)]))),
-      card("Auditor", audit.isWanted ? facts(
-        ["last audit by this broker", ago(audit.lastRunMs, Date.now())], ["audits", count(audit.runs)], ["ledgers looked at", count(audit.last.ledgers)],
-        ["with copies missing or damaged", count(audit.last.under_replicated_ledgers)], ["not repaired", count(audit.last.unmended_ledgers)],
-        ["entries without a good copy", count(audit.last.lost_entries)], ["entries copied again so far", count(audit.all.repaired_entries)])
-        : el("p", { class: "dim" }, "bookies look after themselves: AutoRecovery")),
+      ledgers?.why && card(`Ledgers of ${full}`, el("p", { class: "bad" }, ledgers.why)),
+      ...(ledgers?.topics ?? []).map(ledgersOf),
+      ...(seen ? disksAndBookies(seen) : []),
     ].filter(Boolean));
   }, tools);
 }

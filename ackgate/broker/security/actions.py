@@ -129,6 +129,7 @@ _LINES: Final = (
     ("GET", f"{_VIEW}/holes/{{ledgerId}}", LOOK),
     ("GET", f"{_VIEW}/dueTimes", LOOK),
     ("GET", "/ackgate/messages/{tenant}/{namespace}/{topic}/{ledgerId}/{entryId}", CONSUME),
+    ("GET", "/ackgate/ledgers/{tenant}/{namespace}/{topic}", LOOK),
     ("GET", "/ackgate/storage", SUPERUSER),
     ("GET", "/ackgate/broker", SUPERUSER),
     # the broker

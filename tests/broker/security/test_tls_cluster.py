@@ -146,6 +146,9 @@ def brokers(
             stack.enter_context(BrokerProcess(directory / f"broker-{number}", settings=settings))
             for number in range(2)
         )
+        for broker in (first, second):  # each has heard of the other
+            asked = admin(broker, made)
+            eventually(lambda asked=asked: len(asked.get("brokers")) == 2, seconds=30)
         yield first, second
 
 
@@ -195,6 +198,9 @@ def test_topics_of_both_brokers_through_one(brokers, made) -> None:
         for broker in brokers:  # each asks the other for its partitions
             stats = admin(broker, made).get("persistent/public/default/parted/partitioned-stats")
             assert stats["msgInCounter"] == 40
+        parts = json.loads(admin(first, made).own_text("ledgers/public/default/parted"))["topics"]
+        assert {part["broker"] for part in parts} == {broker.admin_url for broker in brokers}
+        assert sum(part["stats"]["numberOfEntries"] for part in parts) == 40
 
         bundles = sorted(served[names[0]])
         _, _, bundle = bundles[0].rpartition("/")
@@ -248,6 +254,14 @@ def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
     assert admin(first, made, token("app")).get(stats)["msgInCounter"] == 1
     with pytest.raises(AdminRefusedError, match="'stranger' is not authorized"):
         admin(first, made, token("stranger")).get(stats)
+
+    # what the page may not be redirected to is fetched for it
+    shown = json.loads(admin(first, made, token("app")).own_text(f"ledgers/{there}"))
+    [ledgers] = shown["topics"]
+    assert (ledgers["broker"], ledgers["why"]) == (brokers[1].admin_url, None)
+    assert ledgers["stats"]["numberOfEntries"] == 1
+    with pytest.raises(AdminRefusedError, match="not authorized"):
+        admin(first, made, token("stranger")).own_text(f"ledgers/{there}")
 
     def seen(role: str) -> list[tuple[str, str]]:
         view = json.loads(admin(first, made, token(role)).own_text("overview?rows=200"))
