@@ -29,8 +29,3 @@ class DelayStatus:
     """Why `step` is not `wanted`; empty when it is."""
     since_ms: int = 0
     """Since when it is as it is."""
-
-    @property
-    def is_degraded(self) -> bool:
-        """Whether it is less than what was asked for."""
-        return bool(self.why)

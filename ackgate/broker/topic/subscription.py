@@ -34,7 +34,6 @@ from ackgate.broker.wire import (
 from ackgate.cursor import NO_NACKS, ManagedCursor
 from ackgate.errors import (
     AckGateError,
-    CallerError,
     ConsumerBusyError,
     CursorClosedError,
     OwnershipError,
@@ -231,11 +230,6 @@ class SubscriptionDriver:
         """The consumer that has an entry and has not acked it; None: none."""
         holder = self.core.holder(position)
         return None if holder is None else holder.name
-
-    def check_deletable(self) -> None:
-        """Raises `CallerError` while consumers are connected."""
-        if self.consumers:
-            raise CallerError(f"subscription {self.name} has {len(self.consumers)} consumers")
 
     def _check_idle(self) -> None:
         if self._is_closed or self._is_busy:

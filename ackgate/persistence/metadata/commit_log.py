@@ -206,11 +206,6 @@ class CommitLog:
         log._revoked_to = stored.size if stored.damages else 0
         return log
 
-    @property
-    def commit_bytes(self) -> int:
-        """How much the commits since the header take."""
-        return self._end - _HEADER.size - _BASE.size - self.header.sums.nbytes
-
     def restart(self, header: LogHeader) -> None:
         """Start a new log: the database file has everything. After an `OSError` the old one continues."""
         new = CommitLog.begin(self._path, header)

@@ -188,7 +188,6 @@ async def test_a_registry_that_cannot_be_read_means_time_buckets(
     status = world.subscription().tracking.status
     assert status.step is TrackerStep.TIME_BUCKETS
     assert status.wanted is TrackerStep.BUCKETS
-    assert status.is_degraded
     assert "bucket_7_9' names no bucket" in status.why
     assert caplog.text.count("tracked in memory only") == 1
     client = await world.consumer()
@@ -215,7 +214,7 @@ async def test_another_setting_deletes_what_is_left_over() -> None:
     assert snapshots(world) == registered(world) == []
     subscription = world.subscription()
     assert subscription.tracking.status.step is TrackerStep.TIME_BUCKETS
-    assert not subscription.tracking.status.is_degraded
+    assert not subscription.tracking.status.why
     assert subscription.store is not None
     assert subscription.store.cursor_properties == {"team": "money"}
     client = await world.consumer()
