@@ -189,9 +189,6 @@ class KeySharedDispatcher(SeveralActive):
         self._redeliveries.forget_through(position)
         return self._book.pop_unblocked() or self._order.waiting_entries > 0
 
-    def _pop_unblocked(self) -> bool:
-        return self._book.pop_unblocked()
-
     def redeliver(
         self, consumer: int, positions: Sequence[Position] | None, *, epoch: int | None = None
     ) -> tuple[Effect, ...]:

@@ -39,13 +39,13 @@ class SeveralActive(ABC):
     def acked(self, consumer: int | None, position: Position) -> bool:
         """One whole entry is acked."""
 
-    @abstractmethod
     def _pop_unblocked(self) -> bool:
         """Whether what was acked since the last call lets entries be given again."""
+        return self._book.pop_unblocked()
 
-    @abstractmethod
     def _hash_ranges(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        """Per consumer its ranges of key hashes."""
+        """Per consumer its ranges of key hashes; of all at once, since one costs as much."""
+        return {}
 
     def read_failed(self, read: Read, positions: Sequence[Position] = ()) -> tuple[Effect, ...]:
         """What a normal read has passed over is read again."""

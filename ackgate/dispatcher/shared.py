@@ -24,7 +24,7 @@ from ackgate.dispatcher.redelivery import holes_first
 from ackgate.dispatcher.several_active import SeveralActive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ackgate.cursor import Position
     from ackgate.dispatcher.delivery_book import Recipient
@@ -228,9 +228,6 @@ class SharedDispatcher(SeveralActive):
         for consumer, recipient in self._book.recipients.items():
             both = [position for position in recipient.in_flight if position in self._queue]
             assert not both, f"in flight with {consumer} and waiting: {both}"
-
-    def _hash_ranges(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        return {}
 
     # -- dealing --------------------------------------------------------------------------------
 
