@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEVEL_SECONDS: Final = 1.0
+"""How often a worker looks whether another one has far fewer bundles."""
+
 STORAGE_LOOK_SECONDS: Final = 30.0
 """How often the bookies of a cluster are counted."""
 
@@ -231,7 +234,10 @@ class BrokerServer:
             broker.services.forget_topic = broker.registry.forget
             await broker.dynamic.load()
             await broker._serve(stopping)
-            await broker._share(shared_ports or {})
+            if shared_ports is not None:
+                await broker._share(shared_ports)
+                level = Chore(broker.ownership.level, lambda: LEVEL_SECONDS)
+                broker._upkeep.append(asyncio.create_task(run_chore(level)))
             await space.look()  # what the start has left free is for the next one
             stopping.keep()
             broker._stopping = stopping

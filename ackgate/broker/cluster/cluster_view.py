@@ -88,6 +88,15 @@ class ClusterView:
         """How many bundles each owns."""
         return Counter(owner.broker_id for owner in self.owners.values())
 
+    def settled(self, before_ms: int) -> dict[str, int]:
+        """How many bundles each broker owns that has been there since then, by broker id."""
+        counts = self.bundles_per_broker()
+        return {
+            broker_id: counts[broker_id]
+            for broker_id, joined_ms in self._joined_ms.items()
+            if joined_ms <= before_ms
+        }
+
     async def _read(self, paths: Iterable[str]) -> None:
         waiting = sorted(path for path in paths if _is_known(path))
         for start in range(0, len(waiting), READS_AT_ONCE_MAX):

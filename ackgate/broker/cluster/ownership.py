@@ -72,6 +72,9 @@ REJOIN_SECONDS_MIN: Final = 0.1
 REJOIN_SECONDS_MAX: Final = 5.0
 """Between attempts to begin a new session: doubled each time, and jittered."""
 
+SETTLED_MS: Final = 5_000
+"""How long a worker has to be there before owned bundles are moved to it: it may die again and again."""
+
 ASK_AGAIN_SECONDS: Final = 0.5
 """Pause before the session is asked for again when the metadata store cannot say."""
 
@@ -400,6 +403,15 @@ class Ownership:
             if tell is not None:
                 tell(heir)
 
+    async def level(self) -> None:
+        """Hand one bundle to the broker that has the fewest, if this one has the most and two more."""
+        if not self._is_member or self._is_leaving:
+            return
+        loads = self.view.settled(self._services.clock_ms() - SETTLED_MS)
+        heir = heir_of_one(self._require_me().broker_id, loads)
+        if heir is not None and self.owned:
+            await self.release(max(self.owned, key=str), self.view.brokers[heir])
+
     async def _remove_node(self, bundle: Bundle) -> None:
         """What is not surely gone stays in the view: others still send their clients here."""
         session = self._session
@@ -571,7 +583,9 @@ def _owned_by(owner: OwnerRecord) -> Location:
 # at once. It assigns bundles, in the order of their names, to the broker with the fewest; among
 # equals, to the one with the highest hash of bundle and broker together (rendezvous hashing).
 #
-# An owned bundle stays where it is: a broker that joins gets only bundles that become free.
+# An owned bundle stays where it is: a broker that joins gets only bundles that become free. Not so among
+# the workers of one machine: one that comes back would leave its core idle. The one with the most gives
+# away one bundle at a time, until none has two fewer.
 
 
 def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:
@@ -590,6 +604,16 @@ def plan(unowned: Iterable[str], owned_by: Mapping[str, int]) -> dict[str, str]:
         counts[broker] += 1
         chosen[bundle] = broker
     return chosen
+
+
+def heir_of_one(giver: str, owned_by: Mapping[str, int]) -> str | None:
+    """The broker that gets one of the giver's bundles; None: no broker does."""
+    if giver not in owned_by:
+        return None
+    most = min(owned_by, key=lambda broker: (-owned_by[broker], broker))
+    least = min(owned_by, key=lambda broker: (owned_by[broker], broker))
+    is_uneven = owned_by[most] - owned_by[least] >= 2
+    return least if is_uneven and giver == most else None
 
 
 def _affinity(bundle: str, broker: str) -> bytes:

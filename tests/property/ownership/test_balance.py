@@ -7,7 +7,7 @@ from collections import Counter
 import hypothesis.strategies as st
 from hypothesis import given
 
-from ackgate.broker.cluster.ownership import plan
+from ackgate.broker.cluster.ownership import heir_of_one, plan
 
 BROKERS = st.dictionaries(st.sampled_from("ABCDEF"), st.integers(0, 6), min_size=1)
 BUNDLES = st.sets(st.integers(0, 40).map("bundle-{}".format), max_size=16)
@@ -52,3 +52,23 @@ def test_asked_for_in_any_order_the_outcome_is_as_even(
 
 def test_without_a_broker_there_is_no_plan() -> None:
     assert plan({"a"}, {}) == {}
+
+
+@given(BROKERS)
+def test_one_gives_at_a_time_until_none_has_two_fewer(owned_by: dict[str, int]) -> None:
+    counts = Counter(owned_by)
+    for _ in range(sum(owned_by.values()) + 1):
+        gifts = {
+            giver: heir for giver in counts if (heir := heir_of_one(giver, counts)) is not None
+        }
+        if not gifts:
+            break
+        ((giver, heir),) = gifts.items()
+        counts[giver] -= 1
+        counts[heir] += 1
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert counts.total() == sum(owned_by.values())
+
+
+def test_one_that_is_not_settled_gives_nothing() -> None:
+    assert heir_of_one("A", {"B": 0}) is None
