@@ -12,7 +12,9 @@ import pulsar
 from ackgate.testing import BrokerAdmin
 
 RECEIVE_TIMEOUT_MS = 10_000
-POLL_SECONDS = 0.02
+POLL_SECONDS_MIN = 0.02
+POLL_SECONDS_MAX = 0.2
+"""What takes long is asked for seldomer: each question costs the broker and us some milliseconds."""
 
 T = TypeVar("T")
 
@@ -46,15 +48,17 @@ class Target:
         return BrokerAdmin(self.admin_url)
 
 
-def eventually(condition: Callable[[], T], *, seconds: float = 10.0) -> T:
+def eventually(condition: Callable[[], T], *, seconds: float = 60.0) -> T:
     """Poll until the condition is true, and return what it answered; assert at the deadline."""
     deadline = time.monotonic() + seconds
+    pause = POLL_SECONDS_MIN
     while True:
         answer = condition()
         if answer:
             return answer
         assert time.monotonic() < deadline, f"not so within {seconds} s; the last answer: {answer}"
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(1.5 * pause, POLL_SECONDS_MAX)
 
 
 def send_all(producer: pulsar.Producer, payloads: Iterable[bytes]) -> list[pulsar.MessageId]:

@@ -17,7 +17,7 @@ from ackgate.bookkeeper import BookKeeperClient, LedgerState
 from ackgate.testing.child_guard import CHILDREN
 from tests.broker.bookkeeper.conftest import new_root
 from tests.broker.target import Target, eventually, numbered, payloads, receive, send_all
-from tests.support.bookkeeper.cluster import java
+from tests.support.bookkeeper.cluster import QUICK_JAVA, java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,9 @@ TOPIC = "persistent://public/default/moving"
 SHARED = pulsar.ConsumerType.Shared
 LONG_SECONDS = 60
 """A takeover, a restart of a bookie: on a busy machine."""
+
+PAUSE_SECONDS = 0.01
+"""Between two messages: always some under way, and the machine is left to those who recover."""
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def sending(client: pulsar.Client) -> Iterator[list[bytes]]:
 
     def send() -> None:
         number = 0
-        while not is_over.is_set():
+        while not is_over.wait(PAUSE_SECONDS):
             producer.send(payload := b"m%d" % number)
             confirmed.append(payload)
             number += 1
@@ -120,13 +123,12 @@ def test_the_other_broker_takes_over_and_bookies_come_and_go(two, own_bookkeeper
         goes_on(confirmed)
         two[first].kill()
         goes_on(confirmed)
-        own_bookkeeper.wait_until_gone(own_bookkeeper.bookies[0])
-        own_bookkeeper.bookies[0].start()
-        own_bookkeeper.wait_until_ready(own_bookkeeper.bookies[0])
+        own_bookkeeper.restart(own_bookkeeper.bookies[0])
         own_bookkeeper.bookies[1].pause()
         goes_on(confirmed)
         own_bookkeeper.bookies[1].resume()
         goes_on(confirmed)
+        own_bookkeeper.restart(own_bookkeeper.bookies[1])  # its session may end only now
     assert owner_of([two[1 - first]]) == 0
     expected = {*numbered(100, "first")[1::2], *confirmed}
     again = set(payloads(receive(consumer, len(expected))))
@@ -180,10 +182,7 @@ def test_autorecovery_that_runs_all_the_time_is_survived(two, own_bookkeeper, ma
             lambda: metadata_of(own_bookkeeper, ledger_id).state is LedgerState.CLOSED,
             seconds=2 * LONG_SECONDS,
         )
-        for bookie in (first, second):
-            own_bookkeeper.wait_until_gone(bookie)
-            bookie.start()
-        own_bookkeeper.wait_until_ready(first, second)
+        own_bookkeeper.restart(first, second)
         goes_on(confirmed)
     assert "was fenced" in broker.log
     assert ledgers_of(broker)[-1] > ledger_id
@@ -212,10 +211,9 @@ def autorecovery(cluster: RealBookKeeper) -> Iterator[None]:
     lines = [f"{key}={value}\n" for key, value in impatient.items()]
     conf.write_text((cluster.bookies[1].data / "bk.conf").read_text() + "".join(lines))
     main = ("org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(conf))
-    options = ("-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     with (directory / "autorecovery.log").open("ab") as log:
         daemon = subprocess.Popen(
-            java(*main, directory=directory, options=options), stdout=log, stderr=log
+            java(*main, directory=directory, options=QUICK_JAVA), stdout=log, stderr=log
         )
     CHILDREN.add(daemon.pid)
     try:
@@ -245,6 +243,7 @@ def recover(cluster: RealBookKeeper, bookie_id: str) -> None:
         "-conf",
         str(cluster.bookies[1].data / "bk.conf"),
     )
-    command = java(*shell, "recover", "-f", bookie_id, directory=cluster.bookies[1].data.parent)
+    directory = cluster.bookies[1].data.parent
+    command = java(*shell, "recover", "-f", bookie_id, directory=directory, options=QUICK_JAVA)
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
