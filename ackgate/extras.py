@@ -22,6 +22,7 @@ EXTRA_OF: Final = {
     "passlib": "broker",
     "uvloop": "broker",
     "kazoo": "zookeeper",
+    "opentelemetry": "opentelemetry",
     "pulsar": "client",
     "_pulsar": "client",
     "fsspec": "spark",

@@ -22,7 +22,7 @@ from ackgate.broker.schemas import SchemaRegistry
 from ackgate.broker.security import Authentication, Authorization, http_headers
 from ackgate.broker.stats import SAMPLE_SECONDS, Overview, StatsSampler
 from ackgate.broker.stopping import Stopping
-from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry
+from ackgate.broker.topic import DiskSpace, SharedServices, TopicRegistry, Tracing
 from ackgate.broker.upkeep import Chore, chores, run_chore
 from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
@@ -214,6 +214,7 @@ class BrokerServer:
         becomes the broker's to close. `shared_ports`: listening sockets that other processes accept on,
         too, by their scheme (`pulsar`, `https`); this broker does once it is a member of the cluster.
         """
+        tracing = Tracing() if settings.broker.open_telemetry_traces_enabled else None
         _credentials(settings)  # what cannot be read is to be known at the start
         authentication = Authentication.of(settings.security)
         tls = _PortsTls(settings)
@@ -227,7 +228,7 @@ class BrokerServer:
             stopping.then("the metadata store", metadata.close)
             storage = await open_ledger_storage(settings.persistence, directory.root, metadata)
             stopping.then("the bookies", storage.client.close, share=2)
-            services = _make_services(settings, metadata, storage.client, storage.run)
+            services = _make_services(settings, metadata, storage.client, storage.run, tracing)
             broker = cls(settings, directory, services, storage, tls, authentication)
             broker.services.disk_space = space
             space.mend = partial(_free_room, metadata, storage)
@@ -501,7 +502,11 @@ async def _open_metadata(settings: Settings, directory: DataDirectory) -> Metada
 
 
 def _make_services(
-    settings: Settings, metadata: MetadataStore, client: LedgerClient, run: int
+    settings: Settings,
+    metadata: MetadataStore,
+    client: LedgerClient,
+    run: int,
+    tracing: Tracing | None,
 ) -> SharedServices:
     services = SharedServices(
         settings=settings,
@@ -515,4 +520,5 @@ def _make_services(
         forget_topic=lambda _: None,
     )
     services.clock_us = lambda: time.time_ns() // 1_000
+    services.tracing = tracing
     return services

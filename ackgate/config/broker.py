@@ -130,6 +130,12 @@ class BrokerSettings(SettingsGroup):
         "text",
         "Form of log lines: `key=value` pairs, or an object of JSON a line, with a stack trace in it.",
     )
+    open_telemetry_traces_enabled: bool = setting(
+        False,
+        "Make OpenTelemetry spans of publishes, deliveries and acks, for messages that carry a context "
+        "(`traceparent`) in their properties. They go to the tracer provider of the process, as "
+        "`opentelemetry-instrument` sets one up. Wants the extra `opentelemetry`.",
+    )
     broker_shutdown_timeout_ms: int = setting(
         8_000,
         "How long a stop may take, all in all: closing topics, writing cursors, ending connections, "

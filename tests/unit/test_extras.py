@@ -80,6 +80,7 @@ def test_use_of_a_missing_extra_names_it(code: str, tmp_path: Path) -> None:
 
 COMMANDS = {
     "broker --data-dir data --port 0 --http-port 0": "broker",
+    "broker --data-dir data --port 0 --http-port 0 --set openTelemetryTracesEnabled=true": "opentelemetry",
     "pipeline audit --data-dir data --output audit": "spark",
     "stats orders --metadata-url zk:localhost:1/x --bookies data": "zookeeper",
 }
@@ -92,7 +93,8 @@ def test_command_without_its_extra_prints_one_line(words: str, tmp_path: Path) -
     ran = run_without({COMMANDS[words]}, code, tmp_path)
     assert ran.returncode == 2
     assert ran.stdout == ""
-    (line,) = ran.stderr.splitlines()
+    *logged, line = ran.stderr.splitlines()
+    assert all(each.startswith("time=") for each in logged)
     assert line.endswith(f"pip install 'ackgate[{COMMANDS[words]}]'")
 
 
@@ -100,6 +102,7 @@ def test_extras_install_what_they_are_named_for() -> None:
     packages = {
         "google.protobuf": "protobuf",
         "jwt": "pyjwt",
+        "opentelemetry": "opentelemetry-api",
         "passlib": "libpass",
         "pulsar": "pulsar-client",
         "_pulsar": "pulsar-client",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic, clear_delayed
+from ackgate.broker.topic.tracing import Tracing
 
 __all__ = [
     "BOUNDS_SECONDS",
@@ -32,6 +33,7 @@ __all__ = [
     "Topic",
     "TopicConflictError",
     "TopicRegistry",
+    "Tracing",
     "clear_delayed",
 ]
 

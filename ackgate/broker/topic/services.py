@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackgate.broker.cluster import PolicyStore
+    from ackgate.broker.topic.tracing import Tracing
     from ackgate.broker.wire import Entry, TopicName
     from ackgate.config.settings import Settings
     from ackgate.errors import OwnershipError
@@ -61,6 +62,8 @@ class SharedServices:
     delayed_lanes: StorageLanes = field(default_factory=StorageLanes, init=False)
     waits: Waits = field(default_factory=Waits, init=False)
     latencies: Latencies = field(default_factory=Latencies, init=False)
+    tracing: Tracing | None = field(default=None, init=False)
+    """None: nobody traces messages."""
     clock_us: Callable[[], int] = field(init=False)
     """For the delivery journal; by default as exact as `clock_ms`."""
     journal_pace: JournalPace = field(default_factory=JournalPace, init=False)

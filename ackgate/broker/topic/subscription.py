@@ -137,6 +137,8 @@ class SubscriptionDriver:
         self._recorder = (
             None if topic.journal is None else SubscriptionRecorder(topic.journal, name)
         )
+        tracing = topic.services.tracing
+        self._tracing = None if tracing is None else tracing.of_subscription(topic.name, name)
         own = TrackerHome(
             topic.services,
             cursor_path(topic.path, name),
@@ -296,6 +298,9 @@ class SubscriptionDriver:
         receipt: object,
     ) -> None:
         self.core.ack(consumer, positions, parts=parts, receipt=receipt, now_ms=self._now_ms)
+        if self._tracing is not None:
+            since = consumer.session.received_at
+            self._tracing.acked(consumer.name, positions, since, receipt)
         self._changed()
 
     def ack_cumulative(
@@ -304,6 +309,9 @@ class SubscriptionDriver:
         self.core.ack_cumulative(
             consumer, position, unacked_mask=unacked_mask, receipt=receipt, now_ms=self._now_ms
         )
+        if self._tracing is not None and unacked_mask is None:
+            since = consumer.session.received_at
+            self._tracing.acked_through(consumer.name, position, since, receipt)
         self._changed()
 
     def redeliver(
@@ -472,6 +480,10 @@ class SubscriptionDriver:
             self._send(delivery)
             count += len(delivery.entries)
         now = perf_counter()
+        if self._tracing is not None:
+            since = now if self._since is None else self._since
+            for delivery in deliveries:
+                self._tracing.dispatched(delivery.consumer.name, delivery.entries, since)
         if self._since is not None:
             self.topic.services.latencies.dispatch.observe(now - self._since, count)
         self._since = now  # the next read begins here
@@ -751,4 +763,6 @@ class SubscriptionDriver:
                 latency.observe(now - asked.received_at, len(asked.request_ids))
             waits.receipts_sent += receipt.error is None
             waits.receipts_overdue += isinstance(receipt.error, PersistTimeoutError)
+            if self._tracing is not None:
+                self._tracing.answered(receipt.token, receipt.error)
             receipt.consumer.answer(receipt)

@@ -53,6 +53,8 @@ from ackgate.persistence.nodes.paths import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from opentelemetry.trace import Span
+
     from ackgate.broker.journal import TopicJournal
     from ackgate.broker.topic.consumer import Consumer
     from ackgate.broker.topic.services import SharedServices
@@ -82,6 +84,12 @@ class _Publish(NamedTuple):
     the garbage collector to look at."""
     sequence_ids: SequenceIds | None
     """For de-duplication, if it is on."""
+
+
+class _TracedPublish(_Publish):
+    """One that has a span."""
+
+    span: Span
 
 
 class Topic:
@@ -349,20 +357,16 @@ class Topic:
         publish_time_ms, key = UNKNOWN_TIME, ""
         if self.journal is not None:
             publish_time_ms, key = time_of_entry(metadata), key_of_entry(metadata)
-        self.ledger.add(
-            entry,
-            num_messages,
-            _Publish(
-                producer,
-                sequence_id,
-                highest_sequence_id,
-                producer.session.received_at,
-                publish_time_ms,
-                key,
-                ids,
-            ),
-            deliver_at_ms,
+        received_at = producer.session.received_at
+        context = _Publish(
+            producer, sequence_id, highest_sequence_id, received_at, publish_time_ms, key, ids
         )
+        if (tracing := self.services.tracing) is not None:
+            span = tracing.publishing(self.name, entry, metadata, producer.name, received_at)
+            if span is not None:
+                context = _TracedPublish(*context)
+                context.span = span
+        self.ledger.add(entry, num_messages, context, deliver_at_ms)
 
     def on_confirmed(self, entries: list[Entry], contexts: list[Any]) -> None:
         """Entries are durable: confirm them, and offer them to the subscriptions."""
@@ -385,6 +389,10 @@ class Topic:
         latency.observe(now - since, count)
         if current is not None:
             current.session.send_receipts(current.producer_id, receipts)
+        if (tracing := self.services.tracing) is not None:
+            for entry, context in zip(entries, contexts, strict=True):
+                if isinstance(context, _TracedPublish):
+                    tracing.published(context.span, self.name, entry.position)
         if self.journal is not None and entries:
             self.journal.note_published(entries, contexts)
         if self._dedup is not None:
@@ -397,6 +405,10 @@ class Topic:
 
         Not if the topic has another owner: there the producers will send them again.
         """
+        if (tracing := self.services.tracing) is not None:
+            for context in contexts:
+                if isinstance(context, _TracedPublish):
+                    tracing.failed(context.span, error)
         code = server_error(error)
         for producer, sequence_id, *_ in contexts:
             if self._dedup is not None:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from ackgate.faces import lazy_face
 
 if TYPE_CHECKING:
-    from ackgate.broker.wire.entry import ENTRY_FORM, Batch, Entry, repacked, unpack
+    from ackgate.broker.wire.entry import (
+        ENTRY_FORM,
+        Batch,
+        Entry,
+        message_properties,
+        repacked,
+        unpack,
+    )
     from ackgate.broker.wire.errors import (
         BrokerError,
         IncompatibleSchemaError,
@@ -98,6 +105,7 @@ __all__ = [
     "TopicTerminatedError",
     "check_subscription_name",
     "mask_of_words",
+    "message_properties",
     "publish_buffer_bytes",
     "quoted",
     "repacked",
@@ -108,7 +116,14 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "ackgate.broker.wire.entry": ("Batch", "ENTRY_FORM", "Entry", "repacked", "unpack"),
+        "ackgate.broker.wire.entry": (
+            "Batch",
+            "ENTRY_FORM",
+            "Entry",
+            "message_properties",
+            "repacked",
+            "unpack",
+        ),
         "ackgate.broker.wire.errors": (
             "BrokerError",
             "IncompatibleSchemaError",

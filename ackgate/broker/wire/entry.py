@@ -33,7 +33,7 @@ from ackgate.persistence.messages.frame import metadata_span
 from ackgate.persistence.records.envelope import Compression, compressed, decompressed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ackgate.persistence.ports import LedgerEntry
     from ackgate.persistence.proto.message_pb2 import MessageMetadata
@@ -150,8 +150,37 @@ def can_hold(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> boo
     return is_usual or unpack(entry, metadata) is not None
 
 
+def message_properties(
+    entry: bytes, metadata: pb.MessageMetadata | StoredMetadata
+) -> Iterator[dict[str, str]]:
+    """What each message's sender attached, as far as that can be read."""
+    if not metadata.HasField("num_messages_in_batch"):
+        yield {pair.key: pair.value for pair in metadata.properties}
+        return
+    payload = _plain(entry, metadata)
+    split = None if payload is None else _split(payload, metadata.num_messages_in_batch)
+    for single in split[1] if split is not None else ():
+        yield {pair.key: pair.value for pair in single.properties}
+
+
 def unpack(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> Batch | None:
     """Look into an entry with several messages. None for one that is encrypted or malformed."""
+    payload = _plain(entry, metadata)
+    if payload is None:
+        return None
+    split = _split(payload, metadata.num_messages_in_batch)
+    if split is None:
+        return None
+    stops, singles = split
+    ids = [single.sequence_id for single in singles]
+    # An absent one reads as 0: only then is it worth asking.
+    if 0 in ids and not all(single.HasField("sequence_id") for single in singles):
+        return Batch(metadata, payload, stops, None)
+    return Batch(metadata, payload, stops, ids)
+
+
+def _plain(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> bytes | None:
+    """The payload of a batch, decompressed. None for one that is encrypted or malformed."""
     payload = entry[metadata_span(entry)[1] :]
     if metadata.encryption_keys or metadata.encryption_algo:
         return None
@@ -162,15 +191,7 @@ def unpack(entry: bytes, metadata: pb.MessageMetadata | StoredMetadata) -> Batch
             payload = decompressed(payload, metadata.compression, metadata.uncompressed_size)
         except CorruptRecordError:
             return None
-    split = _split(payload, metadata.num_messages_in_batch)
-    if split is None:
-        return None
-    stops, singles = split
-    ids = [single.sequence_id for single in singles]
-    # An absent one reads as 0: only then is it worth asking.
-    if 0 in ids and not all(single.HasField("sequence_id") for single in singles):
-        return Batch(metadata, payload, stops, None)
-    return Batch(metadata, payload, stops, ids)
+    return payload
 
 
 def _split(payload: bytes, count: int) -> tuple[list[int], list[pb.SingleMessageMetadata]] | None:
