@@ -40,7 +40,7 @@ from ackgate.network import (
 from ackgate.persistence.messages.cache import EntryCache
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import (
+from ackgate.persistence.metadata_url import (
     MetadataScheme,
     open_metadata_store,
     parse_metadata_url,

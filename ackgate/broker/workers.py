@@ -42,7 +42,7 @@ from ackgate.errors import (
 from ackgate.network import advertised_host, listening_sockets, url_of, words_of
 from ackgate.persistence.metadata.socket_server import MetadataServer
 from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-from ackgate.persistence.metadata.url import parse_metadata_url
+from ackgate.persistence.metadata_url import parse_metadata_url
 from ackgate.persistence.system import platform_files
 from ackgate.persistence.system.data_directory import DataDirectory
 from ackgate.persistence.system.disk_reserve import RESERVE_FILE

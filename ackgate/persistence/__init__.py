@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ledgers.client import BookieLedgerClient, open_bookies
     from ackgate.persistence.metadata.memory import MemoryMetadataStore
     from ackgate.persistence.metadata.sqlite import SqliteMetadataStore
-    from ackgate.persistence.metadata.url import open_metadata_store
-    from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+    from ackgate.persistence.metadata_url import open_metadata_store
     from ackgate.persistence.nodes.paths import cursor_path, topic_path
     from ackgate.persistence.ports import (
         AppendTicket,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         RecoveryReport,
         RecoverySource,
     )
+    from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 
 __all__ = [
     "AppendTicket",
@@ -97,8 +97,8 @@ if not TYPE_CHECKING:  # or mypy would take any name to be there
             "ackgate.persistence.ledgers.client": ("BookieLedgerClient", "open_bookies"),
             "ackgate.persistence.metadata.memory": ("MemoryMetadataStore",),
             "ackgate.persistence.metadata.sqlite": ("SqliteMetadataStore",),
-            "ackgate.persistence.metadata.url": ("open_metadata_store",),
-            "ackgate.persistence.metadata.zookeeper": ("ZooKeeperMetadataStore",),
+            "ackgate.persistence.metadata_url": ("open_metadata_store",),
+            "ackgate.persistence.zookeeper.store": ("ZooKeeperMetadataStore",),
             "ackgate.persistence.cursors.offline": ("StoredCursorView", "read_cursor"),
             "ackgate.persistence.records.outcome": (
                 "CursorStoreStats",

@@ -26,7 +26,7 @@ from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.metadata_check import claim, known_cluster
 from ackgate.persistence.ledgers.opening import BookieOpener, open_usable_bookies
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.url import (
+from ackgate.persistence.metadata_url import (
     MetadataScheme,
     open_metadata_store,
     parse_metadata_url,

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from ackgate.cursor import Position
 from ackgate.errors import CallerError, ConfigurationError, CorruptRecordError
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 from ackgate.pulsar.proto.stored_pb2 import SchemaLocator
 
 if TYPE_CHECKING:

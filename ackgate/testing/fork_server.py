@@ -52,7 +52,7 @@ _IMPORTS: Final = (
     *("ackgate.__main__", "ackgate.broker.run", "ackgate.broker.collector"),
     *("ackgate.broker.server", "ackgate.broker.admin"),
 )
-_IMPORTS_IF_INSTALLED: Final = ("uvloop", "ackgate.persistence.metadata.zookeeper")
+_IMPORTS_IF_INSTALLED: Final = ("uvloop", "ackgate.persistence.zookeeper.store")
 
 
 class ForkedProcess:

@@ -12,7 +12,7 @@ from ackgate.persistence import DigestType, Fragment, LedgerOptions, LedgerState
 from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
 from ackgate.persistence.bookkeeper.lasting_store import LastingStore
 from ackgate.persistence.bookkeeper.protocol import ADD_REPLY, Code, EntryCodec, Flag
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 from ackgate.testing import free_ports
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from ackgate.errors import ClosedHandleError, LedgerFencedError, StorageError
 from ackgate.persistence import LedgerOptions, LedgerState
 from ackgate.persistence.bookkeeper.cluster import BookKeeperCluster
 from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 from ackgate.testing.proxy import ProxyMode, TcpProxy
 from tests.support.bookkeeper import RealBookKeeper, missing
 

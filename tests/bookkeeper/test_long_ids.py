@@ -4,7 +4,7 @@ import pytest
 
 from ackgate.errors import NoSuchLedgerError
 from ackgate.persistence import LedgerOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 from tests.support.bookkeeper import JavaClient
 from tests.support.bookkeeper.oracle import Entry
 

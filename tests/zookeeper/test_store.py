@@ -241,7 +241,7 @@ def test_a_loop_that_is_gone_takes_its_threads_along(zookeeper: ZooKeeperProcess
 def test_a_process_ends_with_a_store_left_open(zookeeper: ZooKeeperProcess) -> None:
     code = (
         "import asyncio\n"
-        "from ackgate.persistence.metadata.url import open_metadata_store\n"
+        "from ackgate.persistence.metadata_url import open_metadata_store\n"
         f"asyncio.run(open_metadata_store('zk:{zookeeper.connection_string}'))\n"
     )
     done = subprocess.run(

@@ -42,10 +42,10 @@ from ackgate.persistence.ledgers.auditor import LedgerAudit
 from ackgate.persistence.ledgers.handles import ReadHandle, confirmed_of
 from ackgate.persistence.ledgers.quorum import check_quorum
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
 from ackgate.persistence.nodes.changes import until_won
 from ackgate.persistence.nodes.unnamed_ledgers import DELETION_KEY
 from ackgate.persistence.ports import Fragment, LedgerMetadata, LedgerOptions, LedgerState
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

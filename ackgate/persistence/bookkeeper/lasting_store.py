@@ -21,8 +21,8 @@ from ackgate.persistence.system.backoff import backoff_seconds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
     from ackgate.persistence.ports import NodeValue, WatchEvent
+    from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 
 logger = logging.getLogger(__name__)
 

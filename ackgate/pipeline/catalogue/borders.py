@@ -25,7 +25,7 @@ from ackgate.persistence.bookies.settings import bookie_settings, ledger_client_
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 from ackgate.persistence.ledgers.opening import BookieOpener
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.url import (
+from ackgate.persistence.metadata_url import (
     MetadataScheme,
     open_metadata_store,
     parse_metadata_url,

@@ -25,7 +25,7 @@ from ackgate.persistence.cursors.node import decode_cursor_node
 from ackgate.persistence.deliveries.node import DeliveryJournalNode, decode_journal_node
 from ackgate.persistence.ledgers.catalog import decode_metadata
 from ackgate.persistence.ledgers.metadata_check import CLUSTER_PATH
-from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
+from ackgate.persistence.metadata_url import MetadataScheme, parse_metadata_url
 from ackgate.persistence.nodes.paths import (
     LEDGERS,
     MANAGED_LEDGERS,

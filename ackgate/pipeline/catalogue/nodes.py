@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ackgate.errors import ConfigurationError, MetadataStoreError
 from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.metadata.sqlite_file import connect_reader, translated
-from ackgate.persistence.metadata.url import open_metadata_store
+from ackgate.persistence.metadata_url import open_metadata_store
 from ackgate.persistence.ports.node_rules import split
 from ackgate.pipeline.schema.addresses import shown_address
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from ackgate.persistence import WatchEvent, WatchKind
-from ackgate.persistence.metadata.zookeeper_watches import LookKind, NodeLook, Stat, TreeMirror
 from ackgate.persistence.ports.node_rules import split
+from ackgate.persistence.zookeeper.watches import LookKind, NodeLook, Stat, TreeMirror
 
 ROOTS = ["/t", "/t/a", "/u", "/"]
 NAMES = ["a", "b", "c"]

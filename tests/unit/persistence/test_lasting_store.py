@@ -11,7 +11,7 @@ from ackgate.errors import MetadataStoreError, StoreSuspendedError
 from ackgate.persistence import MemoryMetadataStore, SessionState
 from ackgate.persistence.bookkeeper.lasting_store import LastingStore
 from ackgate.persistence.metadata.memory import MemoryTree
-from ackgate.persistence.metadata.zookeeper import ZooKeeperMetadataStore
+from ackgate.persistence.zookeeper.store import ZooKeeperMetadataStore
 
 
 class Losable(MemoryMetadataStore):

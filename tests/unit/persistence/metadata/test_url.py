@@ -8,8 +8,8 @@ import pytest
 
 from ackgate.errors import ConfigurationError
 from ackgate.persistence import MemoryMetadataStore, SqliteMetadataStore, open_metadata_store
-from ackgate.persistence.metadata.url import MetadataScheme, parse_metadata_url
-from ackgate.persistence.metadata.zookeeper import parse_address
+from ackgate.persistence.metadata_url import MetadataScheme, parse_metadata_url
+from ackgate.persistence.zookeeper.store import parse_address
 
 
 def test_the_parts_of_a_url() -> None:

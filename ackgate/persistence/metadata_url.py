@@ -89,7 +89,7 @@ async def open_metadata_store(
         case MetadataScheme.ZOOKEEPER:
             # Half a tenth of a second that a broker without ZooKeeper starts sooner.
             with named_extras():
-                from ackgate.persistence.metadata.zookeeper import (  # noqa: PLC0415
+                from ackgate.persistence.zookeeper.store import (  # noqa: PLC0415
                     ZooKeeperMetadataStore,
                 )
 

@@ -15,17 +15,17 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import MetadataStoreError
-from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
 from ackgate.persistence.metadata.watches import SessionListeners
 from ackgate.persistence.ports import SessionState
+from ackgate.persistence.zookeeper.kazoo_bridge import KazooBridge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ackgate.errors import AckGateError
     from ackgate.persistence.metadata.session_options import SessionOptions
-    from ackgate.persistence.metadata.zookeeper_requests import Requests
-    from ackgate.persistence.metadata.zookeeper_watches import ZooKeeperWatches
+    from ackgate.persistence.zookeeper.requests import Requests
+    from ackgate.persistence.zookeeper.watches import ZooKeeperWatches
 
 logger = logging.getLogger(__name__)
 

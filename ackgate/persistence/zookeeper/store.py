@@ -39,9 +39,6 @@ from ackgate.errors import (
     SessionLostError,
 )
 from ackgate.persistence.metadata.session_options import SessionOptions
-from ackgate.persistence.metadata.zookeeper_requests import Requests
-from ackgate.persistence.metadata.zookeeper_session import ZooKeeperSession
-from ackgate.persistence.metadata.zookeeper_watches import ZooKeeperWatches
 from ackgate.persistence.ports import NodeValue, SessionState
 from ackgate.persistence.ports.node_rules import (
     MUST_NOT_EXIST,
@@ -51,14 +48,17 @@ from ackgate.persistence.ports.node_rules import (
     conflict,
     split,
 )
+from ackgate.persistence.zookeeper.requests import Requests
+from ackgate.persistence.zookeeper.session import ZooKeeperSession
+from ackgate.persistence.zookeeper.watches import ZooKeeperWatches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kazoo.client import KazooClient
 
-    from ackgate.persistence.metadata.kazoo_bridge import Answer
     from ackgate.persistence.ports import WatchEvent
+    from ackgate.persistence.zookeeper.kazoo_bridge import Answer
 
 
 PORT: Final = 2181

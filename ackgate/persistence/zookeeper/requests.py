@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from kazoo.client import KazooClient
 
-    from ackgate.persistence.metadata.kazoo_bridge import Answer, KazooBridge
+    from ackgate.persistence.zookeeper.kazoo_bridge import Answer, KazooBridge
 
 OPERATIONS_WAITING_MAX: Final = 200_000
 """Beyond this the store refuses: something is far slower than what it is asked to do."""

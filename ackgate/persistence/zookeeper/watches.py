@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from kazoo.protocol.states import WatchedEvent
 
-    from ackgate.persistence.metadata.kazoo_bridge import KazooBridge
-    from ackgate.persistence.metadata.zookeeper_requests import Requests
+    from ackgate.persistence.zookeeper.kazoo_bridge import KazooBridge
+    from ackgate.persistence.zookeeper.requests import Requests
 
 logger = logging.getLogger(__name__)
 
