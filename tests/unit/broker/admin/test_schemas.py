@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ackgate.broker.admin.topics import schema_json
+from ackgate.broker.admin.schemas import schema_json
 from ackgate.broker.schemas.registry import version_bytes
 from ackgate.broker.wire.ports import Schema, SchemaType, StoredSchema
 
