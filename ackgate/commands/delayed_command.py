@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from ackgate.broker.wire import TopicName
-from ackgate.commands.terminal.access import access_of
-from ackgate.commands.terminal.admin_client import AdminClient, parts_of, path_of
+from ackgate.commands.terminal.admin_client import AdminClient, access_of, parts_of, path_of
 from ackgate.described import count
 from ackgate.errors import ConfigurationError, CorruptRecordError
 

@@ -134,7 +134,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 def _broker(arguments: argparse.Namespace) -> dict[str, Any]:
     """The broker to ask, by the names of arguments."""
-    from ackgate.commands.terminal.access import access_of  # noqa: PLC0415
+    from ackgate.commands.terminal.admin_client import access_of  # noqa: PLC0415
 
     url, access = access_of(arguments)
     return {"url": url, "access": access}

@@ -30,7 +30,7 @@ from ackgate.commands.terminal.admin_client import (
 
 if TYPE_CHECKING:
     from ackgate.broker.stats import OverviewAnswer, OverviewQuery
-    from ackgate.commands.terminal.access import AdminAccess
+    from ackgate.commands.terminal.admin_client import AdminAccess
 
 
 def query_stats(

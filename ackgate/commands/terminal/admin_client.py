@@ -1,7 +1,14 @@
-"""A client of a broker's admin interface: for the commands and their Python calls.
+"""A client of a broker's admin interface, and how a command gets in: for the commands and their Python calls.
 
 Edge: HTTP with the standard library. Who serves a topic is found by following redirects, whatever
 the method; a refusal is raised in the broker's own words.
+
+Address, certificates and credentials of a command come from files and, through the settings, the environment.
+Of each key the last one wins::
+
+    Pulsar's client.conf  <  environment ACKGATE_CLIENT_<key>  <  options
+
+A token belongs into the file or the environment: options can be seen by everybody on the machine.
 """
 
 from __future__ import annotations
@@ -10,22 +17,90 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
-from ackgate.commands.terminal.access import DEFAULT_URL, AdminAccess
+from ackgate.config.load import client_settings
 from ackgate.errors import CallerError, CorruptRecordError, StorageError
+from ackgate.network import ClientTls, PemFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    import ssl
+    from collections.abc import Mapping, Sequence
 
     from ackgate.broker.wire import TopicName
+    from ackgate.config.load import ClientSettings
 
-__all__ = ["DEFAULT_URL", "AdminAccess", "AdminClient", "path_of"]
-
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 REDIRECTS_MAX: Final = 5
+
+_OPTIONS: Final = {
+    "tls_trust_certs": "tlsTrustCertsFilePath",
+    "tls_certificate": "tlsCertificateFilePath",
+    "tls_key": "tlsKeyFilePath",
+    "auth_plugin": "authPlugin",
+    "auth_params": "authParams",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """Certificates and credentials of a command."""
+
+    tls: ClientTls = field(default_factory=ClientTls)
+    auth_plugin: str = ""
+    """Pulsar's class name, or ``token``. Empty: nobody in particular."""
+    auth_params: str = field(default="", repr=False)
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `ConfigurationError`."""
+        return self.tls.context()
+
+    def headers(self) -> Mapping[str, str]:
+        """What says who asks. Raises `ConfigurationError`."""
+        if not self.auth_plugin:
+            return {}
+        from ackgate.broker.security import http_headers  # noqa: PLC0415 - loads what makes tokens
+
+        return http_headers(self.auth_plugin, self.auth_params, what="authParams")
+
+
+def access_of(arguments: argparse.Namespace) -> tuple[str, AdminAccess]:
+    """The address that is asked, and how to get in. Raises `ConfigurationError`."""
+    given = {
+        key: str(value) for name, key in _OPTIONS.items() if (value := getattr(arguments, name))
+    }
+    if arguments.url:
+        given["webServiceUrl"] = arguments.url
+    if arguments.tls_allow_insecure:
+        given["tlsAllowInsecureConnection"] = "true"
+    settings = client_settings(arguments.client_config, given)
+    return settings["webServiceUrl"] or DEFAULT_URL, _access(settings)
+
+
+def _access(settings: ClientSettings) -> AdminAccess:
+    plugin, params = settings["authPlugin"], settings["authParams"]
+    certificate, key = settings["tlsCertificateFilePath"], settings["tlsKeyFilePath"]
+    if plugin.endswith("AuthenticationTls"):  # its parameters are files
+        files = dict(part.partition(":")[::2] for part in params.split(",") if part)
+        certificate = files.get("tlsCertFile", certificate)
+        key = files.get("tlsKeyFile", key)
+        plugin, params = "", ""
+    return AdminAccess(
+        ClientTls(
+            trust=PemFile("tlsTrustCertsFilePath", settings["tlsTrustCertsFilePath"]),
+            certificate=PemFile("tlsCertificateFilePath", certificate),
+            key=PemFile("tlsKeyFilePath", key),
+            verifies_server=not settings.switch("tlsAllowInsecureConnection", default=False),
+            verifies_host_name=settings.switch("tlsEnableHostnameVerification", default=True),
+        ),
+        plugin,
+        params,
+    )
 
 
 class AdminRefusedError(CallerError):
