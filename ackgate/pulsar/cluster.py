@@ -29,8 +29,9 @@ from ackgate.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from ackgate.persistence.bookkeeper import BookKeeperClient
+from ackgate.persistence.bookkeeper import BookKeeperClient, client_settings
 from ackgate.persistence.messages.unpack import unpacked, without_broker_metadata
+from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.pulsar.formats import (
     BucketPlace,
     DelayedRows,
@@ -53,9 +54,9 @@ from ackgate.pulsar.schemas import TopicSchema, ValueDecoder, decode_schema
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from ackgate.config.persistence import PersistenceSettings
     from ackgate.cursor import CursorStatistics, RecoveredStateReport
     from ackgate.persistence.bookkeeper import BookKeeperSettings
-    from ackgate.persistence.metadata.session_options import SessionOptions
     from ackgate.persistence.ports import LedgerEntry, LedgerMetadata, UnrecoveredReader
     from ackgate.pulsar.policies import PulsarPolicies
     from ackgate.pulsar.restarts import Acks
@@ -280,6 +281,30 @@ class PulsarCluster:
         default = f"zk+null://{servers.replace(',', ';')}/{beside}"
         nodes = await PulsarNodes.open(metadata, session)
         return cls(nodes, bookkeeper or default, session, bookies, password)
+
+    @classmethod
+    async def connect_with(
+        cls,
+        settings: PersistenceSettings,
+        metadata: str,
+        *,
+        bookkeeper: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Self:
+        """As `connect`, with the session, the bookies' TLS and login, and the password of a broker.conf.
+
+        `timeout_seconds`: longest wait for an answer of ZooKeeper; default: the settings'.
+        """
+        session = SessionOptions.of(settings)
+        if timeout_seconds is not None:
+            session = replace(session, operation_timeout_seconds=timeout_seconds)
+        return await cls.connect(
+            metadata,
+            bookkeeper=bookkeeper,
+            session=session,
+            bookies=client_settings(settings),
+            password=settings.ledger_password,
+        )
 
     async def close(self) -> None:
         """End connections and sessions."""

@@ -42,8 +42,6 @@ from ackgate.errors import (
     MetadataStoreError,
     SessionLostError,
 )
-from ackgate.persistence.bookkeeper import client_settings
-from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.offline_storage import quiet_logs
 from ackgate.pulsar import (
     AckForm,
@@ -81,16 +79,11 @@ def run_pulsar(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, output: _Output) -> None:
-    settings = load_settings(arguments.config, is_serving=False).settings
-    session = replace(
-        SessionOptions.of(settings.persistence), operation_timeout_seconds=arguments.timeout
-    )
-    async with await PulsarCluster.connect(
+    async with await PulsarCluster.connect_with(
+        load_settings(arguments.config, is_serving=False).settings.persistence,
         arguments.metadata,
         bookkeeper=arguments.bookkeeper,
-        session=session,
-        bookies=client_settings(settings.persistence),
-        password=settings.persistence.ledger_password,
+        timeout_seconds=arguments.timeout,
     ) as cluster:
         match arguments.action:
             case "topics":

@@ -26,10 +26,8 @@ import pyarrow as pa
 from ackgate.config.load import load_settings
 from ackgate.cursor import CursorSnapshot, Position, SnapshotSegment
 from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
-from ackgate.persistence.bookkeeper import client_settings
 from ackgate.persistence.buckets.codec import NumberedSegment
 from ackgate.persistence.messages.unpack import without_broker_metadata
-from ackgate.persistence.metadata.session_options import SessionOptions
 from ackgate.persistence.records.recovery import StoredState
 from ackgate.persistence.records.values import SnapshotRecord
 from ackgate.pipeline.readers.ack_state import state_rows
@@ -118,13 +116,7 @@ async def _connected(options: SourceOptions) -> PulsarCluster:
     config = Path(options.config) if options.config else None
     settings = load_settings(config, is_serving=False).settings.persistence
     assert options.pulsar is not None
-    return await PulsarCluster.connect(
-        options.pulsar,
-        bookkeeper=options.bookkeeper,
-        session=SessionOptions.of(settings),
-        bookies=client_settings(settings),
-        password=settings.ledger_password,
-    )
+    return await PulsarCluster.connect_with(settings, options.pulsar, bookkeeper=options.bookkeeper)
 
 
 async def _topics(
