@@ -9,15 +9,7 @@ from ackgate.extras import named_extras
 
 with named_extras("bookkeeper"):
     from ackgate.pulsar.admin import LiveCursor, LiveTopic, live_keys, live_topic
-    from ackgate.pulsar.cluster import (
-        BucketView,
-        CursorView,
-        LedgerView,
-        PulsarCluster,
-        PulsarLedgerOwner,
-        TopicLook,
-        TopicView,
-    )
+    from ackgate.pulsar.cluster import PulsarCluster
     from ackgate.pulsar.formats import (
         BucketPlace,
         DelayedRows,
@@ -58,6 +50,14 @@ with named_extras("bookkeeper"):
         missing_on_disk,
     )
     from ackgate.pulsar.schemas import TopicSchema, ValueDecoder, decode_schema
+    from ackgate.pulsar.views import (
+        BucketView,
+        CursorView,
+        LedgerView,
+        PulsarLedgerOwner,
+        TopicLook,
+        TopicView,
+    )
 
 __all__ = [
     "FOREVER",

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from ackgate.persistence.ports import LedgerMetadata
     from ackgate.pulsar.admin import LiveCursor, LiveTopic
-    from ackgate.pulsar.cluster import BucketView, CursorView, PulsarCluster, TopicView
+    from ackgate.pulsar.cluster import PulsarCluster
     from ackgate.pulsar.nodes import PulsarTopic
     from ackgate.pulsar.policies import PulsarPolicies
     from ackgate.pulsar.restarts import GateOutlook
+    from ackgate.pulsar.views import BucketView, CursorView, TopicView
 
 
 @dataclass(frozen=True, slots=True)
