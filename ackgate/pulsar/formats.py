@@ -27,6 +27,7 @@ from ackgate.cursor import (
     EARLIEST,
     ENTRY_ID_MAX,
     LEDGER_ID_MAX,
+    CursorSnapshot,
     Position,
     bitmap_of,
     run_bounds,
@@ -124,6 +125,17 @@ class PersistedAcks:
     def acked_count(self) -> int:
         """Entries acked above the mark-delete."""
         return sum(map(len, self.acked.values()))
+
+    def snapshot(self, version: int) -> CursorSnapshot:
+        """The same as a state of ours. Pulsar's have no version."""
+        return CursorSnapshot(
+            version=version,
+            mark_delete=self.mark_delete,
+            acked=self.acked,
+            range_count=self.range_count,
+            unacked_indexes=self.unacked_indexes,
+            properties=self.properties,
+        )
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """(ledger id, first entry, last entry), ascending."""

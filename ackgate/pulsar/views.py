@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from ackgate.cursor import CursorSnapshot, ManagedCursor, MessageLedgers
+from ackgate.cursor import ManagedCursor, MessageLedgers
 from ackgate.errors import CallerError
 from ackgate.pulsar.nodes import PulsarTopic, decoded
 
@@ -119,15 +119,8 @@ class ReadCursor:
 
     def against(self, topic: TopicView) -> CursorView:
         acks = self.acks
-        snapshot = CursorSnapshot(
-            version=0,
-            mark_delete=acks.mark_delete,
-            acked=acks.acked,
-            range_count=acks.range_count,
-            unacked_indexes=acks.unacked_indexes,
-            properties=acks.properties,
-        )
-        cursor, misfits = ManagedCursor.from_snapshot(topic.message_ledgers(acks), snapshot)
+        ledgers = topic.message_ledgers(acks)
+        cursor, misfits = ManagedCursor.from_snapshot(ledgers, acks.snapshot(version=0))
         properties = self.stored.properties
         return CursorView(
             topic=topic.topic,

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from ackgate.config.load import load_settings
-from ackgate.cursor import CursorSnapshot, Position, SnapshotSegment
+from ackgate.cursor import Position, SnapshotSegment
 from ackgate.errors import CallerError, CorruptRecordError, NoSuchLedgerError
 from ackgate.persistence.buckets.codec import NumberedSegment
 from ackgate.persistence.messages.unpack import without_broker_metadata
@@ -405,17 +405,10 @@ def _record(
     if cursor.begun_ms is not None and cursor.written_entries:
         passed = now_ms - cursor.begun_ms
         written_ms = cursor.begun_ms + passed * (entry_id + 1) // cursor.written_entries
-    ranges = acks.range_count
-    snapshot = CursorSnapshot(
-        version=entry_id + 1,
-        mark_delete=acks.mark_delete,
-        acked=acks.acked,
-        range_count=ranges,
-        unacked_indexes=acks.unacked_indexes,
-        properties=acks.properties,
-    )
+    snapshot = acks.snapshot(version=entry_id + 1)
     epoch = cursor.cursor_ledger_id or 0
-    return SnapshotRecord(epoch, written_ms, snapshot, ranges, 0, len(acks.unacked_indexes))
+    partly = len(acks.unacked_indexes)
+    return SnapshotRecord(epoch, written_ms, snapshot, snapshot.range_count, 0, partly)
 
 
 def _cursor_row(cursor: CursorView) -> dict[str, Any]:
