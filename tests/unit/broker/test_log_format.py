@@ -29,6 +29,12 @@ def test_a_line_is_pairs_of_key_and_value() -> None:
     )
 
 
+def test_a_worker_says_which_one_it_is() -> None:
+    line = KeyValueFormatter(2).format(record("here"))
+    assert line.split()[1:4] == ["level=WARNING", "worker=2", "logger=ackgate.x"]
+    assert json.loads(JsonFormatter(2).format(record("here")))["worker"] == 2
+
+
 def test_a_line_break_in_a_name_stays_inside_the_line() -> None:
     line = KeyValueFormatter().format(record("consumer %s", 'evil"\nlevel=FATAL'))
     assert "\n" not in line
