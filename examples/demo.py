@@ -52,6 +52,13 @@ class ClaimError(Exception):
     """Something that the demo says is not so."""
 
 
+FAILURES: Final = (
+    *(ClaimError, BrokerFailedError, AckGateError),
+    *(pulsar.PulsarException, subprocess.CalledProcessError),
+)
+"""What ends the demo with exit code 1."""
+
+
 class Story:
     """The chapters in order, and what they hand on to each other."""
 
@@ -353,9 +360,12 @@ class Terminal:
         self.chapters = 0
         self.claims = 0
         self.drawn_at = 0.0
+        self.is_interrupted = False
+        """Set by a signal. Libraries may swallow the `KeyboardInterrupt`: the next line looks here."""
 
     def title(self, text: str) -> None:
         """Bold where that can be shown."""
+        self.end_if_interrupted()
         print(self._in("1", text), flush=True)
 
     def chapter(self, text: str) -> None:
@@ -369,6 +379,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """One line of the story."""
+        self.end_if_interrupted()
         print(f"   {text}", flush=True)
 
     def check(self, claim: str, *, expected: object, seen: object) -> None:
@@ -380,6 +391,7 @@ class Terminal:
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Draw how far it is, now and then."""
+        self.end_if_interrupted()
         now = time.monotonic()
         if self.is_live and now - self.drawn_at >= self.REDRAW_SECONDS:
             self.drawn_at = now
@@ -396,6 +408,11 @@ class Terminal:
         """The last words."""
         self.clear_line()
         print(text, file=sys.stderr, flush=True)
+
+    def end_if_interrupted(self) -> None:
+        """Raises `KeyboardInterrupt` when a signal has come."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
 
     def clear_line(self) -> None:
         """Remove the bar."""
@@ -414,10 +431,15 @@ def shown(value: object) -> str:
 
 def main() -> int:
     """Tell the story; returns the exit code."""
+    terminal = Terminal()
+
+    def interrupt(*_: object) -> None:
+        terminal.is_interrupted = True
+        raise KeyboardInterrupt
+
     # SIGTERM tidies up, too; and Ctrl-C, even where a shell had it ignored as it started this.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
-    terminal = Terminal()
+        signal.signal(number, interrupt)
     began = time.monotonic()
     terminal.title(f"ackgate: no ack is forgotten. Broker and pulsar-client {pulsar.__version__}")
     with tempfile.TemporaryDirectory(prefix="ackgate-demo-") as directory:
@@ -426,16 +448,17 @@ def main() -> int:
             Story(terminal, broker, Path(directory, "client.log")).tell()
             seconds = time.monotonic() - began
             terminal.title(f"\n{terminal.claims} claims checked in {seconds:.1f} s.")
-        except (ClaimError, BrokerFailedError, AckGateError, pulsar.PulsarException) as error:
+        except (*FAILURES, KeyboardInterrupt) as error:
+            # The broker and a command had the same Ctrl-C, and may have ended first.
+            if terminal.is_interrupted:
+                terminal.fail("interrupted")
+                return 130
             end_of_log = "\n".join(broker.log.splitlines()[-10:]) or "(empty)"
             terminal.fail(f"FAILED: {error}\nThe end of the broker's log:\n{end_of_log}")
             return 1
         except BrokenPipeError:  # nobody reads on
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except KeyboardInterrupt:
-            terminal.fail("interrupted")
-            return 130
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C shall not leave a mess
             broker.kill()

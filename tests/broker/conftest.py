@@ -24,7 +24,7 @@ from ackgate.testing.pytest_plugin import (  # noqa: F401 - fixtures
 )
 from tests.broker.target import Target
 
-_OPERATION_TIMEOUT_SECONDS = 10
+_OPERATION_TIMEOUT_SECONDS = 30
 
 
 @pytest.fixture(scope="session")

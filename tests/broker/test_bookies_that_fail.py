@@ -41,7 +41,7 @@ def connected(broker: BrokerProcess) -> pulsar.Client:
 
 def metrics(broker: BrokerProcess) -> dict[str, float]:
     """There is one topic, and one subscription."""
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return dict(_samples(lines))
 
@@ -113,7 +113,7 @@ def test_a_directory_lost_in_mid_run_costs_nothing_and_its_copies_are_made_again
         shutil.rmtree(directories[1])
         client = connected(broker)
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-        assert [reader.read_next(10_000).data() for _ in range(40)] == sent[:40]
+        assert [reader.read_next(60_000).data() for _ in range(40)] == sent[:40]
         consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Shared)
         producer = client.create_producer(TOPIC)
         for payload in sent[40:]:

@@ -45,7 +45,7 @@ class Opened:
         reader = self._client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(10_000).data().decode())
+            found.append(reader.read_next(60_000).data().decode())
         reader.close()
         return found
 
@@ -65,7 +65,7 @@ class Opened:
         expected = len(self.topics[topic]["unacked"][subscription])
         # A Shared subscription is read in order: an acked message would arrive before the last one.
         while last not in found or len(found) < expected:
-            found.append(consumer.receive(10_000).data().decode())
+            found.append(consumer.receive(60_000).data().decode())
         consumer.close()
         producer.close()
         return [text for text in found if not text.startswith("the last for ")]

@@ -35,11 +35,11 @@ def test_acks_become_durable_after_a_nack(tmp_path: Path) -> None:
         path = f"{broker.admin_url}/admin/v2/{TOPIC.replace('://', '/')}/redeliveryBackoff"
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(path, json.dumps(policy).encode(), headers)
-        urllib.request.urlopen(request, timeout=5).close()
+        urllib.request.urlopen(request, timeout=60).close()
         producer = client.create_producer(TOPIC)
         for number in range(2):
             producer.send(b"%d" % number)
-        first, second = consumer.receive(5_000), consumer.receive(5_000)
+        first, second = consumer.receive(60_000), consumer.receive(60_000)
         consumer.negative_acknowledge(first)
         eventually(lambda: held_nacks(broker) == 1)
         consumer.acknowledge(second)

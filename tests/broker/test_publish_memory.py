@@ -41,7 +41,7 @@ async def connect(broker: BrokerProcess) -> WireClient:
 
 async def held_bytes(broker: BrokerProcess) -> int:
     def read() -> str:
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
     lines = (await asyncio.to_thread(read)).splitlines()

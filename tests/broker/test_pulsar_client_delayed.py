@@ -35,7 +35,7 @@ KEY_SHARED = pulsar.ConsumerType.KeyShared
 EARLIEST = pulsar.InitialPosition.Earliest
 
 TICK_MS = 100
-LATE_MS = 500
+LATE_MS = 30_000
 """How late a message may come: key, tick, timer, and a machine that does other things."""
 
 SETTINGS = {
@@ -82,7 +82,7 @@ def arrivals(consumer: pulsar.Consumer, count: int) -> dict[bytes, int]:
     """The next messages, and when each came."""
     came: dict[bytes, int] = {}
     for _ in range(count):
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         assert message.data() not in came, "twice"
         came[message.data()] = now_ms()
         consumer.acknowledge(message)
@@ -117,13 +117,13 @@ def test_who_is_promised_an_order_gets_everything_at_once(client, topic, kind):
     producer = client.create_producer(topic)
     began = now_ms()
     for number in range(10):
-        producer.send(b"m%d" % number, deliver_after=after(60_000 if number % 2 else 30_000))
+        producer.send(b"m%d" % number, deliver_after=after(600_000 if number % 2 else 300_000))
     if kind == "reader":
-        got = [reader.read_next(10_000).data() for _ in range(10)]
+        got = [reader.read_next(60_000).data() for _ in range(10)]
     else:
         got = payloads(receive(consumer, 10))
     assert got == numbered(10)
-    assert now_ms() - began < 10_000
+    assert now_ms() - began < 120_000
 
 
 def test_prompt_messages_among_delayed_ones_come_first_and_in_order(client, topic):
@@ -131,7 +131,7 @@ def test_prompt_messages_among_delayed_ones_come_first_and_in_order(client, topi
     producer = client.create_producer(topic)
     for number in range(10):
         producer.send(b"m%d" % number)
-        producer.send(b"late%d" % number, deliver_after=after(700))
+        producer.send(b"late%d" % number, deliver_after=after(6_000))
     messages = receive(consumer, 20)
     assert payloads(messages[:10]) == numbered(10)
     assert sorted(payloads(messages[10:])) == numbered(10, "late")
@@ -140,9 +140,9 @@ def test_prompt_messages_among_delayed_ones_come_first_and_in_order(client, topi
 def test_reads_of_nothing_but_delayed_messages(client, topic):
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     producer = client.create_producer(topic)
-    send_delayed(producer, numbered(10), 1200)
+    send_delayed(producer, numbered(10), 5_000)
     nothing_comes(consumer)
-    send_delayed(producer, numbered(10, "more"), 1000)
+    send_delayed(producer, numbered(10, "more"), 4_000)
     nothing_comes(consumer)
     assert sorted(arrivals(consumer, 20)) == sorted(numbered(10) + numbered(10, "more"))
 
@@ -163,7 +163,7 @@ def test_a_short_receiver_queue_gets_them_all(client, topic):
 def test_a_consumer_that_comes_back_finds_them_waiting_once(client, topic, target: Target):
     producer = client.create_producer(topic)
     client.subscribe(topic, "s", consumer_type=SHARED).close()
-    producer.send(b"late", deliver_after=after(1500))
+    producer.send(b"late", deliver_after=after(12_000))
     for _ in range(10):
         consumer = client.subscribe(topic, "s", consumer_type=SHARED)
         eventually(lambda: delayed(target, topic) == 1)
@@ -176,20 +176,20 @@ def test_a_consumer_that_comes_back_finds_them_waiting_once(client, topic, targe
 
 def test_skipping_all_leaves_nothing_delayed(client, topic, target: Target):
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
-    send_delayed(client.create_producer(topic), numbered(100), 1000)
+    send_delayed(client.create_producer(topic), numbered(100), 4_000)
     eventually(lambda: delayed(target, topic) == 100)
     path = topic.replace("://", "/") + "/subscription/s/skip_all"
     target.admin("POST", path)
     eventually(lambda: delayed(target, topic) == 0)
     assert target.backlog(topic, "s") == 0
-    nothing_comes(consumer, 1200)
+    nothing_comes(consumer, 4_500)
 
 
 def test_a_seek_back_gives_what_is_due_at_once_and_holds_the_rest(client, topic):
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     producer = client.create_producer(topic)
     send_delayed(producer, numbered(5, "soon"), 200)
-    send_delayed(producer, numbered(5, "late"), 2500)
+    send_delayed(producer, numbered(5, "late"), 8_000)
     came = arrivals(consumer, 5)
     assert sorted(came) == numbered(5, "soon")
     consumer.seek(pulsar.MessageId.earliest)
@@ -249,7 +249,7 @@ def test_what_falls_due_passes_the_shut_gate_and_only_that(client, topic, target
     producer = client.create_producer(topic, batching_enabled=False)
     send_all(producer, numbered(30))
     messages = receive(consumer, 30)
-    producer.send(b"late", deliver_after=after(1000))
+    producer.send(b"late", deliver_after=after(8_000))
     nothing_comes(consumer)
     for message in messages[::2]:
         consumer.acknowledge(message)
@@ -267,7 +267,7 @@ def test_a_chunked_message_waits_with_all_its_pieces(client, topic):
     consumers = [client.subscribe(topic, "s", consumer_type=SHARED) for _ in range(2)]
     producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
     payload = bytes(6 * 1024 * 1024)
-    due = now_ms() + 800
+    due = now_ms() + 6_000
     producer.send(payload, deliver_at=due)
     producer.send(b"prompt")
     got: list[bytes] = []
@@ -310,7 +310,7 @@ def test_a_policy_switches_it_off_and_on(client, topic, policy):
     producer.send(b"at once", deliver_after=after(60_000))
     assert payloads(receive(consumer, 1)) == [b"at once"]
     policy(active=True)
-    producer.send(b"late", deliver_after=after(700))
+    producer.send(b"late", deliver_after=after(4_000))
     nothing_comes(consumer)
     assert payloads(receive(consumer, 1)) == [b"late"]
 
@@ -371,7 +371,7 @@ def test_after_a_kill_they_still_wait(tmp_path, make_client, ackgate_topic):
         client = make_client(broker.service_url)
         consumer = client.subscribe(ackgate_topic, "s", consumer_type=SHARED)
         producer = client.create_producer(ackgate_topic)
-        due = now_ms() + 2500
+        due = now_ms() + 8_000
         for number in range(50):
             producer.send(b"m%d" % number, deliver_at=due)
         producer.send(b"prompt")

@@ -43,7 +43,7 @@ def position(message_id: pulsar.MessageId) -> Position:
 
 def internal_stats(broker: BrokerProcess) -> dict[str, Any]:
     url = f"{broker.admin_url}/admin/v2/{TOPIC.replace('://', '/')}/internalStats"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         stats: dict[str, Any] = json.load(answer)
     return stats
 
@@ -119,7 +119,7 @@ def test_everything_that_clients_did_is_there_and_a_replay_leads_to_the_cursor(
     assert cursor.range_count == told["totalNonContiguousDeletedMessagesRange"] > COUNT // 2
 
     assert stats["deliveryJournal"]["eventsDropped"] == 0
-    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
         metrics = answer.read().decode()
     assert "ackgate_delivery_journal_events_dropped_total" in metrics
     assert "ackgate_delivery_journal_bytes_total" in metrics

@@ -22,13 +22,13 @@ LATEST = pulsar.MessageId.latest
 
 
 def read(reader: pulsar.Reader, count: int) -> list[bytes]:
-    return [reader.read_next(10_000).data() for _ in range(count)]
+    return [reader.read_next(60_000).data() for _ in range(count)]
 
 
 def read_all(reader: pulsar.Reader) -> list[bytes]:
     got = []
     while reader.has_message_available():
-        got.append(reader.read_next(10_000).data())
+        got.append(reader.read_next(60_000).data())
     return got
 
 

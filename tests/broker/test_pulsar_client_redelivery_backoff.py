@@ -20,7 +20,11 @@ SHARED = pulsar.ConsumerType.Shared
 KEY_SHARED = pulsar.ConsumerType.KeyShared
 HOLDING = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=lambda kind: kind.name)
 
-LATE_MS = 500
+LATE_MS = 30_000
+"""A busy machine may be so late."""
+
+TOO_LONG_MS = 120_000
+"""A delay that would be noticed."""
 """How late a message may come: timer, and a machine that does other things."""
 
 Policy = Callable[..., None]
@@ -97,7 +101,7 @@ def test_each_time_it_comes_later(client, topic, policy, kind):
 
 
 def test_negative_acks_wait_behind_the_clients_own_delay(client, topic, policy):
-    policy(1_000)
+    policy(4_000)
     consumer = client.subscribe(
         topic, "s", consumer_type=SHARED, negative_ack_redelivery_delay_ms=100
     )
@@ -111,7 +115,7 @@ def test_negative_acks_wait_behind_the_clients_own_delay(client, topic, policy):
     assert payloads(receive(consumer, 1)) == [b"prompt"]
     again = receive(consumer, 10)
     assert payloads(again) == numbered(20)[::2]
-    assert 1_000 <= now_ms() - began < 2_000 + LATE_MS
+    assert 3_800 <= now_ms() - began < 5_000 + LATE_MS
     assert {message.redelivery_count() for message in again} == {1}
     for message in messages[1::2] + again:
         consumer.acknowledge(message)
@@ -119,7 +123,7 @@ def test_negative_acks_wait_behind_the_clients_own_delay(client, topic, policy):
 
 @HOLDING
 def test_nobody_else_gets_it_early(client, topic, policy, kind):
-    policy(1_200)
+    policy(5_000)
     consumer = client.subscribe(topic, "s", consumer_type=kind)
     send_all(client.create_producer(topic, batching_enabled=False), numbered(10))
     receive(consumer, 10)
@@ -129,11 +133,11 @@ def test_nobody_else_gets_it_early(client, topic, policy, kind):
     other = client.subscribe(topic, "s", consumer_type=kind)
     nothing_comes(other)
     assert payloads(receive(other, 10)) == numbered(10)
-    assert 1_100 <= now_ms() - began < 1_200 + LATE_MS
+    assert 4_600 <= now_ms() - began < 5_000 + LATE_MS
 
 
 def test_an_ack_while_it_waits_is_the_end_of_it(client, topic, policy, target: Target):
-    policy(700)
+    policy(8_000)
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     send_all(client.create_producer(topic, batching_enabled=False), numbered(10))
     messages = receive(consumer, 10)
@@ -147,7 +151,7 @@ def test_an_ack_while_it_waits_is_the_end_of_it(client, topic, policy, target: T
 
 
 def test_part_of_a_batch_that_is_acked_does_not_come_again(client, topic, policy):
-    policy(400)
+    policy(4_000)
     consumer = client.subscribe(topic, "s", consumer_type=SHARED, batch_index_ack_enabled=True)
     producer = client.create_producer(topic, batching_max_publish_delay_ms=200)
     send_all(producer, numbered(4))
@@ -175,7 +179,9 @@ def test_the_namespaces_policy_holds_where_the_topic_has_none(client, make_clien
     consumer.redeliver_unacknowledged_messages()
     [message] = receive(consumer, 1)
     consumer.acknowledge(message)
+    target.admin("POST", path, {"minDelayMs": TOO_LONG_MS})
     target.admin("DELETE", path)
+    set_policy(target, topic, {"minDelayMs": TOO_LONG_MS})
     set_policy(target, topic, None)
     client.create_producer(topic).send(b"next")
     receive(consumer, 1)
@@ -186,7 +192,7 @@ def test_the_namespaces_policy_holds_where_the_topic_has_none(client, make_clien
 
 
 def test_a_removed_policy_lets_what_waits_keep_its_time(client, topic, policy, target: Target):
-    policy(900)
+    policy(6_000)
     consumer = client.subscribe(topic, "s", consumer_type=SHARED)
     client.create_producer(topic).send(b"m")
     receive(consumer, 1)
@@ -195,7 +201,9 @@ def test_a_removed_policy_lets_what_waits_keep_its_time(client, topic, policy, t
     eventually(lambda: held(target, topic) == 1)
     set_policy(target, topic, None)
     receive(consumer, 1)
-    assert 840 <= now_ms() - began < 900 + LATE_MS
+    assert 5_600 <= now_ms() - began < 6_000 + LATE_MS
+    set_policy(target, topic, {"minDelayMs": TOO_LONG_MS})
+    set_policy(target, topic, None)
     began = now_ms()
     consumer.redeliver_unacknowledged_messages()
     receive(consumer, 1)
@@ -213,8 +221,8 @@ def test_after_a_kill_it_still_waits(tmp_path, make_client, ackgate_topic, kind)
         for message in messages[:40]:
             consumer.acknowledge(message)
         eventually(lambda: target.backlog(ackgate_topic, "s") == 10)
-        set_policy(target, ackgate_topic, {"minDelayMs": 4_000})
-        due = now_ms() + 4_000
+        set_policy(target, ackgate_topic, {"minDelayMs": 8_000})
+        due = now_ms() + 8_000
         consumer.redeliver_unacknowledged_messages()
         eventually(lambda: held(target, ackgate_topic) == 10)
         consumer.close()

@@ -78,10 +78,10 @@ def test_a_reader_goes_on(own_client, bring_back, ackgate_topic):
     producer = own_client.create_producer(ackgate_topic)
     send_all(producer, numbered(10))
     reader = own_client.create_reader(ackgate_topic, pulsar.MessageId.earliest)
-    first = [reader.read_next(10_000).data() for _ in range(5)]
+    first = [reader.read_next(60_000).data() for _ in range(5)]
     bring_back()
     producer.send(b"after")
-    rest = [reader.read_next(10_000).data() for _ in range(6)]
+    rest = [reader.read_next(60_000).data() for _ in range(6)]
     assert first + rest == [*numbered(10), b"after"]
 
 
@@ -119,6 +119,6 @@ def test_told_to_stop_while_it_waits_for_its_metadata_store_it_stops(tmp_path):
     url = f"zk:127.0.0.1:{nobody}"
     broker = BrokerProcess(tmp_path / "other", settings={"metadataStoreUrl": url})
     broker.launch()
-    eventually(lambda: url in broker.log, seconds=30)
-    assert broker.stop(timeout_seconds=20) == 0
+    eventually(lambda: url in broker.log)
+    assert broker.stop(timeout_seconds=60) == 0
     assert "stopped before it served" in broker.log

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.system.disk import DiskFile
 
 SEEDS = (4, 7, 8, 13, 16, 2, 25, 30)
-"""As a rule one of the first three finds it."""
+"""As a rule the first finds it."""
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -111,6 +111,13 @@ def appending_behind_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FragmentFile, "cut_before", cut)
 
 
+FIRST_SEEDS = {
+    ("ledgers", appending_behind_damage): 8,
+    ("cursor", journal_without_sync): 7,
+    ("cursor", journals_removed_before_fragment_files_are_synced): 8,
+}
+"""Where another one found it, the search begins with that."""
+
 LEDGER_MUTATIONS: list[Mutation] = [
     journal_without_sync,
     name_of_a_journal_file_not_synced,
@@ -126,9 +133,11 @@ LEDGER_MUTATIONS: list[Mutation] = [
 ]
 
 
-def found(make_run: Callable[[int], LedgerRun | CursorRun]) -> Iterator[InconsistentError]:
+def found(
+    make_run: Callable[[int], LedgerRun | CursorRun], first: int | None
+) -> Iterator[InconsistentError]:
     """Errors found by a bounded number of runs."""
-    for seed in SEEDS:
+    for seed in sorted(SEEDS, key=lambda seed: seed != first):
         explorer = Explorer(make_run(seed), seed, states_per_moment=16, share=0.3, crash_again=0.0)
         try:
             explorer.explore(steps=40)
@@ -145,7 +154,8 @@ def test_a_mistake_in_the_ledgers_is_found(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)
-    assert next(found(lambda seed: LedgerRun(seed, 1)), None) is not None
+    first = FIRST_SEEDS.get(("ledgers", mutation))
+    assert next(found(lambda seed: LedgerRun(seed, 1), first), None) is not None
 
 
 @pytest.mark.slow
@@ -158,4 +168,5 @@ def test_a_mistake_is_found_by_the_cursor_too(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)
-    assert next(found(lambda seed: CursorRun(seed, 1)), None) is not None
+    first = FIRST_SEEDS.get(("cursor", mutation))
+    assert next(found(lambda seed: CursorRun(seed, 1), first), None) is not None

@@ -71,7 +71,7 @@ class Shop:
                 reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
                 found = []
                 while reader.has_message_available():
-                    found.append(reader.read_next(5_000).data())
+                    found.append(reader.read_next(60_000).data())
                 client.close()
                 assert found == self.sent
                 self.send(3)

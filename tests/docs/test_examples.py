@@ -34,11 +34,20 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
 def output_of(tmp_path: Path, *arguments: str, code: int = 0) -> str:
     with start(tmp_path, *arguments) as process:
         try:
-            output, _ = process.communicate(timeout=90)
+            output, _ = process.communicate(timeout=250)
         finally:
             process.kill()
     assert process.returncode == code, output
     return output
+
+
+def short_demo(change: str) -> tuple[str, ...]:
+    """The demo with just as many messages as shut the gate."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import demo; demo.MESSAGES = 5_000; "
+        f"{change}\nsys.exit(demo.main())"
+    )
+    return "-c", program
 
 
 def brokers_in(output: str) -> list[int]:
@@ -115,7 +124,10 @@ def test_test_suite_as_a_user_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failover_of_two_brokers(tmp_path: Path, zookeeper: ZooKeeperProcess) -> None:
+def test_failover_of_two_brokers(
+    tmp_path: Path, zookeeper: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BrokerProcess, "is_forked", False)  # a fork has its parent's command line
     settings = {"advertisedAddress": "127.0.0.1"}
     cluster = BrokerCluster(
         tmp_path, settings=settings, zookeeper=zookeeper, root="/failover-example"
@@ -148,12 +160,8 @@ def test_demo_tells_the_whole_story(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_demo_fails_when_a_claim_does_not_hold(tmp_path: Path) -> None:
-    without_gate = (
-        f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import demo; "
-        "demo.SETTINGS['dispatcherPauseOnAckStatePersistentEnabled'] = False; "
-        "sys.exit(demo.main())"
-    )
-    output = output_of(tmp_path, "-c", without_gate, code=1)
+    without_gate = "demo.SETTINGS['dispatcherPauseOnAckStatePersistentEnabled'] = False"
+    output = output_of(tmp_path, *short_demo(without_gate), code=1)
     assert (
         "FAILED: the gate is shut: isBlockedOnAckStatePersistent is true\n"
         "   expected  True\n"
@@ -163,9 +171,24 @@ def test_demo_fails_when_a_claim_does_not_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_demo_ends_though_a_library_swallows_the_interruption(tmp_path: Path) -> None:
+    swallowed = (
+        "import os, signal, contextlib; story = demo.Story; begin = story.start_broker\n"
+        "def start_broker(self):\n"
+        "    with contextlib.suppress(KeyboardInterrupt):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    begin(self)\n"
+        "story.start_broker = start_broker\n"
+    )
+    output = output_of(tmp_path, *short_demo(swallowed), code=130)
+    assert output.splitlines()[-1] == "interrupted"
+    check_nothing_is_left(tmp_path, output)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_demo_leaves_nothing_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
-    with start(tmp_path, str(EXAMPLES / "demo.py")) as process:
+    with start(tmp_path, *short_demo("pass")) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:

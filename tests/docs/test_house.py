@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +35,21 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
     return found
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a module, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+def body(path: Path) -> list[ast.stmt]:
+    module = nodes(path)[0]
+    assert isinstance(module, ast.Module)
+    return module.body
+
+
 def imports(module: str, known: Mapping[str, Path], package: str = "ackgate.") -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(known[module].read_text())):
+    for node in nodes(known[module]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package):
             base = (node.module or "").removeprefix(package)
             for alias in node.names:
@@ -106,7 +119,7 @@ def test_no_two_classes_share_a_name() -> None:
     names = Counter(
         node.name
         for path in modules().values()
-        for node in ast.parse(path.read_text()).body
+        for node in body(path)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     twice = {name for name, count in names.items() if count > 1}
@@ -118,7 +131,7 @@ def test_pure_rooms_have_no_clock() -> None:
     for module, path in modules().items():
         if not module.startswith(PURE):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 assert "time" not in {name.name for name in node.names}, module
             elif isinstance(node, ast.ImportFrom):

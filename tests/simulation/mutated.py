@@ -31,10 +31,10 @@ class Found(NamedTuple):
 
 
 def search(mutation: Mutation, seeds: int) -> Found:
-    """Run seeds until one finds the mutation. It stays in the process."""
+    """Run seeds until one finds the mutation, its own first. It stays in the process."""
     began = time.perf_counter()
     patch(mutation)
-    for seed in range(seeds):
+    for seed in dict.fromkeys([mutation.seed, *range(seeds)]):
         error = simulate(seed, changes=mutation.changes).violation
         if error is not None:
             seconds = time.perf_counter() - began

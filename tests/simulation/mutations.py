@@ -26,6 +26,8 @@ class Mutation(NamedTuple):
     """Called instead of the function there: with it, and with its arguments."""
     changes: Mapping[str, Any] = MappingProxyType({})
     """Of the seeds' plans, so that the search is short: circumstances in which it shows."""
+    seed: int = 0
+    """The search begins with it: the one that found the bug last time."""
 
 
 def patch(mutation: Mutation) -> None:
@@ -229,6 +231,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.persistence.bookies.journal:Journal._write",
         lambda real, self, file, *args: real(self, Changed(file, sync=nothing), *args),
         _POWER,
+        seed=3,
     ),
     Mutation(
         "an add is confirmed one copy before the ack quorum",
@@ -243,6 +246,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ack_quorum": 2,
             "fault_seconds": 0.05,
         },
+        seed=40,
     ),
     Mutation(
         "a writer does not look whether it was fenced",
@@ -261,12 +265,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.persistence.bookies.takeover:Takeover._write_portion",
         nothing,
         _KILLS,
+        seed=1,
     ),
     Mutation(
         "fragment files are not synced before the journal goes",
         "ackgate.persistence.bookies.fragment_storage:FragmentStorage.write",
         _unsynced_fragments,
         _POWER,
+        seed=3,
     ),
     # ---------------------------------------------------------------- cursors, written
     Mutation(
@@ -274,12 +280,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.subscription.receipts:ReceiptQueue.ask",
         lambda real, self, receipt, deadline_ms: self.answer(receipt),
         {**_KILLS, **_UNLIMITED},
+        seed=1,
     ),
     Mutation(
         "a receipt goes one version early",
         "ackgate.subscription.receipts:ReceiptQueue.ask",
         _one_version_early,
         {**_KILLS, **_UNLIMITED},
+        seed=3,
     ),
     Mutation(
         "partly acked batches are left out of deltas",
@@ -311,12 +319,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "messages": 100,
             "busy_seconds": 5.0,
         },
+        seed=7,
     ),
     Mutation(
         "a cursor's node is written whatever its version",
         "ackgate.persistence.nodes.fenced_node:FencedNode._put",
         _put_anyway,
         {**_OWNERS, "cursor_entries_max": 3},
+        seed=9,
     ),
     Mutation(
         "the old cursor ledger is deleted before the node names the new one",
@@ -334,6 +344,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "busy_seconds": 5.0,
             "fault_seconds": 0.2,
         },
+        seed=6,
     ),
     # ---------------------------------------------------------------- cursors, recovered
     Mutation(
@@ -341,24 +352,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.persistence.records.recovery:fold_records",
         _node_last,
         {**_KILLS, **_UNLIMITED},
+        seed=2,
     ),
     Mutation(
         "the last delta is dropped",
         "ackgate.persistence.records.recovery:TailScan.finish",
         _without_the_last,
         {**_KILLS, **_UNLIMITED, "deltas_max": 1000},
+        seed=3,
     ),
     Mutation(
         "a cursor is opened without its ledger being fenced",
         "ackgate.persistence.cursors.opening:read_stored",
         _opened_beside,
         _KILLS,
+        seed=3,
     ),
     Mutation(
         "a topic's epoch does not grow",
         "ackgate.persistence.messages.managed_ledger:replace",
         _epoch_of_before,
         _OWNERS,
+        seed=5,
     ),
     # ---------------------------------------------------------------- topics
     Mutation(
@@ -366,6 +381,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.broker.topic.deduplication:Deduplication.replay",
         nothing,
         {**_KILLS, "deduplication": True, "fault_seconds": 0.2},
+        seed=3,
     ),
     Mutation(
         "what a producer sends behind a failed entry is stored",
@@ -384,6 +400,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ack_quorum": 1,
             "brokers": 1,
         },
+        seed=1,
     ),
     # ---------------------------------------------------------------- the gate
     Mutation(
@@ -403,6 +420,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             self, reason, ranges + (reason not in self._reasons)
         ),
         {"gate": True, "strict": False, "ranges_max": 3, "resume_ranges": 0},
+        seed=4,
     ),
     Mutation(
         "the strict budget is one too many",
@@ -431,12 +449,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.subscription.machine:Subscription.__init__",
         lambda real, *args, nacks=None, **named: real(*args, **named),
         {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2},
+        seed=3,
     ),
     Mutation(
         "pending nacks are left out of snapshots",
         "ackgate.persistence.records.planner:_plan",
         _plan_without_nacks,
         {**_KILLS, **_HELD_BACK, "fault_seconds": 0.2, "deltas_max": 0},
+        seed=3,
     ),
     Mutation(
         "a strict budget hops over what is held back",
@@ -451,6 +471,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "resume_ranges": 0,
             "subscriptions": ("SHARED", "KEY_SHARED"),
         },
+        seed=1,
     ),
     # ---------------------------------------------------------------- delayed delivery
     Mutation(
@@ -464,11 +485,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "ackgate.dispatcher.buckets.recovering:Recovering._restore",
         _restored_as_loaded,
         {**_KILLS, **_DELAYED},
+        seed=2,
     ),
     Mutation(
         "snapshots that nobody names are not looked for",
         "ackgate.broker.orphans:find_orphan_snapshots",
         _none_found,
         {**_KILLS, **_DELAYED, "fault_seconds": 0.2},
+        seed=3,
     ),
 )

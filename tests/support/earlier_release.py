@@ -74,7 +74,7 @@ def texts(messages: list[pulsar.Message]) -> list[str]:
 
 
 def received(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
-    return [consumer.receive(10_000) for _ in range(count)]
+    return [consumer.receive(60_000) for _ in range(count)]
 
 
 def orders(client: pulsar.Client, topics: Topics) -> None:

@@ -114,7 +114,7 @@ class Clients:
                 initial_position=pulsar.InitialPosition.Earliest,
             )
             self._open.append(consumer)
-            messages = [consumer.receive(10_000) for _ in range(20)]
+            messages = [consumer.receive(60_000) for _ in range(20)]
             if kind is kinds.Shared:
                 for number in (0, 3, 4, 7, 9, 12):
                     consumer.acknowledge(messages[number])

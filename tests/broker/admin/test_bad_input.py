@@ -21,7 +21,7 @@ def raw(
     """A request whose path goes over the wire as it is."""
     address = urlsplit(broker.url)
     assert address.hostname is not None
-    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=10)
+    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=60)
     try:
         connection.putrequest(method, path, skip_accept_encoding=True)
         if body is not None:
@@ -202,7 +202,7 @@ def test_bytes_that_are_no_http(
 ) -> None:
     caplog.set_level("INFO", logger="ackgate")
     address = urlsplit(broker.url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         connection.sendall(noise)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(4096):
@@ -215,7 +215,7 @@ def test_bytes_that_are_no_http(
 def test_a_flood_of_connections_that_never_ask(broker: InProcessBroker) -> None:
     address = urlsplit(broker.url)
     flood = [
-        socket.create_connection((address.hostname, address.port), timeout=10)
+        socket.create_connection((address.hostname, address.port), timeout=60)
         for _ in range(CONNECTIONS_MAX + 50)
     ]
     try:

@@ -53,7 +53,7 @@ def say(
     address = urlsplit(broker.url)
     assert address.hostname is not None
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
-    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=10)
+    connection = http.client.HTTPConnection(address.hostname, address.port or 0, timeout=60)
     try:
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         if not any(name == "Host" for name, _ in pairs):
@@ -200,7 +200,7 @@ def test_a_broker_knows_the_names_that_it_gives_away(
         advertised = urlsplit(named.url).netloc
         address = f"127.0.0.1:{named.server.http_port}"
         for host in (advertised, machine, f"{machine}:80", machine.partition(".")[0]):
-            connection = http.client.HTTPConnection(address, timeout=10)
+            connection = http.client.HTTPConnection(address, timeout=60)
             connection.request("GET", "/admin/v2/tenants", headers={"Host": host})
             assert connection.getresponse().status == 200, host
             connection.close()

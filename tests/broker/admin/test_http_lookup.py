@@ -30,7 +30,7 @@ def http_client(broker: InProcessBroker) -> Iterator[pulsar.Client]:
 def test_a_topic_is_found_and_made(http_client: pulsar.Client) -> None:
     consumer = http_client.subscribe("plain", "s")
     http_client.create_producer("plain").send(b"hello")
-    assert consumer.receive(10_000).data() == b"hello"
+    assert consumer.receive(60_000).data() == b"hello"
 
 
 def test_partitions_are_found(broker: InProcessBroker, http_client: pulsar.Client) -> None:
@@ -43,7 +43,7 @@ def test_topics_are_found_by_pattern(http_client: pulsar.Client) -> None:
     http_client.create_producer("pattern-1").send(b"1")
     pattern = re.compile("public/default/pattern-.*")
     consumer = http_client.subscribe(pattern, "s", initial_position=EARLIEST)
-    assert consumer.receive(10_000).data() == b"1"
+    assert consumer.receive(60_000).data() == b"1"
 
 
 def test_schemas_are_found(broker: InProcessBroker, http_client: pulsar.Client) -> None:
@@ -52,7 +52,7 @@ def test_schemas_are_found(broker: InProcessBroker, http_client: pulsar.Client) 
     consumer = http_client.subscribe(
         "readings", "s", schema=AvroSchema(Reading), initial_position=EARLIEST
     )
-    assert consumer.receive(10_000).value().value == 7
+    assert consumer.receive(60_000).value().value == 7
 
     path = "schemas/public/default/readings"
     schema = broker.get(f"{path}/schema")

@@ -60,7 +60,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker
         for number in range(100):
             producer.send(b"%d" % number)
         for number in range(60):
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             if number % 2 == 0:
                 consumer.acknowledge(message)
         nasty = client.subscribe(
@@ -73,7 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker
         producer = client.create_producer(NASTY, properties={MARKUP: MARKUP})
         for _ in range(3):
             producer.send(MARKUP.encode(), properties={MARKUP: MARKUP}, partition_key=MARKUP)
-        nasty.acknowledge([nasty.receive(10_000) for _ in range(3)][1])
+        nasty.acknowledge([nasty.receive(60_000) for _ in range(3)][1])
         delayed = client.subscribe(LATER, "later", consumer_type=pulsar.ConsumerType.Shared)
         producer = client.create_producer(LATER, batching_enabled=False)
         for number in range(5):
@@ -587,7 +587,7 @@ def test_of_one_active_consumer_what_was_read_counts_as_sent(broker: InProcessBr
     producer = client.create_producer(topic, batching_enabled=False)
     for _ in range(20):
         producer.send(b"x")
-    first = consumer.receive(10_000)
+    first = consumer.receive(60_000)
 
     def row() -> Any:
         return broker.get("/ackgate/subscriptions/public/default/alone/one")["row"]

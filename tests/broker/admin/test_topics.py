@@ -36,7 +36,7 @@ def test_clients_come_back_after_an_unload(
     consumer = pulsar_client.subscribe("unloaded", "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = pulsar_client.create_producer("unloaded", batching_enabled=False)
     producer.send(b"before")
-    message = consumer.receive(10_000)
+    message = consumer.receive(60_000)
     assert broker.ask("PUT", f"{N}/unloaded/unload").status == 204
     producer.send(b"after")
     got = payloads(receive(consumer, 2))  # what was not acked comes again
@@ -91,7 +91,7 @@ def test_an_administrator_makes_what_clients_may_not(
         assert strict.ask("PUT", f"{N}/t/subscription/s").status == 204
         consumer = client.subscribe("t", "s")
         client.create_producer("t").send(b"m")
-        assert consumer.receive(10_000).data() == b"m"
+        assert consumer.receive(60_000).data() == b"m"
         client.shutdown()
 
 

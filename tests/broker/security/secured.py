@@ -43,7 +43,7 @@ def http(
         headers["Content-Type"] = "application/json"
     request = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             status, text = response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -65,7 +65,7 @@ def test_a_client_with_a_token_produces_and_consumes(broker: BrokerProcess) -> N
     )
     consumer = client.subscribe("orders", "worker")
     client.create_producer("orders").send(b"hello")
-    message = consumer.receive(10_000)
+    message = consumer.receive(60_000)
     assert message.data() == b"hello"
     consumer.acknowledge(message)
     client.close()

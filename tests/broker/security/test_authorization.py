@@ -95,7 +95,7 @@ def test_a_role_does_what_it_was_granted(
     reader, writer = client("reader"), client("writer")
     consumer = reader.subscribe(namespace.topic, "worker")
     writer.create_producer(namespace.topic).send(b"hello")
-    assert consumer.receive(10_000).data() == b"hello"
+    assert consumer.receive(60_000).data() == b"hello"
     for attempt in (
         lambda: reader.create_producer(namespace.topic),
         lambda: reader.subscribe(f"{namespace.topic}-2", "worker"),

@@ -172,7 +172,7 @@ def test_a_certificate_is_the_role(broker: BrokerProcess, made: TrialCertificate
         ).context()
         url = f"{broker.admin_url_tls}/admin/v2/tenants"
         try:
-            with urllib.request.urlopen(url, context=context, timeout=10) as response:
+            with urllib.request.urlopen(url, context=context, timeout=60) as response:
                 return int(response.status)
         except urllib.error.HTTPError as error:
             with error:

@@ -39,7 +39,7 @@ def talk(broker: BrokerProcess) -> None:
             b"content %d" % number, partition_key=f"k{number % 3}", properties={"n": str(number)}
         )
     for number in range(MESSAGES):
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         if number % 2:
             consumer.acknowledge(message)
     client.close()

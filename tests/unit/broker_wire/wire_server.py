@@ -48,6 +48,6 @@ async def serving(**settings: Any) -> AsyncIterator[WireServer]:
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Let the loop run until the condition holds; a test that waits in vain fails."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)

@@ -36,7 +36,7 @@ def break_bookies(world: World, *bookie_ids: str) -> None:
 
 async def changed(client: LedgerClient, ledger_id: int) -> LedgerMetadata:
     """The ledger's metadata once it has a second fragment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len((found := await client.metadata(ledger_id)).fragments) < 2:
             await asyncio.sleep(0)
     return found

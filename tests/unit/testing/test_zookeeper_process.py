@@ -104,7 +104,7 @@ def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         os.kill(pid, 0)
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _lives(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
