@@ -201,6 +201,10 @@ async def _serve(
     if broker is None:
         log.info("stopped before it served")
         return 0
+    if part is None and (data_directory / "workers").exists():
+        from ackgate.broker.workers import clear_directories  # noqa: PLC0415 - seldom
+
+        clear_directories(data_directory)  # left by workers that were killed
     broker.settings_without_effect = {each.key: each.given.origin for each in unused}
     sys.setswitchinterval(SWITCH_SECONDS)
     collecting = Collector().begin()

@@ -174,7 +174,7 @@ async def supervise(settings: Settings, root: Path, command: Sequence[str]) -> i
         ports = await _SharedPorts.open(settings)
         stack.callback(ports.close)
         crew = _Crew(settings, directory.root, command, ports)
-        stack.callback(_clear, directory.root)
+        stack.callback(clear_directories, directory.root)
         try:
             crew.begin()
             if await crew.all_serve(told_to_stop):
@@ -460,8 +460,11 @@ def _arguments(settings: Settings, root: Path, number: int) -> Iterator[str]:
         yield from ("--set", f"{key}={value}")
 
 
-def _clear(root: Path) -> None:
-    """Nothing is kept in workers' directories: what they reserve on the disk is given back."""
+def clear_directories(root: Path) -> None:
+    """Remove workers' directories, in which nothing is kept: what they reserve on the disk is given back.
+
+    `root` is the data directory, whose lock is held.
+    """
     for directory in (root / WORKERS_DIRECTORY).glob("*"):
         with contextlib.suppress(OSError):
             for name in ("lock", RESERVE_FILE):

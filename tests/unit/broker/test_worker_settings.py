@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ackgate.__main__ import main
-from ackgate.broker.workers import PAUSE_SECONDS_MAX, _pause_seconds
+from ackgate.broker.workers import PAUSE_SECONDS_MAX, _pause_seconds, clear_directories
 from ackgate.config.settings import Given, Settings
 from ackgate.persistence.system.data_directory import DataDirectory
 
@@ -84,3 +84,18 @@ def test_a_worker_that_dies_again_and_again_is_started_ever_more_seldom() -> Non
     assert pauses[:4] == [0.0, 0.5, 1.0, 2.0]
     assert pauses == sorted(pauses)
     assert pauses[-1] == PAUSE_SECONDS_MAX
+
+
+def test_what_killed_workers_have_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for number in ("1", "2"):
+        directory = tmp_path / "workers" / number
+        directory.mkdir(parents=True)
+        (directory / "lock").touch()
+        (directory / "reserve").write_bytes(bytes(1000))
+    somebodys = tmp_path / "workers" / "2" / "notes"
+    somebodys.touch()
+    clear_directories(tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [somebodys]
+    somebodys.unlink()
+    clear_directories(tmp_path)
+    assert list(tmp_path.iterdir()) == []
