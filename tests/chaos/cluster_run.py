@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.cluster_schedule import ClusterCycle, Fault
 
-RESUME_SECONDS: Final = SESSION_SECONDS + 12.5
+RESUME_SECONDS: Final = SESSION_SECONDS + 57.5
 """After the last fault has ended: a session may have to expire, and the machine may be busy."""
 
 DRAIN_SECONDS: Final = 60.0
@@ -79,10 +79,12 @@ class ClusterRun:
         tells_all: bool = False,
         only: Collection[Trouble] = (),
         is_on_real_bookies: bool = False,
+        zookeepers: int = 3,
     ) -> None:
         """`tells_all`: report every step, and not only every cycle. `only`: these troubles.
 
-        `is_on_real_bookies`: four, instead of three directories.
+        `is_on_real_bookies`: four, instead of three directories. `zookeepers`: one is enough when no
+        trouble meets them.
         """
         self.seed = seed
         self._tells_all = tells_all
@@ -92,7 +94,9 @@ class ClusterRun:
         self._directory = directory
         self._extra = dict(settings or {})
         self._report = report
-        self._ensemble = ZooKeeperEnsemble(directory / "zookeeper", force_sync=False)
+        self._ensemble = ZooKeeperEnsemble(
+            directory / "zookeeper", size=zookeepers, force_sync=False
+        )
         self._bookies = (
             ChaosBookies(directory / "bookkeeper", self._ensemble) if is_on_real_bookies else None
         )
@@ -124,8 +128,9 @@ class ClusterRun:
             for number in range(cycles):
                 await self._cycle(self._plan(number))
             await self._finish(cycles)
-            if self._bookies is not None and not self._bookies.wires.used(0):
-                raise ViolationError("broker 0 has gone past its wires to the bookies")
+            for number in {each.owner for each in self._sides}:
+                if self._bookies is not None and not self._bookies.wires.used(number):
+                    raise ViolationError(f"broker {number} has gone past its wires to the bookies")
             servers = ",".join(f"127.0.0.1:{server.port}" for server in self._ensemble.servers)
             where = {"bookies": ",".join(map(str, self._cluster.bookie_directories))}
             if self._bookies is not None:

@@ -37,12 +37,15 @@ MESSAGES_PER_OWNER_MAX: Final = 1_500
 BURST_PAUSE_SECONDS_MAX: Final = 0.06
 """So that there is work in all of a cycle."""
 
+ACK_PAUSE_SECONDS_MAX: Final = 0.03
+"""Some hundred acts a second: enough is under way whenever something happens."""
+
 LOOKUP_SECONDS: Final = 30.0
 ATTACH_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 0.3
 LOOK_AROUND_SECONDS: Final = 0.1
 LATE_ANSWER_SECONDS: Final = 1.0
-PATIENCE_SECONDS: Final = 2.0
+PATIENCE_SECONDS: Final = 20.0
 ROUND_MESSAGES_MAX: Final = 100
 """A process may be stopped between asking for its lease and sending what it has asked for: one
 round of deliveries, and nothing can be done about that. The next round asks again."""
@@ -203,7 +206,10 @@ class ClusterSide:
                     pause_seconds_max=BURST_PAUSE_SECONDS_MAX,
                     may_be_refused=True,
                 ),
-                *(subscriber.work() for subscriber in side.subscribers),
+                *(
+                    subscriber.work(pause_seconds_max=ACK_PAUSE_SECONDS_MAX)
+                    for subscriber in side.subscribers
+                ),
             )
         ]
         stopping = asyncio.create_task(stop.wait())

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tests.chaos.side import Side
     from tests.chaos.small_file_system import SmallFileSystem
 
-DRAIN_SECONDS: Final = 30.0
-ROOM_SECONDS: Final = 30.0
+DRAIN_SECONDS: Final = 60.0
+ROOM_SECONDS: Final = 60.0
 CLIENT_MESSAGES_PER_CYCLE: Final = 150
 
 BROKEN: Final[Mapping[str, Any]] = {

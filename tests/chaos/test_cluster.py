@@ -31,7 +31,9 @@ async def test_promises_hold_on_real_bookies_that_are_met_too(tmp_path, pytestco
 
 
 async def test_receipts_that_promise_nothing_are_noticed(tmp_path):
-    run = ClusterRun(tmp_path, SEED, settings=BROKEN, report=print, only=[Trouble.KILL])
+    run = ClusterRun(
+        tmp_path, SEED, settings=BROKEN, report=print, only=[Trouble.KILL], zookeepers=1
+    )
     with pytest.raises(ChaosFailedError, match=r"acked messages came again|durable acks are gone"):
         await run.run(6)
 
@@ -46,7 +48,7 @@ Fences.poll = lambda self: set()
 async def test_an_owner_that_wakes_up_and_is_not_fenced_off_is_noticed(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(UNFENCED)  # Python runs it before the broker
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    run = ClusterRun(tmp_path / "run", SEED, report=print, only=[Trouble.ZOMBIE])
+    run = ClusterRun(tmp_path / "run", SEED, report=print, only=[Trouble.ZOMBIE], zookeepers=1)
     with pytest.raises(ChaosFailedError, match=r"ViolationError"):
         await run.run(6)
 

@@ -243,9 +243,11 @@ class Subscriber:
 
     # ---------------------------------------------------------------- work
 
-    async def work(self) -> None:
-        """Until the connection ends."""
+    async def work(self, *, pause_seconds_max: float = 0.0) -> None:
+        """Until the connection ends, with pauses between what it does."""
         while True:
+            if pause_seconds_max:
+                await asyncio.sleep(self._rng.uniform(0, pause_seconds_max))
             self._take_new()
             if not self._held:
                 seen = self._seen
