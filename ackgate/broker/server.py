@@ -28,6 +28,7 @@ from ackgate.broker.wire import ProtocolServer
 from ackgate.errors import AckGateError, ConfigurationError, InternalError
 from ackgate.network import (
     NOWHERE,
+    AdvertisedListener,
     ClientTls,
     PemFile,
     ReloadedTls,
@@ -340,16 +341,20 @@ class BrokerServer:
         return self._peers
 
     def _record(self) -> BrokerRecord:
+        listeners = self._listeners
+        service, web = listeners[0][1:] if listeners else (self.service, self.web)
+        web = web if web.any else self.web
         return BrokerRecord(
             broker_id=self.broker_id,
-            service_url=self.service.plain,
-            web_url=self.web.plain,
+            service_url=service.plain,
+            web_url=web.plain,
             instance="",
             bookies=self.storage.names,
             started_ms=int(self.started_at * 1000),
             run=self.storage.run,
-            service_url_tls=self.service.tls,
-            web_url_tls=self.web.tls,
+            service_url_tls=service.tls,
+            web_url_tls=web.tls,
+            listeners=listeners,
         )
 
     @property
@@ -387,6 +392,7 @@ class BrokerServer:
         """Names that lead to this broker, as far as it knows them."""
         machine = socket.gethostname()
         return (
+            *(each.web_host for each in self._listeners if each.web_host),
             self._advertised_host,
             self.settings.broker.bind_address,
             machine,
@@ -400,8 +406,16 @@ class BrokerServer:
 
     @property
     def _advertised_host(self) -> str:
+        if self._listeners:
+            return self._listeners[0].host
         broker = self.settings.broker
         return advertised_host(broker.advertised_address, broker.bind_address)
+
+    @property
+    def _listeners(self) -> tuple[AdvertisedListener, ...]:
+        """The internal one first."""
+        named = self.settings.broker.listeners.items()
+        return tuple(AdvertisedListener.of(name, urls) for name, urls in named)
 
     @property
     def connections(self) -> Collection[Connection]:

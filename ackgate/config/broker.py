@@ -29,6 +29,11 @@ _HOST_NAME: Final = re.compile(_NAME)
 _HOST_PATTERN: Final = re.compile(rf"\*|(\*\.)?{_NAME}")
 _ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://({_NAME}|\[[0-9a-fA-F:.]+\])(:[0-9]{{1,5}})?/?")
 
+_LISTENER: Final = re.compile(
+    rf"(?P<name>[\w.-]+):(?P<url>(?P<scheme>pulsar|pulsar\+ssl|http|https)://"
+    rf"(?P<place>(?P<host>{_NAME}|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{{1,5}})))"
+)
+
 PORT_MAX: Final = 65_535
 
 _WORKER_PORTS_STEP: Final = 10
@@ -97,6 +102,18 @@ class BrokerSettings(SettingsGroup):
         "Address that clients and other brokers get to connect to. Empty: the bound address, or the host's "
         "name where that is every interface.",
         unit="a host name or an IP address, without a port",
+        pulsar="",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
+        "Addresses for networks that do not see each other, instead of `advertisedAddress`. A client gets "
+        "those of the listener that it names, others those of `internalListenerName`.",
+        unit="name:scheme://host:port",
+        pulsar=(),
+    )
+    internal_listener_name: str = setting(
+        "",
+        "The listener by which brokers reach each other. Empty: the first of `advertisedListeners`.",
         pulsar="",
     )
     broker_workers: int = setting(
@@ -488,6 +505,23 @@ class BrokerSettings(SettingsGroup):
             if port is not None
         }
 
+    @property
+    def listeners(self) -> dict[str, dict[str, str]]:
+        """What `advertisedListeners` names: addresses by scheme, by listener; the internal one first."""
+        found: dict[str, dict[str, str]] = {}
+        for match in filter(None, map(_LISTENER.fullmatch, self.advertised_listeners)):
+            found.setdefault(match["name"], {})[match["scheme"]] = match["url"]
+        return dict(sorted(found.items(), key=lambda each: each[0] != self.internal_listener_name))
+
+    @field_validator("advertised_listeners")
+    @classmethod
+    def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
+        for text in listeners:
+            match = _LISTENER.fullmatch(text)
+            if match is None or not 0 < int(match["port"]) <= PORT_MAX:
+                raise ValueError(f"{text!r} is no listener")
+        return listeners
+
     @field_validator("advertised_address")
     @classmethod
     def _check_address(cls, address: str) -> str:
@@ -520,4 +554,26 @@ class BrokerSettings(SettingsGroup):
                 "need managedLedgerMinLedgerRolloverTimeMinutes <= "
                 f"managedLedgerMaxLedgerRolloverTimeMinutes, got {youngest} and {oldest}"
             )
+        self._agree_on_listeners()
         return self
+
+    def _agree_on_listeners(self) -> None:
+        listeners, internal = self.listeners, self.internal_listener_name
+        names: dict[str, str] = {}
+        for match in filter(None, map(_LISTENER.fullmatch, self.advertised_listeners)):
+            name, scheme, place = match["name"], match["scheme"], match["place"]
+            if names.setdefault(place, name) != name:
+                raise ValueError(f"advertisedListeners: {place} is of two listeners")
+            if names.setdefault(f"{name}:{scheme}", place) != place:
+                raise ValueError(f"listener {name} has two addresses {scheme}")
+        if internal and internal not in listeners:
+            raise ValueError(f"internalListenerName {internal} is not in advertisedListeners")
+        if not listeners:
+            return
+        if self.advertised_address:
+            raise ValueError("advertisedListeners and advertisedAddress exclude each other")
+        if self.broker_workers > 1:
+            raise ValueError("advertisedListeners are of one process, and brokerWorkers is above 1")
+        for name, urls in listeners.items():
+            if not urls.keys() & {"pulsar", "pulsar+ssl"}:
+                raise ValueError(f"listener {name} has no pulsar:// or pulsar+ssl:// address")

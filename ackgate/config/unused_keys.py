@@ -92,7 +92,6 @@ class SecuritySwitch(NamedTuple):
 
 SECURITY_SWITCHES: Final = (
     SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
-    SecuritySwitch("advertisedListeners", "clients sent to encryption", _if_encrypted_address),
     SecuritySwitch(
         "tlsEnabled", "ports that encrypt", given_by=("brokerServicePortTls", "webServicePortTls")
     ),

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
         peer_certificate,
     )
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
-    from ackgate.network.urls import NOWHERE, Urls, advertised_host, url_of
+    from ackgate.network.urls import NOWHERE, AdvertisedListener, Urls, advertised_host, url_of
 
 __all__ = [
     "HANDSHAKES_MAX",
     "HANDSHAKE_FAILURES",
     "NOWHERE",
+    "AdvertisedListener",
     "ClientTls",
     "Listener",
     "LogDamper",
@@ -75,6 +76,12 @@ __getattr__ = lazy_face(
             "peer_certificate",
         ),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),
-        "ackgate.network.urls": ("NOWHERE", "Urls", "advertised_host", "url_of"),
+        "ackgate.network.urls": (
+            "NOWHERE",
+            "AdvertisedListener",
+            "Urls",
+            "advertised_host",
+            "url_of",
+        ),
     },
 )

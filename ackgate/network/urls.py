@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Urls(NamedTuple):
@@ -23,6 +27,33 @@ class Urls(NamedTuple):
 
 
 NOWHERE: Final = Urls()
+
+
+class AdvertisedListener(NamedTuple):
+    """The addresses of a broker for one network, by the name that clients there ask by."""
+
+    name: str
+    service: Urls = NOWHERE
+    web: Urls = NOWHERE
+
+    @classmethod
+    def of(cls, name: str, urls: Mapping[str, str]) -> Self:
+        """`urls`: by scheme."""
+        return cls(
+            name,
+            Urls(urls.get("pulsar", ""), urls.get("pulsar+ssl", "")),
+            Urls(urls.get("http", ""), urls.get("https", "")),
+        )
+
+    @property
+    def host(self) -> str:
+        """Of its service."""
+        return urlsplit(self.service.any).hostname or ""
+
+    @property
+    def web_host(self) -> str:
+        """Of its admin interface; empty: it has none."""
+        return urlsplit(self.web.any).hostname or ""
 
 
 def advertised_host(advertised_address: str, bind_address: str) -> str:

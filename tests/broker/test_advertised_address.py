@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +15,14 @@ import pytest
 from ackgate.config.load import load_settings
 from ackgate.errors import ConfigurationError
 from ackgate.testing import BrokerProcess
+from ackgate.testing.ports import free_ports
 
 TOPIC = "persistent://public/default/orders"
 
 
-def addresses_used(broker: BrokerProcess, known: str) -> set[str]:
+def addresses_used(broker: BrokerProcess, known: str, listener: str | None = None) -> set[str]:
     """Where a producer's client is connected to when it has sent a message; it knew one address."""
-    client = pulsar.Client(f"pulsar://{known}:{broker.port}")
+    client = pulsar.Client(f"pulsar://{known}:{broker.port}", listener_name=listener)
     try:
         client.create_producer(TOPIC).send(b"hello")
         return set(_connected_to(broker.port))
@@ -41,6 +44,56 @@ def test_a_client_is_led_to_the_advertised_address(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
         assert broker.service_url == f"pulsar://127.0.0.2:{broker.port}"
         assert addresses_used(broker, "127.0.0.1") == {"127.0.0.1", "127.0.0.2"}
+
+
+@pytest.mark.slow
+def test_a_client_is_led_to_the_address_of_the_listener_that_it_names(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    listeners = f"outside:pulsar://127.0.0.3:{port},inside:pulsar://127.0.0.2:{port}"
+    settings = {
+        "bindAddress": "0.0.0.0",
+        "advertisedListeners": listeners,
+        "internalListenerName": "inside",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings, port=port) as broker:
+        assert addresses_used(broker, "127.0.0.1") == {"127.0.0.1", "127.0.0.2"}
+        assert addresses_used(broker, "127.0.0.1", "outside") == {"127.0.0.1", "127.0.0.3"}
+        lookup = f"{broker.admin_url}/lookup/v2/topic/persistent/public/default/orders"
+        with urllib.request.urlopen(f"{lookup}?listenerName=outside") as answer:
+            assert json.load(answer)["brokerUrl"] == f"pulsar://127.0.0.3:{port}"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{lookup}?listenerName=nowhere")
+        assert "has no listener 'nowhere'" in refused.value.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "more", "why"),
+    [
+        ("pulsar://b:1", [], "it is a comma-separated list"),
+        ("a:pulsar://b", [], "it is a comma-separated list"),
+        ("a:pulsar://b:0", [], "it is a comma-separated list"),
+        ("a:kafka://b:1", [], "it is a comma-separated list"),
+        ("a:pulsar://b:1,c:pulsar://b:1", [], "b:1 is of two listeners"),
+        ("a:pulsar://b:1,a:pulsar://c:1", [], "listener a has two addresses pulsar"),
+        ("a:http://b:1", [], "listener a has no pulsar:// or pulsar.ssl:// address"),
+        ("a:pulsar://b:1", ["internalListenerName=c"], "internalListenerName c is not in"),
+        ("", ["internalListenerName=c"], "internalListenerName c is not in"),
+        ("a:pulsar://b:1", ["advertisedAddress=b"], "exclude each other"),
+        ("a:pulsar://b:1", ["brokerWorkers=2"], "brokerWorkers is above 1"),
+    ],
+)
+def test_listeners_that_cannot_be_are_refused(listeners: str, more: list[str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        load_settings(None, [f"advertisedListeners={listeners}", *more], {})
+
+
+def test_the_internal_listener_comes_first_and_has_all_its_addresses() -> None:
+    text = "out:pulsar+ssl://b.example:6651,in:pulsar://[fd00::7]:6650,in:http://h:8080"
+    loaded = load_settings(None, [f"advertisedListeners={text}", "internalListenerName=in"], {})
+    assert list(loaded.settings.broker.listeners.items()) == [
+        ("in", {"pulsar": "pulsar://[fd00::7]:6650", "http": "http://h:8080"}),
+        ("out", {"pulsar+ssl": "pulsar+ssl://b.example:6651"}),
+    ]
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_settings_that_are_named_exist() -> None:
     named |= set(re.findall(r"--set ([A-Za-z]+)=", "".join(map(page, PAGES))))
     known = set(load_settings(None, (), {}).settings.texts())
     known |= {"managedLedgerPassword", "metadataStoreDigest"}  # secrets are never told
-    known |= SECURITY_KEYS | KEYS_OF_BOOKIES | {"internalListenerName"}  # of Pulsar alone
+    known |= SECURITY_KEYS | KEYS_OF_BOOKIES  # of Pulsar alone
     assert len(named) > 10
     assert sorted(named - known) == []
 

@@ -89,19 +89,20 @@ def _destination(call: Call) -> BrokerRecord | None:
 
 
 async def look_up(call: Call) -> Reply:
-    """The addresses of the broker that serves the topic, which may not exist yet."""
+    """The addresses of the broker that serves the topic, which may not exist; those of `?listenerName=`."""
     name = call.topic_name
     found = await call.broker.ownership.locate(name, is_authoritative=call.is_asked(AUTHORITATIVE))
     if not found.is_owner:
         raise NotOwnedError(name, found.web, is_owner=False)
+    service = call.broker.ownership.reached_by(found, call.query.get("listenerName", ""))
     return json_reply(
         {
-            "brokerUrl": found.service.plain,
-            "brokerUrlTls": found.service.tls,
+            "brokerUrl": service.plain,
+            "brokerUrlTls": service.tls,
             "httpUrl": found.web.plain,
             "httpUrlTls": found.web.tls,
-            "nativeUrl": found.service.plain,
-            "brokerUrlSsl": found.service.tls,
+            "nativeUrl": service.plain,
+            "brokerUrlSsl": service.tls,
         }
     )
 

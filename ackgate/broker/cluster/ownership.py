@@ -36,7 +36,7 @@ from ackgate.broker.cluster.bundle_states import BundleEvent, BundleState, after
 from ackgate.broker.cluster.bundles import NamespaceBundles
 from ackgate.broker.cluster.cluster_view import ClusterView
 from ackgate.broker.cluster.owner_node_store import OwnerNodeStore, address_taken
-from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError
+from ackgate.broker.wire import NotOwnedError, ServiceNotReadyError, quoted
 from ackgate.errors import (
     AckGateError,
     ClosedHandleError,
@@ -336,6 +336,19 @@ class Ownership:
         broker = self.view.brokers[chosen]
         return Location(chosen, broker.service, broker.web, is_here=False, is_owner=False)
 
+    def reached_by(self, located: Location, listener: str) -> Urls:
+        """The addresses of a topic's broker for clients of a listener; empty: for those that name none.
+
+        Raises `ServiceNotReadyError` if that broker has no such listener.
+        """
+        if not listener:
+            return located.service
+        record = self._me if located.is_here else self.view.brokers.get(located.broker_id)
+        for each in record.listeners if record is not None else ():
+            if each.name == listener:
+                return each.service
+        raise ServiceNotReadyError(f"broker {located.broker_id} has no listener {quoted(listener)}")
+
     def _here(self) -> Location:
         me = self._require_me()
         return Location(me.broker_id, me.service, me.web, is_here=True, is_owner=True)
@@ -437,7 +450,8 @@ class Ownership:
         if destination is None or destination.broker_id == self._require_me().broker_id:
             return NOWHERE
         is_done = await self.ask_to_acquire(destination.web, bundle)
-        return destination.service if is_done else NOWHERE
+        # Which of its addresses a client can reach, only its next lookup says.
+        return destination.service if is_done and not destination.listeners else NOWHERE
 
     def _is_in(self, bundle: Bundle) -> Callable[[TopicName], bool]:
         namespace = self._namespaces[bundle.namespace]

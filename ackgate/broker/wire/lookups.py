@@ -68,14 +68,16 @@ def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     owners = session.context.owners
     known = owners.location_now(name)
     if known is not None and (known.is_here or not command.authoritative):
-        session.send(replies.lookup(command.request_id, known.service))
+        service = owners.reached_by(known, command.advertised_listener_name)
+        session.send(replies.lookup(command.request_id, service))
         return
 
     async def answer() -> bytes:
         found = await owners.locate(name, is_authoritative=command.authoritative)
+        service = owners.reached_by(found, command.advertised_listener_name)
         if found.is_owner:
-            return replies.lookup(command.request_id, found.service)
-        return replies.lookup_redirect(command.request_id, found.service, is_authoritative=True)
+            return replies.lookup(command.request_id, service)
+        return replies.lookup_redirect(command.request_id, service, is_authoritative=True)
 
     session.run(command.request_id, answer(), replies.lookup_failed)
 

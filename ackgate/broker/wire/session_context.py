@@ -134,6 +134,9 @@ class TopicOwners(Protocol):
         `is_authoritative`: another broker says that it is. Raises `ServiceNotReadyError`.
         """
 
+    def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401 - what it has given
+        """Where clients of a listener reach that broker. Raises `ServiceNotReadyError`."""
+
 
 class _Here(NamedTuple):
     service: Urls
@@ -149,6 +152,10 @@ class ServedHere:
 
     def location_now(self, topic: TopicName) -> Located | None:  # noqa: ARG002
         return self._here
+
+    def reached_by(self, located: Any, listener: str) -> Urls:  # noqa: ANN401, ARG002 - as above
+        urls: Urls = located.service
+        return urls
 
     async def locate(
         self,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ackgate.errors import CorruptRecordError
-from ackgate.network import Urls
+from ackgate.network import AdvertisedListener, Urls
 from ackgate.persistence.nodes.paths import node_of_name
 
 BROKERS: Final = "/loadbalance/brokers"
@@ -49,6 +49,8 @@ class BrokerRecord:
     """Where clients connect by TLS; empty: nowhere."""
     web_url_tls: str = ""
     """Its admin interface by TLS; empty: there is none."""
+    listeners: tuple[AdvertisedListener, ...] = ()
+    """Its addresses for other networks."""
 
     @property
     def service(self) -> Urls:
@@ -132,6 +134,15 @@ def encode_broker(record: BrokerRecord) -> bytes:
             "instance": record.instance,
             "bookies": list(record.bookies),
             "startTimestamp": record.started_ms,
+            "advertisedListeners": {
+                each.name: {
+                    "brokerServiceUrl": each.service.plain,
+                    "brokerServiceUrlTls": each.service.tls,
+                    "brokerHttpUrl": each.web.plain,
+                    "brokerHttpsUrl": each.web.tls,
+                }
+                for each in record.listeners
+            },
             "run": record.run,
         }
     )
@@ -151,6 +162,16 @@ def decode_broker(value: bytes, *, path: str) -> BrokerRecord:
             run=int(fields.get("run", -1)),
             service_url_tls=_text(fields, "pulsarServiceUrlTls", ""),
             web_url_tls=_text(fields, "webServiceUrlTls", ""),
+            listeners=tuple(
+                AdvertisedListener(
+                    name,
+                    Urls(
+                        _text(urls, "brokerServiceUrl", ""), _text(urls, "brokerServiceUrlTls", "")
+                    ),
+                    Urls(_text(urls, "brokerHttpUrl", ""), _text(urls, "brokerHttpsUrl", "")),
+                )
+                for name, urls in fields.get("advertisedListeners", {}).items()
+            ),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRecordError(f"node {path} cannot be read: {error!r}") from error

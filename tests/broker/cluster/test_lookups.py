@@ -13,6 +13,7 @@ import pytest
 
 from ackgate.broker.wire.errors import NotOwnedError
 from ackgate.broker.wire.names import TopicName
+from ackgate.testing.ports import free_ports
 from tests.broker.cluster.conftest import MemoryCluster
 from tests.support.wire_client import RefusedError, WireClient
 
@@ -45,6 +46,43 @@ def test_a_client_of_one_broker_reaches_the_topics_of_the_other(
             consumer = client.subscribe(name, f"of-{broker.http_port}", initial_position=EARLIEST)
             client.create_producer(name).send(b"hello")
             assert consumer.receive(10_000).data() == b"hello"
+
+
+def test_a_client_that_names_a_listener_gets_its_addresses_of_every_broker(tmp_path: Path) -> None:
+    with MemoryCluster(tmp_path, {"bindAddress": "0.0.0.0"}) as cluster:
+        for port in free_ports(2):
+            outside = f"outside:pulsar://127.0.0.2:{port}"
+            cluster.start(
+                brokerServicePort=port,
+                advertisedListeners=f"inside:pulsar://127.0.0.1:{port},{outside}",
+            )
+        first = cluster.brokers[0]
+        client = pulsar.Client(
+            f"pulsar://127.0.0.2:{first.protocol_port}",
+            listener_name="outside",
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        try:
+            producers = {
+                f"t-{number}": client.create_producer(f"t-{number}") for number in range(8)
+            }
+            owners = {name: cluster.owner(name) for name in producers}
+            assert len(set(owners.values())) == 2
+            for name, owner in owners.items():
+                assert owner is not None
+                for listener, host in (
+                    ("outside", "127.0.0.2"),
+                    ("inside", "127.0.0.1"),
+                    ("", "127.0.0.1"),
+                ):
+                    path = f"/lookup/v2/topic/{N}/{name}?listenerName={listener}"
+                    told = cluster.get(first, path)["brokerUrl"]
+                    assert told == f"pulsar://{host}:{owner.protocol_port}"
+            assert cluster.ask(first, "PUT", "namespaces/public/default/unload").status == 204
+            for producer in producers.values():
+                producer.send(b"after it was moved")
+        finally:
+            client.close()
 
 
 def test_a_client_that_knows_http_alone_reaches_them_too(

@@ -13,6 +13,7 @@ from hypothesis import given
 from ackgate.broker.cluster.bundles import NamespaceBundles
 from ackgate.broker.wire.names import NamespaceName, TopicName
 from ackgate.errors import CorruptRecordError
+from ackgate.network import AdvertisedListener, Urls
 from ackgate.persistence.nodes.owner_nodes import (
     BrokerRecord,
     OwnerRecord,
@@ -26,6 +27,10 @@ from ackgate.persistence.nodes.owner_nodes import (
 from ackgate.persistence.ports.node_rules import check_path
 
 TEXT = st.text(max_size=20)
+URLS = st.builds(Urls, TEXT, TEXT)
+LISTENERS = st.lists(
+    st.builds(AdvertisedListener, TEXT, URLS, URLS), max_size=2, unique_by=lambda each: each.name
+)
 BROKERS = st.builds(
     BrokerRecord,
     TEXT,
@@ -35,6 +40,7 @@ BROKERS = st.builds(
     st.lists(TEXT, max_size=3).map(tuple),
     st.integers(0, 2**53),
     st.integers(-1, 2**31),
+    listeners=LISTENERS.map(tuple),
 )
 OWNERS = st.builds(OwnerRecord, TEXT, TEXT, TEXT, TEXT, st.integers(0, 2**53), st.booleans())
 JSON = st.recursive(
@@ -42,7 +48,17 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["brokerId", "instance", "epoch", "bookies", "nativeUrl", "run"]),
+            st.sampled_from(
+                [
+                    "brokerId",
+                    "instance",
+                    "epoch",
+                    "bookies",
+                    "nativeUrl",
+                    "run",
+                    "advertisedListeners",
+                ]
+            ),
             inner,
         )
     ),

@@ -26,11 +26,9 @@ REAL = Path(unused_keys.__file__).with_name("pulsar-4.0.conf")
 
 ON = {
     "bindAddresses": "external:pulsar+ssl://0.0.0.0:6651",
-    "advertisedListeners": "in:pulsar://b:6650,out:pulsar+ssl://b:6651",
 }
 OFF = {
     "bindAddresses": "internal:pulsar://0.0.0.0:6650",
-    "advertisedListeners": "in:pulsar://b:6650",
 }
 
 
