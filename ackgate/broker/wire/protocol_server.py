@@ -183,9 +183,8 @@ class ProtocolServer:
             self._half_open[session] = None
             if len(self._half_open) > HALF_OPEN_MAX:
                 oldest = next(iter(self._half_open))
-                oldest.note(
-                    log, "connection of %s ended: too many connections without CONNECT", oldest.peer
-                )
+                why = "connection of %s ended: too many connections without CONNECT"
+                oldest.note(log, why, oldest.peer, level=logging.WARNING)
                 del self._half_open[oldest]
                 oldest.abort()
         return is_welcome

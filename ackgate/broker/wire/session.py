@@ -280,7 +280,8 @@ class Session(asyncio.Protocol):
         self.intake = Intake(self, self._transport, self._loop.call_soon)
         self.is_open = True
         if not self.context.connections.opened(self):
-            self.note(log, "connection of %s refused: too many connections", self.peer)
+            why = "connection of %s refused: too many connections"
+            self.note(log, why, self.peer, level=logging.WARNING)
             self.abort()
             return
         self._timer = self._loop.call_later(
@@ -340,7 +341,8 @@ class Session(asyncio.Protocol):
         """The connection cannot go on. Say why, here and there."""
         if not self.is_open:
             return
-        self.note(log, "connection of %s ended: %s", self.peer, error)
+        level = logging.WARNING if self.is_connected else logging.INFO
+        self.note(log, "connection of %s ended: %s", self.peer, error, level=level)
         self.send(replies.error(replies.NO_REQUEST_ID, error.code, str(error)))
         self.close()
 
@@ -428,14 +430,16 @@ class Session(asyncio.Protocol):
             message = f"{type(error).__name__}: see the log of the broker"
         self.send(fail(request_id, code, message))
 
-    def note(self, logger: logging.Logger, message: str, *args: object) -> None:
+    def note(
+        self, logger: logging.Logger, message: str, *args: object, level: int = logging.INFO
+    ) -> None:
         """Log what this client did; not each time when clients of its host do it all the time."""
         host = self.peer.rpartition(":")[0]
         left_out = self.context.damper.admit((host, message), self._loop.time())
         if left_out is None:
             logger.debug(message, *args)
         else:
-            logger.info(f"{message}%s", *args, and_left_out(left_out, of=host))  # noqa: G004
+            logger.log(level, f"{message}%s", *args, and_left_out(left_out, of=host))  # noqa: G004
 
     # ---- backpressure and silence
 
@@ -453,7 +457,8 @@ class Session(asyncio.Protocol):
         is_deaf = bool(self.intake.holds - {"output"})
         verdict = self._liveness.check(is_deaf=is_deaf)
         if verdict is LivenessVerdict.CLOSE:
-            self.note(log, "connection of %s ended: silent, and no answer to a ping", self.peer)
+            why = "connection of %s ended: silent, and no answer to a ping"
+            self.note(log, why, self.peer, level=logging.WARNING)
             self.abort()
             return
         if verdict is LivenessVerdict.PING:
@@ -461,7 +466,8 @@ class Session(asyncio.Protocol):
         self._schedule_keep_alive()
 
     def _on_handshake_timeout(self) -> None:
-        self.note(log, "connection of %s ended: no CONNECT in time", self.peer)
+        why = "connection of %s ended: no CONNECT in time"
+        self.note(log, why, self.peer, level=logging.WARNING)
         self.abort()
 
     def _cancel_timer(self) -> None:

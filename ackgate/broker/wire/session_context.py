@@ -80,7 +80,7 @@ class Connection(SessionPort, Protocol):
     ) -> None:
         """Answer a request by what `work` returns, or by its failure, when that is there."""
 
-    def note(self, logger: logging.Logger, message: str, *args: object) -> None:
+    def note(self, logger: logging.Logger, message: str, *args: object, level: int = ...) -> None:
         """Log what this client did; not each time when clients of its host do it all the time."""
 
     def recheck(self) -> None:
