@@ -130,11 +130,11 @@ def test_chunked_messages_over_a_kill_are_there_once(broker, client, make_client
     for number in range(count):
         producer.send_async(large(number, 5), lambda *_: done.release())
     for _ in range(count // 3):
-        assert done.acquire(timeout=20)
+        assert done.acquire(timeout=60)
     broker.kill()
     broker.start()
     for _ in range(count - count // 3):
-        assert done.acquire(timeout=20)
+        assert done.acquire(timeout=60)
     found = read(make_client(broker.service_url), ackgate_topic)
     assert found == [large(number, 5) for number in range(count)]
 

@@ -63,6 +63,6 @@ def test_a_waiting_producer_gets_its_turn(client, make_client, topic):
     holder.send(b"holder")
     assert not made
     holder.close()
-    waiter.join(10)
+    waiter.join(60)
     made[0].send(b"waiter")
     assert payloads(receive(consumer, 2)) == [b"holder", b"waiter"]

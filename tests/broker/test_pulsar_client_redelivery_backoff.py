@@ -226,7 +226,7 @@ def test_after_a_kill_it_still_waits(tmp_path, make_client, ackgate_topic, kind)
         consumer.redeliver_unacknowledged_messages()
         eventually(lambda: held(target, ackgate_topic) == 10)
         consumer.close()
-        time.sleep(0.1)  # the linger, and a write: nothing is told when it is durable
+        time.sleep(1)  # the linger, and a write: nothing is told when it is durable
         broker.kill()
         broker.start()
         client = make_client(broker.service_url)  # one that need not find out first

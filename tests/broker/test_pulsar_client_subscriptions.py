@@ -36,7 +36,7 @@ class Listener:
 
     def wait_for(self, count: int) -> None:
         with self._arrived:
-            assert self._arrived.wait_for(lambda: len(self.payloads) >= count, 10)
+            assert self._arrived.wait_for(lambda: len(self.payloads) >= count, 60)
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)

@@ -86,8 +86,8 @@ def test_what_a_broker_serves_is_explained_and_in_good_form(tmp_path: Path) -> N
     with BrokerProcess(tmp_path) as broker:
         for way, path in (("PUT", "t"), ("PUT", "t/subscription/s")):
             url = f"{broker.admin_url}/admin/v2/persistent/public/default/{path}"
-            urllib.request.urlopen(urllib.request.Request(url, method=way), timeout=20).close()
-        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=20) as answer:
+            urllib.request.urlopen(urllib.request.Request(url, method=way), timeout=60).close()
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
             text = answer.read()
     names = set(re.findall(rb"^# TYPE (\w+) ", text, flags=re.MULTILINE))
     assert names == set(re.findall(rb"^# HELP (\w+) \S", text, flags=re.MULTILINE))

@@ -66,7 +66,7 @@ def ask(url: str, question: Ask) -> Answer:
         headers={"Content-Type": "application/json"} if data is not None else {},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return Answer(
                 response.status,
                 response.headers.get("Content-Type") or "",

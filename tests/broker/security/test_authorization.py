@@ -248,7 +248,7 @@ def test_the_overview_has_what_a_role_may_look_at(namespace: Namespace) -> None:
     everything = {
         (place.topic, name) for place in (namespace, other) for name in ("audit", "billing")
     }
-    eventually(lambda: everything <= set(seen("root")), seconds=30)
+    eventually(lambda: everything <= set(seen("root")))
     assert seen("viewer") == [(namespace.topic, "billing")]
     assert everything <= set(seen("boss"))  # but a reserved one is its tenant's admin's, too
     assert seen("stranger") == []

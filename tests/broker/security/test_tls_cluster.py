@@ -148,7 +148,7 @@ def brokers(
         )
         for broker in (first, second):  # each has heard of the other
             asked = admin(broker, made)
-            eventually(lambda asked=asked: len(asked.get("brokers")) == 2, seconds=30)
+            eventually(lambda asked=asked: len(asked.get("brokers")) == 2)
         yield first, second
 
 
@@ -270,7 +270,7 @@ def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
         return sorted((row["topic"], row["subscription"]) for row in view["rows"])
 
     of_both = sorted((f"persistent://{topic}", "billing") for topic in (here, there))
-    eventually(lambda: seen("app") == of_both, seconds=30)
+    eventually(lambda: seen("app") == of_both)
     assert seen("viewer") == [(f"persistent://{there}", "billing")]
     assert seen("stranger") == []
     assert set(of_both) <= set(seen("admin"))
@@ -283,9 +283,9 @@ def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:
         view = json.loads(admin(first, made, token("app")).own_text("overview"))
         return " ".join(view["missing"])
 
-    eventually(lambda: "only a superuser may ask" in refused(), seconds=30)
+    eventually(lambda: "only a superuser may ask" in refused())
     root.ask("DELETE", credentials)
-    eventually(lambda: seen("app") == of_both, seconds=30)
+    eventually(lambda: seen("app") == of_both)
     for broker in brokers:
         assert "Traceback" not in broker.log
         assert token("nobody") not in broker.log

@@ -85,7 +85,7 @@ class LedgersMachine:
         self.other = self.run(self._open())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(asyncio.wait_for(work, 20))
+        return self.runner.run(asyncio.wait_for(work, 120))
 
     @property
     def is_disk_fine(self) -> bool:

@@ -105,7 +105,7 @@ async def test_a_checkpoint_comes_when_nothing_was_added_for_a_while(
 
     world.disk.before = before
     await writer.add_entry(b"x")
-    await asyncio.wait_for(written.wait(), 10)
+    await asyncio.wait_for(written.wait(), 60)
     assert len(avro_records(world.files()[0])) == 1
 
 

@@ -218,7 +218,7 @@ async def test_close_with_a_dead_disk_ends_and_the_next_start_replays(world: Wor
     writer = await client.create(LedgerOptions())
     await writer.append([b"x"] * 5).durable
     world.disk.before = failing("append", "ledgers")
-    await asyncio.wait_for(client.close(), 10)
+    await asyncio.wait_for(client.close(), 60)
     world.disk.before = None
     client = await world.restart()
     assert client.bookies[0].statistics().replayed_entries == 5
