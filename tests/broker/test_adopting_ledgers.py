@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,12 @@ class Life:
         self.broker = broker
         self.sent: dict[str, list[bytes]] = {}
         self.acked: set[bytes] = set()
+
+    def moved_to(self, broker: BrokerProcess) -> Life:
+        """The same life, on a copy of its data."""
+        life = Life(broker)
+        life.sent, life.acked = copy.deepcopy(self.sent), set(self.acked)
+        return life
 
     def client(self) -> pulsar.Client:
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -98,7 +105,7 @@ def adopt(*where: str | Path, applies: bool = False) -> str:
     return output.getvalue()
 
 
-def lived(broker: BrokerProcess, copy: Callable[[], None]) -> Life:
+def lived(broker: BrokerProcess, copy_metadata: Callable[[], None]) -> Life:
     """A life with a copy of the metadata in the middle."""
     broker.settings["acknowledgmentAtBatchIndexLevelEnabled"] = "true"
     broker.settings["managedLedgerMaxUnackedRangesToPersistInMetadataStore"] = "10"
@@ -107,7 +114,7 @@ def lived(broker: BrokerProcess, copy: Callable[[], None]) -> Life:
     life.send(A, 10)
     life.ack_every_second(A, "s")
     broker.stop()
-    copy()
+    copy_metadata()
     broker.start()
     life.send(A, 200)
     life.send(NEW, 60)
@@ -128,14 +135,15 @@ def refused(broker: BrokerProcess, match: str) -> None:
 
 def check(life: Life) -> None:
     """As if the metadata had never been older; and all of it once more after a crash."""
-    for _ in range(2):
-        life.broker.start()
+    life.broker.start()
+    for crashes in (True, False):
         life.check()
         for topic in (A, B):
             life.send(topic, 3)
         life.check()
-        life.broker.kill()
-    life.broker.start()
+        if crashes:
+            life.broker.kill()
+            life.broker.start()
     unacked = sorted({*life.sent[NEW]} - life.acked)
     assert life.receive(NEW, "s", len(unacked)) == unacked
     life.broker.stop()
@@ -146,18 +154,25 @@ def remove_metadata(data: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_lost", [False, True], ids=["older", "lost"])
-def test_one_machine(tmp_path: Path, *, is_lost: bool) -> None:
-    data, aside = tmp_path / "data", tmp_path / "aside"
-    aside.mkdir()
-    broker = BrokerProcess(data)
+@pytest.fixture(scope="module")
+def on_one_machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Life, Path]:
+    """With the directory that has the copy of its metadata."""
+    data, aside = tmp_path_factory.mktemp("machine") / "data", tmp_path_factory.mktemp("aside")
 
-    def copy() -> None:
+    def copy_metadata() -> None:
         for path in data.glob("metadata.sqlite*"):
             shutil.copy2(path, aside)
 
-    life = lived(broker, copy)
+    return lived(BrokerProcess(data), copy_metadata), aside
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [False, True], ids=["older", "lost"])
+def test_one_machine(on_one_machine: tuple[Life, Path], tmp_path: Path, *, is_lost: bool) -> None:
+    recorded, aside = on_one_machine
+    data = shutil.copytree(recorded.broker.data_directory, tmp_path / "data")
+    broker = BrokerProcess(data, settings=recorded.broker.settings)
+    life = recorded.moved_to(broker)
     assert "the metadata have forgotten nothing" in adopt("--data-dir", data)
     remove_metadata(data)
     if not is_lost:
@@ -192,13 +207,13 @@ def test_a_cluster(tmp_path: Path) -> None:
     aside = tmp_path / "aside"
     where = ("--metadata-url", url, "--bookies", bookies)
 
-    def copy() -> None:
+    def copy_metadata() -> None:
         servers.stop()
         shutil.copytree(servers.directory, aside)
         servers.start()
 
     with servers:
-        life = lived(broker, copy)
+        life = lived(broker, copy_metadata)
         servers.stop()
         shutil.rmtree(servers.directory)
         shutil.copytree(aside, servers.directory)

@@ -30,6 +30,7 @@ from tests.chaos.journals import KeptRun, witness
 from tests.chaos.run import BROKEN, ChaosFailedError, ChaosRun
 from tests.chaos.small_file_system import SMALL_BYTES, NotMountableError, SmallFileSystem
 from tests.chaos.wire_load import Style
+from tests.pipeline.small_plans import SMALL_PLANS
 from tests.support.bookkeeper import missing
 
 FORMS = ("single", "cluster", "bookkeeper")
@@ -144,7 +145,9 @@ def _small_file_system(directory: Path) -> SmallFileSystem | None:
 def _audit(run: KeptRun, directory: Path) -> list[str]:
     scratch = directory / "spark"
     scratch.mkdir()
-    spark = local_session("local[2]", app_name="chaos", scratch=scratch, driver_memory="2g")
+    spark = local_session(
+        "local[2]", app_name="chaos", scratch=scratch, driver_memory="2g", settings=SMALL_PLANS
+    )
     try:
         return witness(spark, [run]).contradictions([run])
     finally:

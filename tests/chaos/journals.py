@@ -23,7 +23,6 @@ from ackgate.persistence.deliveries.details import Opened, decode_detail
 from ackgate.pipeline.jobs.audit.frames import audit
 from ackgate.pipeline.jobs.journal import JOURNAL_COLUMNS
 from tests.chaos.facts import MessageKey, shown
-from tests.pipeline.small_plans import small_plans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +122,7 @@ def witness(spark: Any, runs: Sequence[KeptRun]) -> Witness:
     ]
     journal = reduce(lambda one, other: one.unionByName(other), frames)
     fates: dict[tuple[str, str], dict[tuple[int, int], str]] = defaultdict(dict)
-    with small_plans(spark), audit(journal) as result:
+    with audit(journal) as result:
         sums = {(row.topic, row.subscription): row for row in result.by_subscription().collect()}
         entries = result.fates.select("topic", "subscription", "ledger_id", "entry_id", "fate")
         for row in entries.collect():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.recorded import recorded_run  # noqa: F401 - a fixture
+from tests.pipeline.recorded_jobs import job_here  # noqa: F401 - a fixture
 
 
 def pytest_collection_modifyitems(items):

@@ -21,7 +21,6 @@ from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL, arrow_schema, spark
 from tests.pipeline.audit_broker import Defect, StoryBroker, cut
 from tests.pipeline.audit_model import AuditModel
 from tests.pipeline.events import Story
-from tests.pipeline.small_plans import small_plans
 
 
 def told(topic):
@@ -757,7 +756,7 @@ def audited(spark, tmp_path_factory):
     columns = arrow_schema(DELIVERY_JOURNAL.columns)
     pq.write_table(pa.Table.from_pylist(rows + KILLED.rows, schema=columns), file)
     journal = spark.read.parquet(str(file))
-    with small_plans(spark), audit(journal, AuditLimits(late_us=1_000_000)) as result:
+    with audit(journal, AuditLimits(late_us=1_000_000)) as result:
 
         def collected(frame):
             return frame.where("topic NOT LIKE 'seed %'").collect()
@@ -948,10 +947,9 @@ def test_the_subscription_that_is_asked_for(spark):
         return [row.subscription for row in chosen(DataAddress(options), journal).collect()]
 
     rows = told("two").subscribe("other", 1, -1).rows
-    with small_plans(spark):
-        assert of("s", rows) == [None, "s", None, None]
-        assert of(None, rows) == [None, "s", None, None, "other"]
-        with pytest.raises(ConfigurationError, match="knows a subscription 'nobody'"):
-            of("nobody", rows)
-        with pytest.raises(ConfigurationError, match="data: there is no delivery journal"):
-            of(None, [])
+    assert of("s", rows) == [None, "s", None, None]
+    assert of(None, rows) == [None, "s", None, None, "other"]
+    with pytest.raises(ConfigurationError, match="knows a subscription 'nobody'"):
+        of("nobody", rows)
+    with pytest.raises(ConfigurationError, match="data: there is no delivery journal"):
+        of(None, [])

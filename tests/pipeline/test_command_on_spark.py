@@ -27,6 +27,7 @@ class Job:
 
     def add_arguments(self, parser):
         parser.add_argument("--damaged", action="store_true")
+        parser.add_argument("--endless", action="store_true")
 
     def run(self, run):
         is_damaged = run.arguments.damaged
@@ -43,7 +44,8 @@ class Job:
                     raise CorruptRecordError("ledger 3: entry 7 is damaged")
                 yield pa.RecordBatch.from_arrays([pc.multiply(ids, 2)], ["doubled"])
 
-        frame = run.spark.range(10, numPartitions=2).mapInArrow(double, "doubled bigint")
+        rows = 10**13 if run.arguments.endless else 10
+        frame = run.spark.range(rows, numPartitions=2).mapInArrow(double, "doubled bigint")
         run.progress("doubling")
         run.write("numbers", frame)
         return JobSummary({"rows": run.spark.read.parquet(str(run.output / "numbers")).count()})
@@ -54,65 +56,68 @@ module.JOB = Job()
 sys.modules[module.__name__] = module
 arguments.offered_jobs = lambda: ("audit",)
 command.check_data = lambda _: None
-directory = sys.argv[1]
 quick = f"spark.driver.extraJavaOptions={QUICK_JAVA}"
-base = ["pipeline", "audit", "--data-dir", directory, "--master", "local[2]", "--conf", quick]
-print(main([*base, "--output", directory + "/good", "--json"]))
-print(main([*base, "--output", directory + "/bad", "--damaged"]))
+for words in sys.argv[2:]:
+    output, *options = words.split()
+    base = ["pipeline", "audit", "--data-dir", sys.argv[1], "--master", "local[2]", "--conf", quick]
+    code = main([*base, "--output", f"{sys.argv[1]}/{output}", *options])
+    print(code, flush=True)
+sys.exit(code)
 '''
 
 
-@pytest.mark.slow
-def test_a_good_run_and_one_that_fails_in_a_task(tmp_path):
-    told = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-
-    lines = told.stdout.splitlines()
-    assert lines[-1] == "1", told.stderr
-    assert lines[-2] == "0"
-    assert json.loads("\n".join(lines[:-2]))["figures"] == {"rows": 10}
-    assert told.stderr.splitlines() == [
-        "doubling", "doubling", "ackgate: ledger 3: entry 7 is damaged",
-    ]  # fmt: skip
-    assert os.listdir(tmp_path) == ["good"]
-    assert sorted(os.listdir(tmp_path / "good")) == ["numbers", "summary.json"]
-
-
-INTERRUPTED = (
-    PROGRAM.partition('print(main([*base, "--output", directory + "/good"')[0].replace(
-        "frame = run.spark.range(10", "frame = run.spark.range(10**13"
-    )
-    + 'sys.exit(main([*base, "--output", directory + "/out"]))'
-)
-
-
-def started(directory):
-    """A job that never ends, at work."""
+def started(directory, *jobs):
+    """The jobs (name of the output and options), one after the other; of the last one we do not wait."""
     running = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, str(directory)],
+        [sys.executable, "-c", PROGRAM, str(directory), *jobs],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert running.stderr is not None
-    assert any(line == "doubling\n" for line in running.stderr)
-    return running
+    told = []
+    while told.count("doubling") < len(jobs):
+        line = running.stderr.readline()
+        assert line, f"it has ended: {told}"
+        told.append(line.removesuffix("\n"))
+    return running, told
+
+
+@pytest.fixture(scope="module")
+def first_life(tmp_path_factory):
+    """A process with a good job, one that fails and one that is killed at work; and all that it wrote."""
+    directory = tmp_path_factory.mktemp("jobs")
+    running, told = started(directory, "good --json", "bad --damaged", "out --endless")
+    with running:
+        running.kill()
+        printed, rest = running.communicate(timeout=200)
+    return directory, printed, [*told, *rest.splitlines()]
 
 
 @pytest.mark.slow
-def test_killed_and_run_again_and_interrupted_it_leaves_nothing(tmp_path):
-    with started(tmp_path) as running:
-        running.kill()
-        running.communicate(timeout=200)
-    [left] = os.listdir(tmp_path)
+def test_a_good_run_and_one_that_fails_in_a_task(first_life):
+    directory, printed, told = first_life
+
+    *summary, good, bad = printed.splitlines()
+    assert (good, bad) == ("0", "1"), told
+    assert json.loads("\n".join(summary))["figures"] == {"rows": 10}
+    assert told == ["doubling", "doubling", "ackgate: ledger 3: entry 7 is damaged", "doubling"]
+    assert sorted(os.listdir(directory / "good")) == ["numbers", "summary.json"]
+    assert not [name for name in os.listdir(directory) if "bad" in name]
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_and_interrupted_it_leaves_nothing(first_life):
+    directory, _, _ = first_life
+    [left] = set(os.listdir(directory)) - {"good"}
     assert "staging" in left
 
-    with started(tmp_path) as running:
-        [staging] = os.listdir(tmp_path)
+    running, told = started(directory, "out --endless")
+    with running:
+        [staging] = set(os.listdir(directory)) - {"good"}
         assert staging != left, "what the killed one left is gone"
         running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=200)
+        _, rest = running.communicate(timeout=200)
 
     assert running.returncode == 130
-    assert told == "ackgate: interrupted; nothing was written\n"
-    assert os.listdir(tmp_path) == []
+    assert told == ["doubling"]
+    assert rest == "ackgate: interrupted; nothing was written\n"
+    assert os.listdir(directory) == ["good"]

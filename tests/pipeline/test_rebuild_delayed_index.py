@@ -28,6 +28,7 @@ from ackgate.pipeline.schema.options import parse_options
 from ackgate.pipeline.source.planning import plan_read
 from ackgate.pipeline.source.tasks import read_task
 from ackgate.testing import BrokerProcess
+from tests.pipeline.small_plans import usual_plans
 
 pytestmark = pytest.mark.slow
 
@@ -185,7 +186,8 @@ def done_by(published: Published, name: str) -> set[Position]:
 def test_beside_it_writes_rows_and_leaves_the_storage_alone(registered, published, tmp_path):
     lock = DataDirectory.acquire(published.data)
     try:
-        summary = rebuild(registered, published.data, tmp_path / "out", beside=True)
+        with usual_plans(registered):
+            summary = rebuild(registered, published.data, tmp_path / "out", beside=True)
     finally:
         lock.release()
 

@@ -167,17 +167,14 @@ def test_sealed_buckets_hold_delayed_messages_by_their_time(recorded_run, table)
         assert abs(row.key_ms - due_ms) < TICK_MS
 
 
-def test_ack_stats_tells_what_the_clients_left(recorded_run, pipeline, spark, tmp_path, capsys):
-    code = pipeline(
-        "ack-stats", "--data-dir", recorded_run.killed_data_dir, "--limit", 40,
-        "--output", tmp_path / "out", "--json",
-    )  # fmt: skip
+def test_ack_stats_tells_what_the_clients_left(recorded_run, job_here):
+    done = job_here("ack-stats")
 
-    assert code == 0
-    assert "figures" in json.loads(capsys.readouterr().out)
-    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
-    rows = spark.read.parquet(str(tmp_path / "out" / "subscriptions")).collect()
-    assert {(row.topic, row.subscription) for row in rows} == set(subscriptions(recorded_run))
+    assert done.code == 0
+    assert "figures" in json.loads(done.printed)
+    assert (done.output / "report.html").stat().st_size > 10_000
+    rows = done.rows("subscriptions")
+    assert {(row["topic"], row["subscription"]) for row in rows} == set(subscriptions(recorded_run))
 
 
 def test_the_journal_lacks_nothing_but_what_the_kill_cut_off(recorded_run, table):

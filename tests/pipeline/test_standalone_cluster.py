@@ -13,58 +13,72 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
 
 import ackgate
 from ackgate.pipeline import register
+from ackgate.testing.child_guard import CHILDREN
 from tests.pipeline.recorded import SETTINGS
-from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS, small_plans
+from tests.pipeline.recorded_jobs import words_of
+from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.slow
 
 PYTHON = "python-of-this-machine"
 RESULTS = {
-    ("ack-stats", "--limit", "40"): ("subscriptions", "history", "hole_map", "forecasts", "holes"),
-    ("audit",): ("subscriptions", "consumers", "hours", "duplicates", "losses", "findings"),
-    ("what-if", "--set", "managedLedgerMaxUnackedRangesToPersist=5,1000"): (
-        "results",
-        "timeline",
-        "differences",
-    ),
+    "ack-stats": ("subscriptions", "history", "hole_map", "forecasts", "holes"),
+    "audit": ("subscriptions", "consumers", "hours", "duplicates", "losses", "findings"),
+    "what-if": ("results", "timeline", "differences"),
 }
-SETTINGS_OF_SPARK = (
-    *("spark.executor.memory=512m", "spark.task.maxFailures=1"),
-    *(f"{key}={value}" for key, value in SMALL_PLANS.items()),
-    *(f"spark.{who}.extraJavaOptions={QUICK_JAVA}" for who in ("driver", "executor")),
-)
+SETTINGS_OF_SPARK = {
+    "spark.cores.max": "2",
+    "spark.executor.memory": "512m",
+    "spark.task.maxFailures": "1",
+    **SMALL_PLANS,
+    **{f"spark.{who}.extraJavaOptions": QUICK_JAVA for who in ("driver", "executor")},
+}
 """Compiling plans, and machine code of them, takes most of the time on next to no data."""
 DELAYED = "persistent://public/default/delayed"
-ONE_APPLICATION = """
+DRIVER = """
 import contextlib, io, json, sys
 from pathlib import Path
 
+from ackgate.__main__ import main
 from ackgate.pipeline.command import run_pipeline
 from ackgate.pipeline.running.session import local_session
 
-order = json.load(sys.stdin)
+
+def tell(name, run, words):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+        contextlib.redirect_stderr(io.StringIO()) as told,
+    ):
+        code = run(words)
+    done = {"name": name, "code": code, "printed": printed.getvalue(), "told": told.getvalue()}
+    print(json.dumps(done), flush=True)
+
+
+order = json.loads(sys.argv[1])
+for name, words in order["commands"].items():
+    tell(name, main, ["pipeline", *words])
 session = local_session(
     order["master"], app_name="ackgate jobs", scratch=Path(order["scratch"]), driver_memory="1g",
     settings=order["settings"], executor_python=order["python"], py_files=[Path(order["wheel"])],
 )
-done = {}
-for job, words in order["jobs"].items():
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = run_pipeline(words, spark=session)
-    done[job] = [code, printed.getvalue()]
+for name, words in order["jobs"].items():
+    tell(name, lambda words: run_pipeline(words, spark=session), words)
 session.stop()
-print(json.dumps(done))
 """
-"""A driver whose jobs share a session, as a notebook's do: most of a job's time is Spark's own start."""
+"""Commands with a session of their own each, then jobs that share one, as a notebook's do. All of it has
+one Java process: most of a job's time is Spark's own start."""
 
 NOW_MS = 1_000_000_000_000
 """Long before anything was sent: whatever is delayed is still to come."""
@@ -108,16 +122,38 @@ def machines(tmp_path_factory):
         yield cluster, of_driver
 
 
-def submitted(machines, *words):
-    cluster, environment = machines
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "ackgate", "pipeline", *map(str, words)),
-            *("--master", cluster.master_url, "--executor-python", PYTHON),
-            *(word for setting in SETTINGS_OF_SPARK for word in ("--conf", setting)),
-        ],
-        env=environment, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command or a job on the cluster came to."""
+
+    name: str
+    code: int
+    printed: str
+    told: str
+
+
+@dataclass
+class Driver:
+    """The process with all that is run on the cluster, at work while tests look at what it has done."""
+
+    process: subprocess.Popen[str]
+    stderr: Path
+    """What it and Java write there, besides what is told."""
+    output: Path
+    """Of the jobs, by name."""
+    indexed: Path
+    """The directory whose delayed index is rebuilt."""
+    ran: dict[str, Done] = field(default_factory=dict)
+
+    def done(self, name: str) -> Done:
+        """As soon as it is."""
+        assert self.process.stdout is not None
+        while name not in self.ran:
+            line = self.process.stdout.readline()
+            assert line, f"it has ended: {self.stderr.read_text()}"
+            each = Done(**json.loads(line))
+            self.ran[each.name] = each
+        return self.ran[name]
 
 
 def rows(directory: Path) -> list[str]:
@@ -125,97 +161,115 @@ def rows(directory: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done_there(machines, wheel, recorded_run, tmp_path_factory):
-    """Exit code, what was printed, and the output's directory, by job."""
+def broker_config(tmp_path_factory):
+    config = tmp_path_factory.mktemp("config") / "broker.conf"
+    config.write_text("".join(f"{key}={_text(value)}\n" for key, value in SETTINGS.items()))
+    return config
+
+
+def rebuilding(data: Path, output: Path, config: Path) -> list[str]:
+    words = ("rebuild-delayed-index", "--data-dir", data, "--output", output, "--config", config)
+    return [*map(str, words), "--now-ms", str(NOW_MS), "--topic", DELAYED, "--json"]
+
+
+@pytest.fixture(scope="module")
+def driver(machines, wheel, recorded_run, broker_config, tmp_path_factory):
     cluster, environment = machines
-    output = tmp_path_factory.mktemp("there")
-    order = {
+    directory = tmp_path_factory.mktemp("there")
+    output = directory / "out"
+    data = shutil.copytree(recorded_run.killed_data_dir, directory / "data")
+    (directory / "scratch").mkdir()
+    there = [
+        *("--master", cluster.master_url, "--executor-python", PYTHON),
+        *(word for pair in SETTINGS_OF_SPARK.items() for word in ("--conf", "=".join(pair))),
+    ]
+    without = ("ack-stats", "--data-dir", recorded_run.data_dir, "--output", output / "without")
+    order: dict[str, Any] = {
+        "commands": {
+            "without the wheel": [*map(str, without), *there, "--conf", "spark.cores.max=1"],
+            "rebuild-delayed-index": [
+                *rebuilding(data, output / "rebuilt", broker_config),
+                *there,
+                *("--py-files", str(wheel)),
+            ],
+        },
         "master": cluster.master_url,
-        "scratch": str(tmp_path_factory.mktemp("scratch")),
-        "settings": dict(setting.split("=", 1) for setting in SETTINGS_OF_SPARK),
+        "scratch": str(directory / "scratch"),
+        "settings": SETTINGS_OF_SPARK,
         "python": PYTHON,
         "wheel": str(wheel),
-        "jobs": {job[0]: words(job, recorded_run, output / job[0]) for job in RESULTS},
+        "jobs": {job: words_of(job, recorded_run, output / job) for job in RESULTS},
     }
-    told = subprocess.run(
-        [sys.executable, "-c", ONE_APPLICATION],
-        env=environment, input=json.dumps(order), capture_output=True, text=True, check=False,
-        timeout=280,
-    )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    return {
-        job: (code, printed, output / job)
-        for job, (code, printed) in json.loads(told.stdout.splitlines()[-1]).items()
-    }
+    with (directory / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, json.dumps(order)],
+            env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True,
+        )  # fmt: skip
+    CHILDREN.add(process.pid)
+    with process:
+        yield Driver(process, directory / "stderr", output, data)
+        process.kill()  # unless it has ended, when all tests were run
+    CHILDREN.remove(process.pid)
 
 
-def words(job, recorded_run, output) -> list[str]:
-    return [
-        *job,
-        "--data-dir",
-        str(recorded_run.killed_data_dir),
-        "--json",
-        "--output",
-        str(output),
-    ]
+def cores_of(cluster: SparkCluster, application: str) -> int:
+    """Of one that has ended, as soon as the master knows that."""
+    deadline = time.monotonic() + 60
+    while True:
+        ended = {each["name"]: each["cores"] for each in cluster.state()["completedapps"]}
+        if application in ended:
+            return int(ended[application])
+        assert time.monotonic() < deadline, f"{application} is not among {list(ended)}"
+        time.sleep(0.1)
 
 
-@pytest.mark.parametrize("job", RESULTS, ids=lambda job: job[0])
-def test_a_cluster_gives_the_same_results(
-    machines, done_there, recorded_run, pipeline, spark, tmp_path, capsys, job
-):
-    code, printed, there = done_there[job[0]]
+def test_workers_that_lack_the_package_are_told_in_a_line(driver):
+    without = driver.done("without the wheel")
 
-    assert code == 0
-    with small_plans(spark):
-        assert pipeline(*words(job, recorded_run, tmp_path / "here")) == 0
-    assert json.loads(printed) == json.loads(capsys.readouterr().out)
-    for name in RESULTS[job]:
-        assert rows(there / name) == rows(tmp_path / "here" / name), name
-    applications = machines[0].state()["completedapps"]
-    assert applications
-    assert all(each["cores"] == 2 for each in applications), "both workers had a part in it"
-
-
-def test_a_cluster_puts_the_same_delayed_index_in_place(
-    machines, wheel, recorded_run, pipeline, spark, tmp_path, capsys
-):
-    config = tmp_path / "broker.conf"
-    config.write_text("".join(f"{key}={_text(value)}\n" for key, value in SETTINGS.items()))
-    register(spark)
-    words = ("--config", config, "--now-ms", NOW_MS, "--topic", DELAYED, "--json")
-    indexes = {}
-    for name, run in (
-        ("there", lambda *words: submitted(machines, *words, "--py-files", wheel)),
-        ("here", pipeline),
-    ):
-        data = shutil.copytree(recorded_run.killed_data_dir, tmp_path / name)
-        done = run(
-            *("rebuild-delayed-index", "--data-dir", data, "--output", tmp_path / f"out-{name}"),
-            *words,
-        )
-        assert done == 0 or done.returncode == 0, done.stderr
-        table = spark.read.format("ackgate").options(path=str(data), table="delayed_index").load()
-        indexes[name] = sorted(map(str, table.drop("snapshot_id").collect()))
-
-    assert indexes["there"] == indexes["here"]
-    assert len(indexes["here"]) >= 20
-
-
-def test_workers_that_lack_the_package_are_told_in_a_line(machines, recorded_run, tmp_path):
-    told = submitted(
-        machines, "ack-stats", "--data-dir", recorded_run.data_dir, "--output", tmp_path / "out"
-    )
-
-    assert told.returncode == 1
-    assert told.stderr.splitlines()[-1] == (
+    assert without.code == 1
+    assert without.told.splitlines()[-1] == (
         "ackgate: the cluster's workers lack the package 'ackgate': ship its wheel (--py-files), or "
         "install it in their Python, in the same version"
     )
-    assert "\tat " not in told.stderr
-    assert "Traceback" not in told.stderr
-    assert told.stdout == ""
-    assert os.listdir(tmp_path) == []
+    for told in (without.told, driver.stderr.read_text()):
+        assert "\tat " not in told
+        assert "Traceback" not in told
+    assert without.printed == ""
+    assert not [name for name in os.listdir(driver.output) if "without" in name]
+
+
+def test_a_cluster_puts_the_same_delayed_index_in_place(
+    driver, recorded_run, broker_config, pipeline, spark, tmp_path
+):
+    here = shutil.copytree(recorded_run.killed_data_dir, tmp_path / "here")
+    assert pipeline(*rebuilding(here, tmp_path / "out", broker_config)) == 0
+    rebuilt = driver.done("rebuild-delayed-index")
+    assert rebuilt.code == 0, rebuilt.told
+
+    register(spark)
+    indexes = []
+    for data in (driver.indexed, here):
+        table = spark.read.format("ackgate").options(path=str(data), table="delayed_index").load()
+        indexes.append(sorted(map(str, table.drop("snapshot_id").collect())))
+    assert indexes[0] == indexes[1]
+    assert len(indexes[0]) >= 20
+
+
+@pytest.mark.parametrize("job", RESULTS)
+def test_a_cluster_gives_the_same_results(driver, job_here, job):
+    here, there = job_here(job), driver.done(job)
+
+    assert (here.code, there.code) == (0, 0), there.told
+    assert json.loads(there.printed) == json.loads(here.printed)
+    for name in RESULTS[job]:
+        assert rows(driver.output / job / name) == rows(here.output / name), name
+
+
+def test_both_workers_had_a_part_in_it(machines, driver):
+    for job in RESULTS:
+        driver.done(job)
+    assert driver.process.wait(120) == 0
+    assert cores_of(machines[0], "ackgate jobs") == 2
 
 
 def test_nothing_of_the_cluster_is_left(machines):

@@ -14,6 +14,7 @@ from ackgate.pipeline.jobs.what_if.rows import result_rows
 from ackgate.pipeline.jobs.what_if.variants import Variant
 from ackgate.pipeline.readers.delivery_journal import event_rows
 from ackgate.pipeline.schema.tables import DELIVERY_JOURNAL
+from tests.pipeline.small_plans import usual_plans
 from tests.property.pipeline.recorded_traffic import NAME, TOPIC, traffic
 from tests.property.pipeline.test_what_if import BASE, LIMIT, replayed
 
@@ -57,10 +58,12 @@ def journal(spark, blocks):
 
 
 @pytest.fixture(scope="module")
-def rows(journal):
-    kept = frames.replays(
-        journal.repartition(5), VARIANTS, interval_us=3_600_000_000, groups=2
-    ).persist()
+def rows(spark, journal):
+    with usual_plans(spark):
+        kept = frames.replays(
+            journal.repartition(5), VARIANTS, interval_us=3_600_000_000, groups=2
+        ).persist()
+        assert kept.count()
     yield kept
     kept.unpersist()
 

@@ -2,20 +2,15 @@
 
 import asyncio
 import json
-from argparse import Namespace
 from pathlib import Path
 
 from ackgate.persistence.nodes.paths import delivery_journal_path
-from ackgate.pipeline import register
-from ackgate.pipeline.jobs.job import DataAddress, JobRun
-from ackgate.pipeline.jobs.what_if import JOB
 from ackgate.pipeline.jobs.what_if.events import events_of
 from ackgate.pipeline.jobs.what_if.job import STRETCHES
 from ackgate.pipeline.jobs.what_if.replay import SubscriptionReplay
 from ackgate.pipeline.jobs.what_if.variants import Variant
+from tests.pipeline.recorded_jobs import LIMIT
 from tests.support.delivery_journals import read_stored_blocks
-
-LIMIT = "managedLedgerMaxUnackedRangesToPersist"
 
 
 def replays_of(data_dir: Path, topic: str, subscriptions, variants=()) -> dict:
@@ -62,42 +57,32 @@ def test_a_higher_limit_would_have_kept_every_gate_open(recorded_run):
     assert not any(us for (_, variant), us in paused.items() if variant == "wide")
 
 
-def test_the_job(spark, recorded_run, tmp_path):
-    arguments = Namespace(
-        set=[f"{LIMIT}=10,100000"], variants=None, interval_seconds=None, settings_groups=None
-    )
-    address = DataAddress({"path": str(recorded_run.data_dir)})
-    told: list[str] = []
-    register(spark)
-    summary = JOB.run(JobRun(spark, address, tmp_path, arguments, "json", told.append))
-    assert summary.is_fine
-    assert summary.figures["differences"] == 0
-    assert summary.figures["writes_compared"] > 20
-    assert summary.figures["subscriptions"] == sum(
+def test_the_job(job_here, recorded_run):
+    done = job_here("what-if")
+    summary = json.loads(done.printed)
+    figures = summary["figures"]
+    assert done.code == 0
+    assert summary["is_fine"]
+    assert figures["differences"] == 0
+    assert figures["writes_compared"] > 20
+    assert figures["subscriptions"] == sum(
         len(topic.subscriptions) for topic in recorded_run.topics.values()
     )
-    (table,) = summary.tables
-    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    (table,) = summary["tables"].values()
+    rows = {next(iter(row.values())): row for row in table}
     assert rows[f"{LIMIT}=100000"]["paused s"] == 0 < rows["recorded"]["paused s"]
     assert rows[f"{LIMIT}=10"]["paused s"] > rows["recorded"]["paused s"]
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in done.output.iterdir()} == {
         "coverage",
         "differences",
         "report.html",
         "results",
+        "summary.json",
         "timeline",
     }
-    timeline = rows_of(tmp_path / "timeline")
+    timeline = done.rows("timeline")
     starts = {row["from_ms"] for row in timeline}
     assert 5 < len(starts) <= STRETCHES + 1, "the recording is seconds long"
     for row in timeline:
         assert row["recorded_seconds"] * 1000 <= row["until_ms"] - row["from_ms"]
-    assert len(rows_of(tmp_path / "results")) == 3 * summary.figures["subscriptions"]
-
-
-def rows_of(result):
-    return [
-        json.loads(line)
-        for path in result.glob("*.json")
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
+    assert len(done.rows("results")) == 3 * figures["subscriptions"]

@@ -19,7 +19,6 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, Strin
 from ackgate.errors import CallerError
 from ackgate.pulsar import PulsarCluster, PulsarTopic
 from ackgate.pulsar.admin import acked_of
-from tests.pipeline.small_plans import small_plans
 from tests.support.real_pulsar import RealPulsar
 
 pytest.importorskip("pyspark")
@@ -250,18 +249,17 @@ def test_the_job_ack_stats_beside_the_admin_interface(
     consumer.close()
     own = of_the_broker()
     client.close()
-    with small_plans(spark):
-        words = ["--pulsar", real_pulsar.metadata, "--topic", "holed", "--limit", "30"]
-        code = run_pipeline(["ack-stats", *words, "--output", str(tmp_path / "out")], spark=spark)
+    words = ["--pulsar", real_pulsar.metadata, "--topic", "holed", "--limit", "30"]
+    code = run_pipeline(["ack-stats", *words, "--output", str(tmp_path / "out")], spark=spark)
 
-        def rows(name: str) -> list[dict[str, Any]]:
-            found = spark.read.parquet(str(tmp_path / "out" / name)).collect()
-            return [row.asDict() for row in found]
+    def rows(name: str) -> list[dict[str, Any]]:
+        found = spark.read.parquet(str(tmp_path / "out" / name)).collect()
+        return [row.asDict() for row in found]
 
-        [figures] = rows("subscriptions")
-        holes = rows("holes")
-        of_keys = {row["key"]: row["entries"] for row in rows("hole_keys")}
-        counts = [row["range_count"] for row in sorted(rows("history"), key=lambda r: r["from_ms"])]
+    [figures] = rows("subscriptions")
+    holes = rows("holes")
+    of_keys = {row["key"]: row["entries"] for row in rows("hole_keys")}
+    counts = [row["range_count"] for row in sorted(rows("history"), key=lambda r: r["from_ms"])]
     assert code == 0
     assert figures["range_count"] == own["totalNonContiguousDeletedMessagesRange"] > 15
     assert figures["acked_entries"] == above

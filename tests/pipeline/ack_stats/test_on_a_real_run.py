@@ -12,6 +12,7 @@ from ackgate.pipeline import register
 from ackgate.pipeline.jobs.ack_stats import JOB
 from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from tests.pipeline.recorded import RANGE_LIMIT
+from tests.pipeline.small_plans import usual_plans
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def run(spark, recorded_run, tmp_path_factory):
     output = tmp_path_factory.mktemp("real")
     data = DataAddress({"path": str(recorded_run.data_dir)})
     whole = JobRun(spark, data, output, arguments, "parquet", lambda _: None)
-    JOB.run(whole)
+    with usual_plans(spark):
+        JOB.run(whole)
     return SimpleNamespace(
         output=output,
         result=lambda name: spark.read.parquet(str(output / name)),

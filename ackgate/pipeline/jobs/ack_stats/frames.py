@@ -54,23 +54,26 @@ def subscription_stats(
         topic, subscription = (scalar.as_py() for scalar in key)
         steps = records.column("limit_steps")[0].as_py() or ()
         limits = rule.limits(topic, [LimitStep(**step) for step in steps])
-        rows = list(_rows(records.drop_columns(["limit_steps"])))
+        rows = _each_write_once(list(_rows(records.drop_columns(["limit_steps"]))))
+        if not rows:
+            return arrow_columns(SubscriptionFigures).empty_table()
         stats = stats_of(topic, subscription, rows, limits=limits, horizon_ms=horizon_ms)
         return pa.Table.from_pylist([asdict(stats)], schema=arrow_columns(SubscriptionFigures))
 
-    selected = _with_journal(cursor_records.select(*RECORD_COLUMNS), journal_writes)
-    cursors = selected.join(limit_steps, "topic", "left").groupBy("topic", "subscription")
+    of_records = cursor_records.select(*RECORD_COLUMNS).selectExpr("*", "false AS is_from_journal")
+    both = of_records.unionByName(journal_writes, allowMissingColumns=True)
+    cursors = both.join(limit_steps, "topic", "left").groupBy("topic", "subscription")
     return cursors.applyInArrow(of_cursor, spark_columns(SubscriptionFigures))
 
 
-def _with_journal(records: DataFrame, journal_writes: DataFrame) -> DataFrame:
-    """Of each cursor that has a record also the writes whose records are gone."""
-    cursor = ["topic", "subscription"]
-    gone = journal_writes.join(records.select(*cursor).distinct(), cursor, "left_semi").join(
-        records, [*cursor, "owner_epoch", "version"], "left_anti"
-    )
-    of_records = records.selectExpr("*", "false AS is_from_journal")
-    return of_records.unionByName(gone, allowMissingColumns=True)
+def _each_write_once(rows: list[CursorRecordRow]) -> list[CursorRecordRow]:
+    """All records of a cursor, and the journal's writes whose records are gone; nothing without a record."""
+    recorded = {(row.owner_epoch, row.version) for row in rows if not row.is_from_journal}
+    return [
+        row
+        for row in rows
+        if not row.is_from_journal or (recorded and (row.owner_epoch, row.version) not in recorded)
+    ]
 
 
 def subscriptions(stats: DataFrame) -> DataFrame:
