@@ -10,6 +10,8 @@ PACKAGE = Path(__file__).parents[2] / "ackgate"
 POLICIES = PACKAGE / "config" / "delayed.py"
 """In the room of the settings, with a policy that reads some."""
 READ_BY_PROPERTIES = {
+    "advertised_listeners": ".broker.listeners",
+    "internal_listener_name": ".broker.listeners",
     "bookie_directories": ".bookie_paths(",
     "managed_ledger_password": ".ledger_password",
 }
