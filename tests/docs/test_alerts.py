@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ackgate.broker.admin.http.exposition import Distribution, Exposition
-from ackgate.broker.admin.metrics import METRICS
+from ackgate.broker.admin.metrics import METRICS, Distribution, Exposition
 from ackgate.testing import BrokerProcess
 
 ROOT = Path(__file__).parents[2]

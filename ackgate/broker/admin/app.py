@@ -17,15 +17,12 @@ from urllib.parse import parse_qsl
 from aiohttp import HttpVersion11, web
 
 from ackgate.broker.admin import (
-    broker_view,
     brokers,
     bundles,
     cursor_moves,
     delayed,
-    message_view,
     metrics,
     namespaces,
-    overview,
     page,
     partitions,
     permissions,
@@ -75,12 +72,7 @@ EVENT_SECONDS_MAX: Final = 10.0
 """How long a client may take to read an event."""
 
 SECTIONS: Final = {
-    "The page": (
-        *page.ROUTES,
-        *overview.ROUTES,
-        *message_view.ROUTES,
-        *broker_view.ROUTES,
-    ),
+    "The page": page.ROUTES,
     "Brokers": brokers.ROUTES,
     "Bundles and lookups": bundles.ROUTES,
     "Metrics": metrics.ROUTES,

@@ -63,7 +63,7 @@ nothing is set. A namespace's policies also stand in its description, as the mem
 _METRICS_HEAD: Final = """\
 # Metrics and statistics
 
-<!-- Generated: `python -m ackgate.broker.admin.document metrics`. Edit ackgate/broker/admin/metrics.py, and
+<!-- Generated: `python -m ackgate.broker.admin.document metrics`. Edit ackgate/broker/admin/metrics/, and
 the descriptions at the fields of the statistics. -->
 
 Look up what a figure means. `/metrics` on the admin port has them for Prometheus, each with a HELP line:

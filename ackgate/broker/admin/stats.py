@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.brokers import broker_id
 from ackgate.broker.admin.http.call import json_reply
-from ackgate.broker.admin.http.refusals import RefusedError
+from ackgate.broker.admin.http.refusals import RefusedError, reason_of
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each
+from ackgate.broker.admin.partition_calls import on_each, on_each_tried
 from ackgate.broker.stats import (
     CELLS_MAX,
     AckStateAnswer,
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from ackgate.broker.admin.http.router import Handler
     from ackgate.broker.stats import TopicStats
     from ackgate.broker.topic import Topic
+
+PARTITIONS_MAX: Final = 64
+"""Partitions whose ledgers are shown at once; each is asked of its broker."""
 
 _NOT_HAD_BY_TOPICS: Final[Mapping[str, Any]] = {
     "systemTopicBytesInCounter": 0,
@@ -155,6 +158,25 @@ async def get_internal_stats(call: Call) -> Reply:
     return json_reply(internal_stats(await call.topic()))
 
 
+async def get_ledgers(call: Call) -> Reply:
+    """Ledgers and cursors of a topic, or of its first partitions, whichever brokers serve them (ours)."""
+    names = (await call.partitions())[:PARTITIONS_MAX] or [call.topic_name]
+    replies = await on_each_tried(call, names, get_internal_stats, "/internalStats")
+    shown = []
+    for name, reply in zip(names, replies, strict=True):
+        location = await call.broker.ownership.locate(name)
+        is_told = reply.status == 200
+        shown.append(
+            {
+                "topic": str(name),
+                "broker": location.web.any,
+                "why": None if is_told else reason_of(reply.body),
+                "stats": json.loads(reply.body) if is_told else None,
+            }
+        )
+    return json_reply({"topics": shown})
+
+
 async def get_partitioned_internal_stats(call: Call) -> Reply:
     """Ledgers and cursors of every partition."""
     stats = await _of_partitions(call, get_internal_stats, "/internalStats")
@@ -225,6 +247,7 @@ ROUTES: Final = (
     Route("GET", f"{_TOPIC}/stats", get_stats),
     Route("GET", f"{_TOPIC}/internalStats", get_internal_stats),
     Route("GET", f"{_TOPIC}/partitioned-stats", get_partitioned_stats),
+    Route("GET", "/ackgate/ledgers/{tenant}/{namespace}/{topic}", get_ledgers),
     Route("GET", f"{_TOPIC}/partitioned-internalStats", get_partitioned_internal_stats),
     Route("GET", f"{_TOPIC}/subscription/{{subscription}}/ackState", get_ack_state),
 )

@@ -136,7 +136,7 @@ def test_the_pages_own_scripts_parse_nothing_as_markup() -> None:
     [
         "/page/x/app.js",
         "/page/{digest}/..%2fadmin%2fpage.py",
-        "/page/{digest}/../../admin/page.py",
+        "/page/{digest}/../../admin/app.py",
         "/page/{digest}/%2e%2e/page.py",
         "/page/{digest}/vendor/..%2fapp.js",
         "/page/{digest}/vendor",

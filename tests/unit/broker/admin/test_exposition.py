@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ackgate.broker.admin.http.exposition import Distribution, Exposition, Metric
+from ackgate.broker.admin.metrics import Distribution, Exposition, Metric
 
 
 def text(exposition: Exposition) -> str:

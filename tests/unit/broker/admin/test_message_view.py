@@ -11,7 +11,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from ackgate.broker.admin.message_view import (
+from ackgate.broker.admin.page.messages import (
     PAYLOAD_BYTES_MAX,
     SLOTS,
     histogram,

@@ -1,16 +1,10 @@
-"""``/metrics``: the broker in Prometheus' text form, under Pulsar's names where Pulsar has them.
+"""The metrics of the broker: the process, its ports, authentication, latencies, and where it stores.
 
-Edge. One table for each kind of thing (broker, topic, subscription, cursor ...): a row has a metric's name,
-its HELP line, and where the value comes from. Rows of statistics are made of the descriptions at their
-fields (`ackgate.described`). The reference page `docs/metrics.md` shows the same tables.
-
-Each request walks all topics; figures that cost more than a look are not here. Beside Pulsar's names stand
-ours, ``ackgate_*``.
+Edge: looks at the process. Tables and how to fill them; `scrape.py` does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import platform
 import resource
@@ -18,103 +12,33 @@ import time
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import ackgate
-from ackgate.broker.admin.http.call import Reply
-from ackgate.broker.admin.http.exposition import Distribution, Exposition, Metric
-from ackgate.broker.admin.http.router import Route
-from ackgate.broker.journal import JournalStatistics
-from ackgate.broker.stats import (
-    AckState,
-    GateForecast,
-    NackStatistics,
-    SubscriptionStats,
-    TopicStats,
-    topic_stats,
+from ackgate.broker.admin.metrics.tables import (
+    Distribution,
+    Metric,
+    MetricTable,
+    reader,
+    rows_of,
 )
 from ackgate.broker.topic import BOUNDS_SECONDS
-from ackgate.cursor import CursorStatistics
-from ackgate.described import descriptions
-from ackgate.dispatcher import GateStatistics, PauseReason
-from ackgate.dispatcher.buckets import LATENCY_BOUNDS_MS, BucketStatistics
 from ackgate.network import HANDSHAKE_FAILURES
 from ackgate.persistence.ledgers.client import BookieLedgerClient
-from ackgate.persistence.records.outcome import CursorStoreStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ackgate.broker.admin.http.call import AdminBroker, Call, ClusterStoragePort
-    from ackgate.broker.admin.http.exposition import Labelled, Sample
+    from ackgate.broker.admin.http.call import AdminBroker, ClusterStoragePort
+    from ackgate.broker.admin.metrics.tables import Exposition, Sample
     from ackgate.broker.cluster import BrokerAudit
-    from ackgate.broker.topic import Latencies, Latency, SharedServices, Topic
+    from ackgate.broker.stats import TopicStats
+    from ackgate.broker.topic import Latencies, Latency, SharedServices
     from ackgate.network import ReloadedTls
     from ackgate.persistence.bookkeeper import BookieTraffic, BookKeeperStatistics, LatencyCounts
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-
-class MetricTable(NamedTuple):
-    """The metrics of one kind of thing."""
-
-    title: str
-    labels: str
-    """The labels of its samples, for the reference page."""
-    metrics: Sequence[Metric]
-
-    def add(self, labelled: Labelled, source: object) -> None:
-        """The samples of one thing."""
-        for metric in self.metrics:
-            value = metric.read(source)
-            if value is None:
-                continue
-            if isinstance(value, Distribution):
-                labelled.add_distribution(metric, value)
-            elif isinstance(value, list):
-                for labels, number in value:
-                    labelled.labelled(**labels).add(metric.name, number)
-            else:
-                labelled.add(metric.name, value)
-
-
-def _described(
-    kind: type, lead: Callable[[Any], object | None] | None = None, *, but: Collection[str] = ()
-) -> Iterator[Metric]:
-    """A row for each field whose description names a metric, but for some.
-
-    `lead`: from what a table is about to the described value, or None where there is none.
-    """
-    for name, about in descriptions(kind).items():
-        if about.metric and name not in but:
-            yield Metric(about.metric, about.meaning, _reader(name, lead), unit=about.unit)
-
-
-def _reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[Any], Any]:
-    read = attrgetter(name)
-    if lead is None:
-        return read
-
-    def value(source: object) -> Any:  # noqa: ANN401 - an attribute
-        described = lead(source)
-        return None if described is None else read(described)
-
-    return value
-
-
-def _from(path: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> Iterator[Metric]:
-    """Rows of one object: `path` leads there; each row has the attribute, name, meaning and unit."""
-    prefix = f"{path}." if path else ""
-    for attribute, name, meaning, *unit in rows:
-        yield Metric(
-            name, meaning, attrgetter(f"{prefix}{attribute}"), unit=unit[0] if unit else ""
-        )
-
-
-# ---- the broker
-
-
-class _Figures:
+class Figures:
     """Sums over all topics, and the broker that they belong to."""
 
     def __init__(self, broker: AdminBroker) -> None:
@@ -142,11 +66,11 @@ class _Figures:
         self.throughput_out += topic.msg_throughput_out
 
 
-def _uptime_seconds(figures: _Figures) -> float:
+def _uptime_seconds(figures: Figures) -> float:
     return time.time() - figures.broker.started_at
 
 
-def _build_info(_: _Figures) -> list[Sample]:
+def _build_info(_: Figures) -> list[Sample]:
     return [({"version": ackgate.__version__, "python": platform.python_version()}, 1)]
 
 
@@ -160,7 +84,7 @@ class _Process(NamedTuple):
     start_time_seconds: float
 
 
-def _process(figures: _Figures) -> _Process:
+def _process(figures: Figures) -> _Process:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident: float | None = None
     open_fds: float | None = None
@@ -177,11 +101,11 @@ def _process(figures: _Figures) -> _Process:
     )
 
 
-def _brokers(figures: _Figures) -> float:
+def _brokers(figures: Figures) -> float:
     return len(figures.broker.ownership.view.brokers)
 
 
-def _bundles_owned(figures: _Figures) -> float:
+def _bundles_owned(figures: Figures) -> float:
     return len(figures.broker.ownership.owned)
 
 
@@ -189,7 +113,7 @@ BROKER: Final = MetricTable(
     "Broker",
     "`cluster`",
     (
-        *_from(
+        *rows_of(
             "",
             ("topics", "pulsar_broker_topics_count", "Loaded topics and partitions"),
             ("subscriptions", "pulsar_broker_subscriptions_count", "Subscriptions of these topics"),
@@ -210,7 +134,7 @@ BROKER: Final = MetricTable(
         Metric("ackgate_uptime_seconds", "Time since the start", _uptime_seconds, unit="seconds"),
         Metric("ackgate_build_info", "1; its labels say what runs", _build_info),
         *(
-            Metric(f"process_{name}", meaning, _reader(name, _process), unit=unit)
+            Metric(f"process_{name}", meaning, reader(name, _process), unit=unit)
             for name, meaning, unit in (
                 ("cpu_seconds_total", "Processor time of the process", "seconds"),
                 ("resident_memory_bytes", "Memory of the process", "bytes"),
@@ -219,7 +143,7 @@ BROKER: Final = MetricTable(
                 ("start_time_seconds", "When the process began", "seconds since 1970"),
             )
         ),
-        *_from(
+        *rows_of(
             "broker.services",
             (
                 "cache.size_bytes",
@@ -247,7 +171,7 @@ BROKER: Final = MetricTable(
         ),
         Metric("ackgate_brokers", "Live brokers of the cluster", _brokers),
         Metric("ackgate_bundles_owned", "Bundles that this broker owns", _bundles_owned),
-        *_from(
+        *rows_of(
             "broker.ownership",
             (
                 "acquired",
@@ -260,12 +184,12 @@ BROKER: Final = MetricTable(
                 "Sessions with the metadata store that were lost",
             ),
         ),
-        *_from(
+        *rows_of(
             "broker.services.waits",
             ("deadline_count", "ackgate_waits_deadlines", "Deadlines in the broker's timing wheel"),
             ("wakes", "ackgate_waits_wakes_total", "How often the wheel's timer was due"),
         ),
-        *_from(
+        *rows_of(
             "",
             (
                 "receipts_waiting",
@@ -273,7 +197,7 @@ BROKER: Final = MetricTable(
                 "Acks whose receipt waits until they are durable",
             ),
         ),
-        *_from(
+        *rows_of(
             "broker.services.waits",
             ("receipts_sent", "ackgate_waits_completed_total", "Acks that were reported durable"),
             (
@@ -282,7 +206,7 @@ BROKER: Final = MetricTable(
                 "Acks that did not become durable in time",
             ),
         ),
-        *_from(
+        *rows_of(
             "broker.services.waits.read_stats",
             ("size", "ackgate_waits_reads", "Reads that wait for entries or for a gate"),
             ("watched", "ackgate_waits_reads_watched", "Places of these reads in watch lists"),
@@ -379,7 +303,7 @@ TLS: Final = MetricTable(
     "TLS of the ports",
     "`cluster`, `port` (`pulsar+ssl` or `https`); only of ports with TLS",
     (
-        *_from(
+        *rows_of(
             "",
             (
                 "handshakes.succeeded",
@@ -392,7 +316,7 @@ TLS: Final = MetricTable(
             f"Handshakes that failed, by `reason`: {', '.join(HANDSHAKE_FAILURES)}",
             _handshake_failures,
         ),
-        *_from(
+        *rows_of(
             "",
             (
                 "reloads",
@@ -419,7 +343,7 @@ AUTHENTICATION: Final = MetricTable(
     "`cluster`, `auth_method` (`none`: no credentials; `other`: one that is not offered);"
     " only with `authenticationEnabled`",
     tuple(
-        _from(
+        rows_of(
             "",
             (
                 "succeeded",
@@ -448,7 +372,7 @@ CLUSTER: Final = MetricTable(
     "A BookKeeper cluster",
     "`cluster`; only with `bookkeeperMetadataServiceUri`",
     (
-        *_from(
+        *rows_of(
             "storage",
             (
                 "bookies_writable",
@@ -461,7 +385,7 @@ CLUSTER: Final = MetricTable(
                 "Bookies of the cluster, those that are away or read-only included",
             ),
         ),
-        *_from(
+        *rows_of(
             "client",
             ("ledgers_created", "ackgate_bookkeeper_ledgers_created_total", "Ledgers made"),
             (
@@ -498,7 +422,7 @@ BOOKIE: Final = MetricTable(
     "Each bookie of a BookKeeper cluster",
     "`cluster`, `bookie`; only with `bookkeeperMetadataServiceUri`",
     (
-        *_from(
+        *rows_of(
             "",
             ("adds", "ackgate_bookkeeper_adds_total", "Entries that it has synced"),
             (
@@ -583,14 +507,16 @@ STORAGE: Final = MetricTable(
             "Bookies whose last write failed",
             lambda s: sum(bookie.last_error is not None for bookie in s.client.bookies),
         ),
-        *_from("audit", ("runs", "ackgate_auditor_runs_total", "Audits that this broker finished")),
+        *rows_of(
+            "audit", ("runs", "ackgate_auditor_runs_total", "Audits that this broker finished")
+        ),
         Metric(
             "ackgate_auditor_last_run_timestamp_seconds",
             "When it finished the last one",
             lambda s: s.audit.last_run_ms / 1000,
             unit="seconds since 1970",
         ),
-        *_from(
+        *rows_of(
             "audit.last",
             (
                 "under_replicated_ledgers",
@@ -608,7 +534,7 @@ STORAGE: Final = MetricTable(
                 "Entries without a good copy, at the last audit",
             ),
         ),
-        *_from(
+        *rows_of(
             "audit.all",
             ("missing_copies", "ackgate_auditor_missing_copies_total", "Missing copies found"),
             ("damaged_copies", "ackgate_auditor_damaged_copies_total", "Damaged copies found"),
@@ -624,286 +550,9 @@ STORAGE: Final = MetricTable(
 )
 
 
-# ---- bucket trackers, of a subscription or of all of a topic
-
-_INDEX: Final = "pulsar_delayed_message_index"
-_LATENCY: Final = f"{_INDEX}_bucket_op_latency_ms"
-_BOUNDS: Final = (*map(str, LATENCY_BOUNDS_MS), "overflow")
-_SUMMED: Final = frozenset(
-    name
-    for name, about in descriptions(BucketStatistics).items()
-    if about.metric.startswith(_INDEX)
-)
-"""Of all trackers of a topic together, as in Pulsar."""
-
-
-def _sum_of(attribute: str) -> Callable[[Sequence[BucketStatistics]], float | None]:
-    """The sum over trackers; nothing where there is no bucket tracker, as Pulsar."""
-    read = attrgetter(attribute)
-    return lambda trackers: sum(map(read, trackers)) if trackers else None
-
-
-def _operations(trackers: Sequence[BucketStatistics]) -> Iterator[tuple[str, int, int, float]]:
-    """Of each type of operation that there was: its name, successes, failures, time in ms."""
-    for kind in dict.fromkeys(kind for tracker in trackers for kind in tracker.operations):
-        counted = [t.operations[kind] for t in trackers if kind in t.operations]
-        succeeded, failed = sum(c.succeeded for c in counted), sum(c.failed for c in counted)
-        if succeeded + failed:
-            yield kind.value, succeeded, failed, sum(c.latency_sum_ms for c in counted)
-
-
-def _operation_counts(trackers: Sequence[BucketStatistics]) -> list[Sample]:
-    return [
-        ({"state": state, "type": kind}, number)
-        for kind, succeeded, failed, _ in _operations(trackers)
-        for state, number in (
-            ("succeed", succeeded),
-            ("failed", failed),
-            ("all", succeeded + failed),
-        )
-    ]
-
-
-def _operation_latencies(trackers: Sequence[BucketStatistics]) -> list[Sample]:
-    return [
-        (
-            {"type": kind, "quantile": bound},
-            sum(
-                counted.latency_counts[place]
-                for tracker in trackers
-                for each, counted in tracker.operations.items()
-                if each.value == kind
-            ),
-        )
-        for kind, *_ in _operations(trackers)
-        for place, bound in enumerate(_BOUNDS)
-    ]
-
-
-BUCKETS: Final = MetricTable(
-    "Bucket trackers",
-    "as its topic, and as its subscription; only with bucket trackers",
-    (
-        *(
-            Metric(about.metric, about.meaning, _sum_of(name), "gauge", about.unit)
-            for name, about in descriptions(BucketStatistics).items()
-            if name in _SUMMED
-        ),
-        Metric(
-            f"{_INDEX}_bucket_op_count",
-            "Operations by `type` (create, load, merge, delete) and `state`",
-            _operation_counts,
-            "counter",
-        ),
-        Metric(
-            _LATENCY,
-            "Operations by `type` that took at most so many ms (`quantile`) and more than the bound before",
-            _operation_latencies,
-            "counter",
-        ),
-        Metric(
-            f"{_LATENCY}_count",
-            "Operations by `type`",
-            lambda t: [({"type": kind}, done + failed) for kind, done, failed, _ in _operations(t)],
-            "counter",
-        ),
-        Metric(
-            f"{_LATENCY}_sum",
-            "Time of these operations",
-            lambda t: [({"type": kind}, took_ms) for kind, _, _, took_ms in _operations(t)],
-            "counter",
-            "ms",
-        ),
-    ),
-)
-
-
-# ---- a topic
-
-TOPIC: Final = MetricTable(
-    "Topics",
-    "`cluster`, `namespace`, `topic`",
-    (
-        Metric("pulsar_subscriptions_count", "Its subscriptions", lambda s: len(s.subscriptions)),
-        Metric("pulsar_producers_count", "Its producers", lambda s: len(s.publishers)),
-        Metric(
-            "pulsar_consumers_count",
-            "Its consumers",
-            lambda s: sum(len(each.consumers) for each in s.subscriptions.values()),
-        ),
-        *_described(TopicStats),
-        Metric(
-            "pulsar_msg_backlog",
-            "Entries not acked, over all subscriptions",
-            lambda s: sum(each.msg_backlog for each in s.subscriptions.values()),
-        ),
-    ),
-)
-
-JOURNAL: Final = MetricTable(
-    "Delivery journals",
-    "`cluster`, `namespace`, `topic`; only with `deliveryJournalEnabled`",
-    tuple(_described(JournalStatistics)),
-)
-
-
-# ---- a subscription
-
-
-def _number(value: Any) -> float:  # noqa: ANN401 - an attribute
-    """A number as it is."""
-    assert isinstance(value, int | float)
-    return value
-
-
-def _next_due_seconds(stats: SubscriptionStats) -> float | None:
-    due_ms = stats.delayed.next_due_ms
-    return None if due_ms is None else due_ms / 1000
-
-
-def _nacks(stats: SubscriptionStats) -> NackStatistics | None:
-    """Only if there are or were some."""
-    nacks = stats.delayed.nacks
-    return nacks if nacks.pending or nacks.dropped else None
-
-
-_HELD_NACKS: Final = descriptions(NackStatistics)["pending"]
-
-
-SUBSCRIPTION: Final = MetricTable(
-    "Subscriptions",
-    "`cluster`, `namespace`, `topic`, `subscription`",
-    (
-        *_described(SubscriptionStats),
-        Metric("pulsar_subscription_consumers_count", "Its consumers", lambda s: len(s.consumers)),
-        Metric(
-            "ackgate_delayed_degraded",
-            "1 if delayed entries are not tracked as the settings ask; `ackgate stats` says why",
-            lambda s: bool(s.delayed.degraded),
-        ),
-        Metric(
-            "ackgate_delayed_next_due_timestamp_seconds",
-            "When the next delayed entry is due",
-            _next_due_seconds,
-            unit="seconds since 1970",
-        ),
-        Metric(_HELD_NACKS.metric, _HELD_NACKS.text, lambda s: s.delayed.nacks.pending),
-        *_described(NackStatistics, _nacks, but={"pending"}),
-        *_described(BucketStatistics, lambda s: s.delayed.buckets, but=_SUMMED),
-    ),
-)
-
-
-def _gate_reasons(state: AckState) -> list[Sample] | None:
-    gate = state.gate
-    if gate is None:
-        return None
-    return [({"reason": reason.value}, reason in gate.reasons) for reason in PauseReason]
-
-
-ACK_STATE: Final = MetricTable(
-    "Ack state and gate",
-    "`cluster`, `namespace`, `topic`, `subscription`",
-    (
-        *_described(AckState),
-        *_described(CursorStatistics, lambda state: state.cursor),
-        *_described(GateStatistics, lambda state: state.gate),
-        Metric("ackgate_gate_reason", "1 for each standing `reason` to be shut", _gate_reasons),
-        *_described(GateForecast, lambda state: state.forecast),
-    ),
-)
-
-
-# ---- a cursor
-
-
-class _Cursor(NamedTuple):
-    state: AckState
-    store: CursorStoreStats
-
-
-_ML: Final = "pulsar_ml_cursor"
-
-
-def _of_write(read: Callable[[Any], float]) -> Callable[[_Cursor], float | None]:
-    """Of the last durable write, if there was one."""
-    return lambda c: None if c.store.outcome is None else read(c.store.outcome)
-
-
-CURSOR: Final = MetricTable(
-    "Cursors",
-    "`cluster`, `namespace`, `ledger_name`, `cursor_name`; only durable ones",
-    (
-        *_described(CursorStoreStats, lambda c: c.store),
-        *_from(
-            "",
-            (
-                "state.ranges_live",
-                f"{_ML}_nonContiguousDeletedMessagesRange",
-                "Ack ranges in memory",
-            ),
-        ),
-        Metric(
-            "ackgate_cursor_failing",
-            "1 while neither can be written",
-            lambda c: c.store.failing_since_ms is not None,
-        ),
-        Metric(
-            "ackgate_persist_bytes",
-            "Size of the last durable write",
-            _of_write(lambda outcome: _number(outcome.bytes_written)),
-            unit="bytes",
-        ),
-        Metric(
-            "ackgate_persist_duration_seconds",
-            "Time of the last durable write",
-            _of_write(lambda outcome: _number(outcome.duration_ms / 1000)),
-            unit="seconds",
-        ),
-        Metric(
-            "ackgate_persist_timestamp_seconds",
-            "When it was made",
-            _of_write(lambda outcome: _number(outcome.at_ms / 1000)),
-            unit="seconds since 1970",
-        ),
-    ),
-)
-
-TABLES: Final = (
-    BROKER,
-    LATENCIES,
-    TLS,
-    AUTHENTICATION,
-    STORAGE,
-    CLUSTER,
-    BOOKIE,
-    TOPIC,
-    SUBSCRIPTION,
-    ACK_STATE,
-    CURSOR,
-    BUCKETS,
-    JOURNAL,
-)
-
-METRICS: Final[Mapping[str, Metric]] = {
-    metric.name: metric for table in reversed(TABLES) for metric in table.metrics
-}
-"""By name. Of two with one name (at topics and at subscriptions) the first table's describes it."""
-
-
-async def get_metrics(call: Call) -> Reply:
-    """Every metric, in Prometheus' text format: [metrics.md](metrics.md).
-
-    Other requests get their turn after every topic and every metric.
-    """
-    broker = call.broker
-    exposition = Exposition({"cluster": broker.services.settings.broker.cluster_name}, METRICS)
-    figures = _Figures(broker)
-    for topic in broker.registry:
-        stats = topic_stats(topic, broker.sampler, owner="")
-        figures.count(stats)
-        _topic(exposition, topic, stats)
-        await asyncio.sleep(0)
+def add_broker(exposition: Exposition, figures: Figures) -> None:
+    """The samples of the broker, its ports and its storage."""
+    broker = figures.broker
     labelled = exposition.labelled()
     BROKER.add(labelled, figures)
     LATENCIES.add(labelled, broker.services.latencies)
@@ -921,40 +570,3 @@ async def get_metrics(call: Call) -> Reply:
         CLUSTER.add(labelled, _Cluster(cluster, statistics))
         for bookie in statistics.bookies:
             BOOKIE.add(exposition.labelled(bookie=bookie.bookie_id), bookie)
-    text = bytearray()
-    for piece in exposition.pieces():
-        text += piece
-        await asyncio.sleep(0)
-    return Reply(200, bytes(text), CONTENT_TYPE)
-
-
-def _topic(exposition: Exposition, topic: Topic, stats: TopicStats) -> None:
-    namespace = str(topic.name.namespace_name)
-    labelled = exposition.labelled(namespace=namespace, topic=str(topic.name))
-    TOPIC.add(labelled, stats)
-    trackers = [
-        each.delayed.buckets
-        for each in stats.subscriptions.values()
-        if each.delayed.buckets is not None
-    ]
-    BUCKETS.add(labelled, trackers[:1] if stats.delayed_index_is_shared else trackers)
-    journal = topic.journaling.statistics()
-    if journal is not None:
-        JOURNAL.add(labelled, journal)
-    for name, subscription in stats.subscriptions.items():
-        of_subscription = labelled.labelled(subscription=name)
-        SUBSCRIPTION.add(of_subscription, subscription)
-        ACK_STATE.add(of_subscription, subscription.ack_state)
-        buckets = subscription.delayed.buckets
-        BUCKETS.add(of_subscription, [] if buckets is None else [buckets])
-        store = subscription.ack_state.store
-        if store is not None:
-            of_cursor = exposition.labelled(
-                namespace=namespace,
-                ledger_name=topic.path.removeprefix("/managed-ledgers/"),
-                cursor_name=name,
-            )
-            CURSOR.add(of_cursor, _Cursor(subscription.ack_state, store))
-
-
-ROUTES: Final = (Route("GET", "/metrics", get_metrics),)

@@ -1,17 +1,23 @@
-"""Samples gathered by metric and written as Prometheus reads them: text format 0.0.4.
+"""What a metric is, tables of them, and their samples as Prometheus reads them: text format 0.0.4.
 
-Pure. All samples of a metric stand together below its HELP and TYPE lines, in whatever order they came.
+Pure. A table is about one kind of thing (broker, topic, cursor ...): a row has a metric's name, its HELP
+line, and where the value comes from. Rows of statistics are made of the descriptions at their fields
+(`ackgate.described`). All samples of a metric stand together below its HELP and TYPE lines, in whatever order
+they came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ackgate.described import descriptions
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -110,3 +116,60 @@ class Labelled:
     def _add(self, metric: str, sample: str, value: float) -> None:
         number = int(value) if isinstance(value, bool) else value
         self._lines.setdefault(metric, []).append(f"{sample}{self._suffix}{number}")
+
+
+class MetricTable(NamedTuple):
+    """The metrics of one kind of thing."""
+
+    title: str
+    labels: str
+    """The labels of its samples, for the reference page."""
+    metrics: Sequence[Metric]
+
+    def add(self, labelled: Labelled, source: object) -> None:
+        """The samples of one thing."""
+        for metric in self.metrics:
+            value = metric.read(source)
+            if value is None:
+                continue
+            if isinstance(value, Distribution):
+                labelled.add_distribution(metric, value)
+            elif isinstance(value, list):
+                for labels, number in value:
+                    labelled.labelled(**labels).add(metric.name, number)
+            else:
+                labelled.add(metric.name, value)
+
+
+def described(
+    kind: type, lead: Callable[[Any], object | None] | None = None, *, but: Collection[str] = ()
+) -> Iterator[Metric]:
+    """A row for each field whose description names a metric, but for some.
+
+    `lead`: from what a table is about to the described value, or None where there is none.
+    """
+    for name, about in descriptions(kind).items():
+        if about.metric and name not in but:
+            yield Metric(about.metric, about.meaning, reader(name, lead), unit=about.unit)
+
+
+def reader(name: str, lead: Callable[[Any], object | None] | None) -> Callable[[Any], Any]:
+    """How to read an attribute: of the source, or of what `lead` finds there."""
+    read = attrgetter(name)
+    if lead is None:
+        return read
+
+    def value(source: object) -> Any:  # noqa: ANN401 - an attribute
+        described = lead(source)
+        return None if described is None else read(described)
+
+    return value
+
+
+def rows_of(path: str, *rows: tuple[str, str, str] | tuple[str, str, str, str]) -> Iterator[Metric]:
+    """Rows of one object: `path` leads there; each row has the attribute, name, meaning and unit."""
+    prefix = f"{path}." if path else ""
+    for attribute, name, meaning, *unit in rows:
+        yield Metric(
+            name, meaning, attrgetter(f"{prefix}{attribute}"), unit=unit[0] if unit else ""
+        )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ackgate.broker.admin.http.call import Call
 
-DIRECTORY: Final = Path(__file__).parents[1] / "page"
+DIRECTORY: Final = Path(__file__).parents[2] / "page"
 
 _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",

@@ -1,20 +1,16 @@
 """What the page shows of the broker: bookies and audits; brokers, bundles, connections, settings (ours).
 
-Edge. What a superuser may know, but for the ledgers of a topic: directories of bookies are named.
+Edge. What a superuser may know: directories of bookies are named.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ackgate.broker.admin.http.call import json_reply
-from ackgate.broker.admin.http.refusals import reason_of
 from ackgate.broker.admin.http.router import Route
-from ackgate.broker.admin.partition_calls import on_each_tried
-from ackgate.broker.admin.stats import get_internal_stats
 from ackgate.persistence.ledgers.client import BookieLedgerClient
 
 if TYPE_CHECKING:
@@ -24,9 +20,6 @@ CONNECTIONS_MAX: Final = 200
 """Connections of one answer; the ones with most producers and consumers come first."""
 
 BUNDLES_MAX: Final = 1_000
-
-PARTITIONS_MAX: Final = 64
-"""Partitions whose ledgers are shown; each is asked of its broker."""
 
 
 async def get_storage(call: Call) -> Reply:
@@ -86,25 +79,6 @@ async def get_storage(call: Call) -> Reply:
     return json_reply(answer)
 
 
-async def get_ledgers(call: Call) -> Reply:
-    """Ledgers and cursors of a topic, or of its first partitions, whichever brokers serve them (ours)."""
-    names = (await call.partitions())[:PARTITIONS_MAX] or [call.topic_name]
-    replies = await on_each_tried(call, names, get_internal_stats, "/internalStats")
-    shown = []
-    for name, reply in zip(names, replies, strict=True):
-        location = await call.broker.ownership.locate(name)
-        is_told = reply.status == 200
-        shown.append(
-            {
-                "topic": str(name),
-                "broker": location.web.any,
-                "why": None if is_told else reason_of(reply.body),
-                "stats": json.loads(reply.body) if is_told else None,
-            }
-        )
-    return json_reply({"topics": shown})
-
-
 async def get_broker(call: Call) -> Reply:
     """Brokers and bundles of the cluster; connections and settings of this broker (ours)."""
     broker = call.broker
@@ -152,6 +126,5 @@ async def get_broker(call: Call) -> Reply:
 
 ROUTES: Final = (
     Route("GET", "/ackgate/storage", get_storage),
-    Route("GET", "/ackgate/ledgers/{tenant}/{namespace}/{topic}", get_ledgers),
     Route("GET", "/ackgate/broker", get_broker),
 )

@@ -1,0 +1,13 @@
+"""The page's paths: its files, and what it asks the broker that Pulsar's paths do not answer (ours)."""
+
+from ackgate.broker.admin.page import broker, files, messages, overview
+from ackgate.broker.admin.page.files import PAGE_PATH
+
+ROUTES = (
+    *files.ROUTES,
+    *overview.ROUTES,
+    *messages.ROUTES,
+    *broker.ROUTES,
+)
+
+__all__ = ["PAGE_PATH", "ROUTES"]
