@@ -205,13 +205,14 @@ class SubscriptionFacts:
     def _told(self, keys: set[MessageKey]) -> str:
         return f"{shown(keys)} ({len(keys & self.had_receipt)} had a receipt)"
 
-    def verify_mark_delete(self, mark_delete: Position) -> None:
-        """It never goes back."""
+    def verify_mark_delete(self, mark_delete: Position, *, is_durable: bool = True) -> None:
+        """It never goes back behind one that was durable. Raises `ViolationError`."""
         if mark_delete < self.mark_delete:
             raise ViolationError(
                 f"{self.name}: mark-delete went back from {self.mark_delete} to {mark_delete}"
             )
-        self.mark_delete = mark_delete
+        if is_durable:
+            self.mark_delete = mark_delete
 
 
 class TopicFacts:

@@ -110,6 +110,7 @@ def test_an_ack_that_a_crash_took_does_not_count_as_old_later(facts):
 
 def test_mark_delete_must_not_go_back(facts):
     facts.verify_mark_delete(Position(1, 5))
+    facts.verify_mark_delete(Position(1, 7), is_durable=False)
     facts.verify_mark_delete(Position(1, 5))
     with pytest.raises(ViolationError, match="went back from 1:5 to 1:4"):
         facts.verify_mark_delete(Position(1, 4))
