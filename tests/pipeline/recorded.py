@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,10 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from ackgate.config.settings import Settings
+from ackgate.cursor import CursorSnapshot
 from ackgate.persistence import cursor_path, read_cursor, topic_path
+from ackgate.persistence.deliveries.columns import EventKind
+from ackgate.persistence.nodes.paths import delivery_journal_path
 from ackgate.persistence.offline_storage import opened_storage, storage_places
 from ackgate.testing import BrokerProcess
 from tests.pipeline.recorded_clients import (
@@ -38,11 +40,11 @@ from tests.pipeline.recorded_clients import (
     SubscriptionRecord,
     TopicRecord,
 )
+from tests.support.delivery_journals import read_events
 
 RANGE_LIMIT = 40
 SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.05
-JOURNAL_KEY = "deliveryJournalEnabled"
 WINDOW = 6
 """Messages that a consumer gathers before it acks them, in any order."""
 
@@ -56,6 +58,7 @@ SETTINGS = {
     "delayedDeliveryTrackerFactoryClassName": (
         "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
     ),
+    "deliveryJournalEnabled": True,
     "dispatcherPauseOnAckStatePersistentEnabled": True,
     "managedLedgerMaxEntriesPerLedger": 40,
     "managedLedgerMaxUnackedRangesToPersist": RANGE_LIMIT,
@@ -75,7 +78,6 @@ class RecordedRun:
     """By short name: orders, batched, keyed, ordered, delayed, gated."""
     confirmed_when_killed: dict[str, frozenset[MessageAt]]
     """By topic: messages whose confirmation a producer had when the broker was killed."""
-    has_journal: bool
     seed: int
 
     def topic_of(self, full_name: str) -> TopicRecord:
@@ -93,11 +95,9 @@ def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
 
 def record(directory: Path, seed: int) -> RecordedRun:
     """Have a broker and its clients run in this directory. Asserts that they come to rest."""
-    has_journal = JOURNAL_KEY in Settings().texts()
-    settings = SETTINGS | ({JOURNAL_KEY: True} if has_journal else {})
     topics = {topic.name: topic for topic in _topics()}
     data_dir, killed_data_dir = directory / "data", directory / "killed"
-    with BrokerProcess(data_dir, settings=settings) as broker, ExitStack() as stack:
+    with BrokerProcess(data_dir, settings=SETTINGS) as broker, ExitStack() as stack:
         run = _Run(broker, topics, seed, stack)
         run.publish(1)
         run.settle()
@@ -110,9 +110,10 @@ def record(directory: Path, seed: int) -> RecordedRun:
         shutil.copytree(data_dir, killed_data_dir)
         broker.start()
         run.publish(2)
+        run.settle()
         run.end()
         assert broker.stop() == 0, broker.log
-    return RecordedRun(data_dir, killed_data_dir, topics, known, has_journal, seed)
+    return RecordedRun(data_dir, killed_data_dir, topics, known, seed)
 
 
 # -------------------------------------------------------------------------- what is done
@@ -196,7 +197,7 @@ PARTS = {
     "keyed": (range(80), range(80, 130)),
     "ordered": (range(110), range(110, 180)),
     "delayed": (range(60), range(60, 90)),
-    "gated": (range(130), range(130, 190)),
+    "gated": (range(130), range(130, 260)),
 }
 """Numbers of the messages, before the kill and after it."""
 
@@ -241,20 +242,26 @@ class _Run:
             self.producers[topic].send(message)
 
     def settle(self) -> None:
-        """Until the clients have done what they do, and storage says so. Some hold messages still."""
+        """Until the clients have done what they do, and storage and journal say so.
+
+        Some hold messages still.
+        """
         self._until(lambda: not self._unfinished(), "the clients are not done")
+        self._until(lambda: not self._not_stored(), "acks are not stored")
+        self._until(
+            lambda: not self._not_journaled(), "the journal does not tell of what is stored"
+        )
 
     def end(self) -> None:
         """As `settle`, with nothing held, and all consumers closed."""
         for consumer in self.consumers:
             consumer.drain()
         self.settle()
-        self._until(lambda: not self._not_stored(), "acks are not stored")
         for consumer in self.consumers:
             consumer.close()
         assert not self._not_stored()
 
-    def _until(self, condition, what: str) -> None:
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS
         while not condition():
             for consumer in self.consumers:
@@ -263,7 +270,8 @@ class _Run:
                 unfinished, not_stored = self._unfinished(), self._not_stored()
                 raise AssertionError(
                     f"{what}: {len(unfinished)} undone: {unfinished[:8]}; "
-                    f"{len(not_stored)} stored otherwise: {not_stored[:8]}"
+                    f"{len(not_stored)} stored otherwise: {not_stored[:8]}; "
+                    f"not in the journal: {self._not_journaled()}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -292,26 +300,50 @@ class _Run:
 
     def _not_stored(self) -> list[tuple[str, str, MessageAt]]:
         """Messages of which storage says something else than the clients."""
-        return asyncio.run(self._stored_otherwise())
+        return [
+            (topic.name, subscription.name, at)
+            for topic, subscription, snapshot in asyncio.run(self._stored())
+            for at in list(topic.known)
+            if subscription.is_acked(at) != _is_acked(snapshot, at)
+        ]
 
-    async def _stored_otherwise(self) -> list[tuple[str, str, MessageAt]]:
+    def _not_journaled(self) -> list[str]:
+        """Subscriptions whose last write, or a shut gate, the journal does not tell of yet."""
+        return asyncio.run(self._stored_before_journaled())
+
+    async def _stored_before_journaled(self) -> list[str]:
         found = []
+        for topic, subscription, snapshot in await self._stored():
+            told = [
+                event
+                for event in await read_events(
+                    self._broker.data_directory,
+                    delivery_journal_path("public", "default", topic.name),
+                )
+                if event.subscription == subscription.name
+            ]
+            written = [each.version for each in told if each.kind is EventKind.PERSISTED]
+            tells_of_gate = any(each.kind is EventKind.GATE_SHUT for each in told)
+            if snapshot.version not in written or tells_of_gate < (subscription.gates_shut > 0):
+                found.append(f"{topic.name}/{subscription.name}")
+        return found
+
+    async def _stored(self) -> list[tuple[TopicRecord, SubscriptionRecord, CursorSnapshot]]:
+        """What storage has of every subscription."""
         places = storage_places(data_directory=self._broker.data_directory)
         async with opened_storage(places) as storage:
-            for topic in self._topics.values():
-                for subscription in topic.subscriptions.values():
-                    path = cursor_path(
-                        topic_path("public", "default", topic.name), subscription.name
+            return [
+                (topic, subscription, view.snapshot)
+                for topic in self._topics.values()
+                for subscription in topic.subscriptions.values()
+                for view in [
+                    await read_cursor(
+                        cursor_path(topic_path("public", "default", topic.name), subscription.name),
+                        ledger_client=storage.client,
+                        metadata=storage.metadata,
                     )
-                    view = await read_cursor(
-                        path, ledger_client=storage.client, metadata=storage.metadata
-                    )
-                    found += [
-                        (topic.name, subscription.name, at)
-                        for at in list(topic.known)
-                        if subscription.is_acked(at) != _is_acked(view.snapshot, at)
-                    ]
-        return found
+                ]
+            ]
 
     def _gate_of(self, topic: str, subscription: str):
         def is_shut() -> bool:

@@ -178,7 +178,6 @@ def test_ack_stats_tells_what_the_clients_left(recorded_run, job_here):
 
 
 def test_the_journal_lacks_nothing_but_what_the_kill_cut_off(recorded_run, table):
-    assert recorded_run.has_journal
     journal = table(recorded_run.data_dir, "delivery_journal")
     found = defaultdict(set)
     columns = ("event", "topic", "subscription", "owner_epoch", "ledger_id", "entry_id")

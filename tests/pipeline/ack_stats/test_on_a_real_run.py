@@ -98,11 +98,9 @@ def test_consumers_are_those_that_got_the_messages_last(run, recorded_run):
         if messages[0] not in subscription.deliveries:
             assert topic.known[messages[0]].deliver_at_ms
             assert (row["consumer"], row["cause"]) == (None, "delayed")
-        elif recorded_run.has_journal:
+        else:
             last = max(subscription.deliveries[at][-1] for at in messages)
             assert last <= row["consumer"] <= f"{subscription.name}-{subscription.consumers - 1}"
-        else:
-            assert (row["consumer"], row["cause"]) == (None, "unknown")
 
 
 def test_every_entry_in_a_hole_has_a_consumer_or_a_cause(run, recorded_run):
@@ -113,11 +111,10 @@ def test_every_entry_in_a_hole_has_a_consumer_or_a_cause(run, recorded_run):
     )
 
 
-def test_gates_and_limits_are_those_of_the_broker(run, recorded_run):
+def test_gates_and_limits_are_those_of_the_broker(run):
     """What the journal has not lost with the kill."""
     limits = run.result("subscriptions").select("range_limit", "range_limit_source").distinct()
-    expected = (RANGE_LIMIT, "journal") if recorded_run.has_journal else (10_000, "default")
-    assert [tuple(row) for row in limits.collect()] == [expected]
+    assert [tuple(row) for row in limits.collect()] == [(RANGE_LIMIT, "journal")]
 
     shut = run.result("gate_intervals").where("NOT is_guessed").collect()
     events = run.journal.where("event = 'gate_shut'").collect()
@@ -127,10 +124,8 @@ def test_gates_and_limits_are_those_of_the_broker(run, recorded_run):
     assert all(row["from_ms"] <= row["until_ms"] for row in shut)
 
 
-def test_a_clean_stop_leaves_a_history_in_the_journal(run, recorded_run):
+def test_a_clean_stop_leaves_a_history_in_the_journal(run):
     """Every write that the journal tells of, though each cursor keeps one record."""
-    if not recorded_run.has_journal:
-        pytest.skip("this build keeps no journal")
     written = {
         (row["topic"], row["subscription"]): row
         for row in run.journal.where("event = 'persisted'")
@@ -148,9 +143,9 @@ def test_a_clean_stop_leaves_a_history_in_the_journal(run, recorded_run):
         assert row["entries_dropped_max"] == of_journal["max(dropped)"]
 
 
-def test_the_report_names_consumers_and_keys(run, recorded_run):
+def test_the_report_names_consumers_and_keys(run):
     page = (run.output / "report.html").read_text(encoding="utf-8")
 
     assert "<td>key-3</td>" in page
-    assert ("<td>by-key-" in page) == recorded_run.has_journal
-    assert ("deliveryJournalEnabled is off" in page) != recorded_run.has_journal
+    assert "<td>by-key-" in page
+    assert "deliveryJournalEnabled is off" not in page
