@@ -298,7 +298,7 @@ async def _check_bookies(client: BookKeeperClient, uri: str, ensemble_size: int)
     """Wait for bookies that are just starting, too: after a power cut everything comes back at once."""
     wanted = f"managedLedgerDefaultEnsembleSize is {ensemble_size}"
     deadline = asyncio.get_running_loop().time() + BOOKIES_SECONDS_MAX
-    is_told = False
+    is_logged = False
     while True:
         bookies = await client.bookies()
         if len(bookies) < ensemble_size:
@@ -311,9 +311,9 @@ async def _check_bookies(client: BookKeeperClient, uri: str, ensemble_size: int)
         problem = f"{uri}: {writable} bookies are writable, and {wanted}: {named}"
         if asyncio.get_running_loop().time() >= deadline:
             raise NotEnoughBookiesError(problem)
-        if not is_told:
+        if not is_logged:
             log.warning("waiting for bookies, for %g s at most: %s", BOOKIES_SECONDS_MAX, problem)
-            is_told = True
+            is_logged = True
         await asyncio.sleep(BOOKIES_LOOK_SECONDS)
 
 

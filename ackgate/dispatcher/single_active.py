@@ -243,7 +243,7 @@ class SingleActiveDispatcher:
         if self._waits_until_ms is None or now_ms < self._waits_until_ms:
             return ()
         self._waits_until_ms = None
-        return self._rewind_and_tell()
+        return self._rewind_and_report()
 
     @property
     def consumer_count(self) -> int:
@@ -337,12 +337,12 @@ class SingleActiveDispatcher:
         self._reading.abandon()
         if self.is_exclusive or not self._limits.failover_delay_ms:
             self._waits_until_ms = None
-            return self._rewind_and_tell()
+            return self._rewind_and_report()
         if self._waits_until_ms is None:
             self._waits_until_ms = now_ms + self._limits.failover_delay_ms
         return ()
 
-    def _rewind_and_tell(self) -> tuple[Effect, ...]:
+    def _rewind_and_report(self) -> tuple[Effect, ...]:
         if self.is_exclusive:
             return (Rewind(),)
         return (

@@ -99,7 +99,7 @@ def _run(job: Job, arguments: argparse.Namespace, spark: Any) -> JobSummary:  # 
             output=staging,
             arguments=arguments,
             result_format=getattr(arguments, "format", "parquet"),
-            progress=progress.tell,
+            progress=progress.report,
         )
         with run.kept:
             summary = job.run(run)
@@ -160,7 +160,7 @@ def _session(arguments: argparse.Namespace) -> Iterator[Any]:
         try:
             with _interruptible():  # again: the session has brought its own way
                 if sessions.is_cluster(arguments.master):
-                    sessions.wait_for_executors(session, _tell)
+                    sessions.wait_for_executors(session, _report)
                 yield session
         except KeyboardInterrupt:
             raise  # during a call to Java, which cannot be called again; it ends with this process
@@ -220,11 +220,11 @@ def _trace(arguments: argparse.Namespace) -> None:
 
 
 def _failed(why: str, code: int) -> int:
-    _tell(f"ackgate: {why}")
+    _report(f"ackgate: {why}")
     return code
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 

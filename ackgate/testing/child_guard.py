@@ -35,13 +35,13 @@ class ChildGuard:
         self._process: subprocess.Popen[str] | None = None
 
     def add(self, pid: int) -> None:
-        self._tell(f"+{pid}\n")
+        self._send(f"+{pid}\n")
 
     def remove(self, pid: int) -> None:
         """A child was waited for: its number may soon be another process's."""
-        self._tell(f"-{pid}\n")
+        self._send(f"-{pid}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(

@@ -93,9 +93,9 @@ class ForkedProcess:
                 if self._code is not None:
                     return self._code
                 if _is_readable(self._status, 0):
-                    told = os.read(self._status, _STATUS.size)
+                    status = os.read(self._status, _STATUS.size)
                     # Without a word of it the server was killed; nobody else knows how its child ended.
-                    self._code = _STATUS.unpack(told)[0] if told else -signal.SIGKILL
+                    self._code = _STATUS.unpack(status)[0] if status else -signal.SIGKILL
                     os.close(self._status)
                     return self._code
             left = None if deadline is None else deadline - time.monotonic()

@@ -275,9 +275,9 @@ def create_ackgate_topic(
             ackgate_admin.create_topic(topic, partitions=partitions)
             stack.callback(ackgate_admin.delete_topic, topic)
             if schema is not None:
-                told = schema.schema_info()
-                if told.schema_type().name != "BYTES":  # that is what a topic without a schema has
-                    ackgate_admin.create_schema(topic, told.schema_type().name, told.schema())
+                info = schema.schema_info()
+                if info.schema_type().name != "BYTES":  # that is what a topic without a schema has
+                    ackgate_admin.create_schema(topic, info.schema_type().name, info.schema())
             return topic
 
         yield create

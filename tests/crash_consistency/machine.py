@@ -38,8 +38,8 @@ class RecordedTree(MemoryTree):
         self.on_change: Callable[[str], None] | None = None
         self.changes = 0
 
-    def tell(self, kind: WatchKind, path: str) -> None:
-        super().tell(kind, path)
+    def notify(self, kind: WatchKind, path: str) -> None:
+        super().notify(kind, path)
         self.changes += 1
         if self.on_change is not None:
             self.on_change(path)

@@ -78,7 +78,7 @@ class FaultyMetadataStore:
         self._cancels: dict[object, Callable[[], None]] = {}
         self._untold: list[tuple[Callable[[WatchEvent], None], WatchEvent]] = []
         self._listeners = SessionListeners(asyncio.get_running_loop())
-        store.on_session_change(self._listeners.tell)
+        store.on_session_change(self._listeners.notify)
 
     @property
     def node_bytes_max(self) -> int:
@@ -104,7 +104,7 @@ class FaultyMetadataStore:
             self._state = SessionState.SUSPENDED
             self._out_of_touch_at = asyncio.get_running_loop().time()
             self._is_back.clear()
-            self._listeners.tell(self._state)
+            self._listeners.notify(self._state)
 
     def resume(self) -> None:
         """Back in time: the session lives."""
@@ -137,7 +137,7 @@ class FaultyMetadataStore:
         is_lost = state is SessionState.LOST
         self._out_of_touch_at = asyncio.get_running_loop().time() if is_lost else math.inf
         self._is_back.set()
-        self._listeners.tell(state)
+        self._listeners.notify(state)
 
     async def _in_touch(self) -> None:
         if self._state is SessionState.SUSPENDED:

@@ -165,13 +165,13 @@ async def get_ledgers(call: Call) -> Reply:
     shown = []
     for name, reply in zip(names, replies, strict=True):
         location = await call.broker.ownership.locate(name)
-        is_told = reply.status == 200
+        is_answered = reply.status == 200
         shown.append(
             {
                 "topic": str(name),
                 "broker": location.web.any,
-                "why": None if is_told else reason_of(reply.body),
-                "stats": json.loads(reply.body) if is_told else None,
+                "why": None if is_answered else reason_of(reply.body),
+                "stats": json.loads(reply.body) if is_answered else None,
             }
         )
     return json_reply({"topics": shown})

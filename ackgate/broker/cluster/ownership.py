@@ -404,17 +404,17 @@ class Ownership:
             return
         self._move(bundle, BundleEvent.RELEASE)
         session, heir = self._session, NOWHERE
-        tell: Callable[[Urls], None] | None = None
+        send_away: Callable[[Urls], None] | None = None
         try:
-            tell = await self._topics.hand_over(self._is_in(bundle))
+            send_away = await self._topics.hand_over(self._is_in(bundle))
             if session == self._session:  # else the node is gone, or another broker's by now
                 await self._remove_node(bundle)
                 heir = await self._successor(bundle, destination)
         finally:
             self._move(bundle, BundleEvent.RELEASED)
             log.info("bundle %s is released to %s", bundle, heir.any or "any broker")
-            if tell is not None:
-                tell(heir)
+            if send_away is not None:
+                send_away(heir)
 
     async def level(self) -> None:
         """Hand one bundle to the broker that has the fewest, if this one has the most and two more."""

@@ -225,7 +225,7 @@ class PolicyStore:
             is_changed = is_changed or policies != self._known[path]
             self._known[path] = policies
         if is_changed:
-            self._tell()
+            self._notify()
 
     def known(self, path: str) -> Mapping[str, Any]:
         """What `load` found at `path`, without I/O."""
@@ -249,14 +249,14 @@ class PolicyStore:
 
         await change_node(self._metadata, path, lay_over)
         self._known[path] = policies
-        self._tell()
+        self._notify()
 
     async def create(self, path: str, policies: Mapping[str, object]) -> None:
         """Make a set of policies, perhaps an empty one. Raises `NodeExistsError`."""
         value = _changed({}, policies)
         await self._metadata.create(path, json.dumps(value).encode())
         self._known[path] = value
-        self._tell()
+        self._notify()
 
     async def remove(self, path: str) -> None:
         """Remove the set of policies with its node. Raises `NoSuchNodeError`."""
@@ -266,9 +266,9 @@ class PolicyStore:
     def removed(self, path: str) -> None:
         """The set of policies was removed with its node."""
         self._known[path] = {}
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()
 

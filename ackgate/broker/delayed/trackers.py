@@ -131,7 +131,7 @@ class TrackerHome:
         """The tracker that the settings ask for, or the next best."""
         settings = self._services.settings.delayed
         if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
-            self._tell(TrackerStep.TIME_BUCKETS)
+            self._report(TrackerStep.TIME_BUCKETS)
             self.clean()
             return TimeBucketTracker(delays)
         if self._store is None:
@@ -164,7 +164,7 @@ class TrackerHome:
             clock_ms=services.clock_ms,
             on_answer=self._on_answer,
         )
-        self._tell(TrackerStep.BUCKETS)
+        self._report(TrackerStep.BUCKETS)
         if records:
             tracker.recover(records, services.clock_ms(), cursor.acked_entries)
             tracker.forget_through(cursor.mark_delete)
@@ -311,7 +311,7 @@ class TrackerHome:
         log.info("%s: %d snapshots of delayed messages are deleted", self._path, len(ids))
         await delete_snapshots(self._snapshots(), ids)
 
-    def _tell(self, step: TrackerStep) -> None:
+    def _report(self, step: TrackerStep) -> None:
         self.status = DelayStatus(step, step, "", self._services.clock_ms())
 
     def _degrade(self, why: str) -> None:

@@ -266,7 +266,7 @@ def configured(
 
 
 class SubscriptionRecorder:
-    """Records one subscription. A `WriteWitness` of its store."""
+    """Records one subscription. A `WriteObserver` of its store."""
 
     __slots__ = ("_journal", "_name")
 

@@ -329,7 +329,7 @@ def _fill_whole_acks(block: _Block, notes: Sequence[WholeAcksNote], rows: _Rows)
     _, _, _, subscriptions, consumers, flats, versions, at_once = zip(*notes, strict=True)
     block.flat_positions(rows.all, _joined(flats))
     _fill_acks(block, rows, subscriptions, consumers, versions)
-    _tell_calls(block, rows, at_once)
+    _fill_calls(block, rows, at_once)
 
 
 def _fill_acks(
@@ -347,7 +347,7 @@ def _fill_acks(
     block.number("is_cumulative", rows.all, 0)
 
 
-def _tell_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
+def _fill_calls(block: _Block, rows: _Rows, at_once: Sequence[bool]) -> None:
     """Where a call acked several entries, its first event says so."""
     several = [
         (start, _call_detail(count, at_once=applied))
@@ -371,7 +371,7 @@ def _fill_mixed_acks(block: _Block, notes: Sequence[MixedAcksNote], rows: _Rows)
     positions = (chain(note.whole, (part.position for part in note.parts)) for note in notes)
     block.positions(rows.all, chain.from_iterable(positions))
     _fill_acks(block, rows, subscriptions, consumers, versions)
-    _tell_calls(block, rows, [False] * len(notes))
+    _fill_calls(block, rows, [False] * len(notes))
     for start, note in zip(rows.starts.tolist(), notes, strict=True):
         masked = [
             (start + len(note.whole) + place, mask)

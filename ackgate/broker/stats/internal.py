@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ackgate.broker.journal import JournalStatistics
     from ackgate.broker.topic import SubscriptionDriver, Topic
 
-RANGES_TOLD_MAX: Final = 10_000
+RANGES_SHOWN_MAX: Final = 10_000
 """Ranges of one cursor in an answer (Pulsar prints all of them, megabytes if need be)."""
 
 _NOT_COMPACTED: Final = {
@@ -102,7 +102,7 @@ def _cursor_stats(subscription: SubscriptionDriver) -> dict[str, Any]:
         "messagesConsumedCounter": subscription.core.counts.messages_acked,
         "cursorLedger": ledger_id if ledger_id is not None else -1,
         "cursorLedgerLastEntry": last_entry,
-        "individuallyDeletedMessages": cursor.ranges_text(RANGES_TOLD_MAX),
+        "individuallyDeletedMessages": cursor.ranges_text(RANGES_SHOWN_MAX),
         "state": "Open" if ledger_id is not None or store is None else "NoLedger",
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": _entries_since_first_unacked(subscription),

@@ -344,11 +344,11 @@ class TopicRegistry:
         ]
         await self._on_all(topics, self._settle)
 
-        def tell(urls: Urls) -> None:
+        def send_away(urls: Urls) -> None:
             for topic in topics:
                 topic.send_away(urls)
 
-        return tell
+        return send_away
 
     def abandon(self, is_meant: Callable[[TopicName], bool]) -> None:
         """Release topics that may have another owner already, without a write."""

@@ -178,7 +178,7 @@ class SubscriptionDriver:
         if store is not None:
             store.on_outcome(self._on_outcome)
             if self._recorder is not None:
-                store.tell_attempts(self._recorder)
+                store.report_attempts(self._recorder)
             if store.outcome is not None:
                 self._on_outcome()
             self._keep_nacks()
@@ -321,7 +321,7 @@ class SubscriptionDriver:
         self.core.redeliver(consumer, positions, epoch=epoch, now_ms=self._now_ms)
         self._changed()
 
-    def tell_end_if_reached(self) -> None:
+    def report_end_if_reached(self) -> None:
         """Send REACHED_END_OF_TOPIC if the topic is terminated and everything is acked."""
         if self.topic.ledger.is_terminated and self.cursor.backlog_entries == 0:
             for consumer in self.consumers:
@@ -405,7 +405,7 @@ class SubscriptionDriver:
         if (waiting := self._waiting) is not None and waiting.key is self.core.gate:
             self.topic.services.waits.came(self.core.gate)
         if self.topic.ledger.is_terminated:
-            self.tell_end_if_reached()
+            self.report_end_if_reached()
         self.tracking.pump()
         self.ask_turn()
 

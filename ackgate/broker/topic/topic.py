@@ -283,7 +283,7 @@ class Topic:
         last = await self.ledger.terminate()
         self.producers.disconnect_all()
         for subscription in self.subscriptions.values():
-            subscription.tell_end_if_reached()
+            subscription.report_end_if_reached()
         return last
 
     # ---------------------------------------------------------------- publishing
@@ -472,7 +472,7 @@ class Topic:
             subscription = await self._opening.of_reader(request)
         self.check_open()
         consumer = await subscription.add_consumer(session, request)
-        subscription.tell_end_if_reached()
+        subscription.report_end_if_reached()
         return consumer
 
     async def subscription(

@@ -12,7 +12,7 @@ three places::
 Only messages that carry a context have spans, so the producer decides what is traced; bytes of entries stay
 as they are, and the consumer's span has the same parent. A batch whose messages have several contexts has
 links to them in place of a parent. Names and attributes follow OpenTelemetry's semantic conventions for
-messaging. Nothing of a message is told but names, ids and sizes.
+messaging. A span names topic, ids and sizes; never keys, properties or payload.
 
 Contexts of delivered entries are kept until their acks, within a bound for each subscription.
 """

@@ -164,7 +164,7 @@ class Outbox:
             self._transport.writelines(pieces)
         else:
             self._transport.write(b"".join(pieces))
-        self._tell_if_drained()
+        self._report_if_drained()
 
     def discard(self) -> None:
         """Forget what was not sent: the connection is gone."""
@@ -179,9 +179,9 @@ class Outbox:
     def resume(self) -> None:
         """The transport's buffer is below the low mark again."""
         self._is_paused = False
-        self._tell_if_drained()
+        self._report_if_drained()
 
-    def _tell_if_drained(self) -> None:
+    def _report_if_drained(self) -> None:
         if self._has_refused and not self._is_paused:
             self._has_refused = False
             self._on_drained()

@@ -322,7 +322,7 @@ class GroupCommit:
                 cache.add(batch)
             self.committed_entries += batch.entry_count
             self.committed_bytes += len(batch.encoded)
-        self._tell(self._take_under_way())
+        self._report(self._take_under_way())
         self._on_committed()
 
     def _take_under_way(self) -> list[tuple[EntryBatch, AddSink]]:
@@ -336,7 +336,7 @@ class GroupCommit:
         # Only now: see `fences`.
         return self._fences.poll()
 
-    def _tell(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
+    def _report(self, taken: list[tuple[EntryBatch, AddSink]]) -> None:
         last_entry_ids = {sink: batch.last_entry_id for batch, sink in taken}
         fenced = self.fenced
         for sink, last_entry_id in last_entry_ids.items():

@@ -91,7 +91,7 @@ INTERNAL_SHARE: Final = 0.5
 must find room there, too."""
 
 
-class WriteWitness(Protocol):
+class WriteObserver(Protocol):
     """Records every attempt to write, in order."""
 
     def wrote(self, outcome: PersistOutcome) -> None: ...
@@ -137,6 +137,7 @@ class CursorStore:
         "_is_resting",
         "_loop",
         "_node",
+        "_observer",
         "_on_outcome",
         "_path",
         "_recovered",
@@ -146,7 +147,6 @@ class CursorStore:
         "_task",
         "_waiting",
         "_wake",
-        "_witness",
         "_write_began",
         "_writers",
         "cursor",
@@ -205,7 +205,7 @@ class CursorStore:
         self._waiting: list[_Waiting] = []
         self._flushes: list[_Flush] = []
         self._on_outcome: Callable[[], None] | None = None
-        self._witness: WriteWitness | None = None
+        self._observer: WriteObserver | None = None
         self._closed: asyncio.Future[None] | None = None
         self.write_seconds = self._write_began = 0.0
         self._has_told_failure = self._has_told_fallback = self._has_told_drop = False
@@ -402,9 +402,9 @@ class CursorStore:
         """Call this after every durable write and every failure. There is one listener."""
         self._on_outcome = callback
 
-    def tell_attempts(self, witness: WriteWitness) -> None:
-        """Report every attempt to write to `witness`, before its result is reported elsewhere."""
-        self._witness = witness
+    def report_attempts(self, observer: WriteObserver) -> None:
+        """Report every attempt to write to `observer`, before its result is reported elsewhere."""
+        self._observer = observer
 
     def configure(self, settings: PersistenceSettings) -> None:
         """New settings hold from the next write on."""
@@ -615,16 +615,16 @@ class CursorStore:
         """A round is over: everybody learns how."""
         outcome = report.outcome
         self._log(report)
-        self._tell_failures(report.failures, report.failing_since_ms)
+        self._report_failures(report.failures, report.failing_since_ms)
         if outcome is None:
             self._settle_flushes(lambda flush: flush.round < report.round)
         else:
             self.write_seconds = perf_counter() - self._write_began
-            if self._witness is not None:
-                self._witness.wrote(outcome)
+            if self._observer is not None:
+                self._observer.wrote(outcome)
             self._settle_waiting(outcome.version)
             self._settle_flushes(lambda flush: flush.version <= outcome.version)
-        self._tell_listener()
+        self._notify_listener()
 
     def _log(self, report: RoundReport) -> None:
         """Once when things turn bad; failures are repeated for as long as they last."""
@@ -655,10 +655,10 @@ class CursorStore:
         if report is not None:
             self._report(report)
 
-    def _tell_failures(self, failures: Sequence[WriteFailure], since_ms: int | None) -> None:
-        if self._witness is not None:
+    def _report_failures(self, failures: Sequence[WriteFailure], since_ms: int | None) -> None:
+        if self._observer is not None:
             for where, version, error in failures:
-                self._witness.attempt_failed(where, version, str(error), since_ms)
+                self._observer.attempt_failed(where, version, str(error), since_ms)
 
     def _settle_waiting(self, version: int) -> None:
         if self._waiting:
@@ -678,7 +678,7 @@ class CursorStore:
                     resolve(flush.done)
             self._flushes = [flush for flush in self._flushes if not flush.done.done()]
 
-    def _tell_listener(self) -> None:
+    def _notify_listener(self) -> None:
         if self._on_outcome is not None:
             self._on_outcome()
 
@@ -694,7 +694,7 @@ class CursorStore:
         for flush in self._flushes:
             fail(flush.done, error)
         self._flushes = []
-        self._tell_listener()
+        self._notify_listener()
 
     # -------------------------------------------------------------------------- the end
 
@@ -808,7 +808,9 @@ class CursorStore:
                 failures.append(failure)
                 where = PersistWhere.METADATA_STORE if step is None else step.where
                 version = self.cursor.version if step is None else step.version
-                self._tell_failures([WriteFailure(where, version, failure)], self.failing_since_ms)
+                self._report_failures(
+                    [WriteFailure(where, version, failure)], self.failing_since_ms
+                )
         failures.clear()
 
     async def _remove(self) -> None:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 DIGEST_DOES_NOT_FIT: Final = "the digest does not fit"
 
-TOLD_MAX: Final = 1000
+REPORTED_MAX: Final = 1000
 """Bad copies remembered as reported, since readers read the same entries again and again."""
 
 _LOOK_AHEAD: Final = 1000
@@ -50,19 +50,19 @@ class BadCopy(NamedTuple):
     reason: str
 
 
-_told: Final[OrderedDict[BadCopy, None]] = OrderedDict()
+_reported: Final[OrderedDict[BadCopy, None]] = OrderedDict()
 
 
 def log_bad_copy(bad: BadCopy) -> None:
     """The default report: a log line, once for each bad copy however often it is read."""
     # A bookie that does not answer at all is reported once a ledger, not once an entry.
     about = bad if bad.reason == DIGEST_DOES_NOT_FIT else bad._replace(entry_id=-1)
-    if about in _told:
-        _told.move_to_end(about)
+    if about in _reported:
+        _reported.move_to_end(about)
         return
-    _told[about] = None
-    if len(_told) > TOLD_MAX:
-        _told.popitem(last=False)
+    _reported[about] = None
+    if len(_reported) > REPORTED_MAX:
+        _reported.popitem(last=False)
     logger.error(
         "bad copy of entry %d:%d on bookie %s: %s",
         bad.ledger_id,

@@ -115,7 +115,7 @@ class ByteBudget(Protocol):
     def give_back(self, size_bytes: int) -> None: ...
 
 
-class LedgerWitness(Protocol):
+class LedgerObserver(Protocol):
     """Who records the ledgers that come and go: a delivery journal."""
 
     def note_ledger_opened(self, ledger_id: int) -> None:
@@ -138,7 +138,7 @@ class ManagedLedger(Generic[EntryT]):
         "_in_flight",
         "_is_abandoned",
         "_is_closed",
-        "_is_crowding_told",
+        "_is_crowding_reported",
         "_is_fenced",
         "_is_flush_scheduled",
         "_is_forsaken",
@@ -223,11 +223,11 @@ class ManagedLedger(Generic[EntryT]):
         self._drained: asyncio.Event | None = None
         """Made for who waits until nothing is in flight."""
         self.reads = MessageReads(client, options.password, cache, self.ledgers, form=form)
-        self.journal: LedgerWitness | None = None
+        self.journal: LedgerObserver | None = None
         """Notified of new and deleted ledgers, if the topic has one."""
         self._is_closed = False
         self._is_abandoned = False
-        self._is_crowding_told = False
+        self._is_crowding_reported = False
 
     # ---------------------------------------------------------------- opening
 
@@ -474,15 +474,15 @@ class ManagedLedger(Generic[EntryT]):
         )
 
     def _is_crowded(self) -> bool:
-        if self._node.is_crowded and not self._is_crowding_told:
+        if self._node.is_crowded and not self._is_crowding_reported:
             log.warning(
                 "topic %s has %d ledgers, and its node little room for more: its ledger is kept, "
                 "whatever its size, until older ones are consumed or retention ends",
                 self.path,
                 len(self._node.value.ledgers),
             )
-        self._is_crowding_told = self._node.is_crowded
-        return self._is_crowding_told
+        self._is_crowding_reported = self._node.is_crowded
+        return self._is_crowding_reported
 
     def _on_write_failed(self, writer: LedgerWriter, error: AckGateError) -> None:
         if writer is not self._writer:

@@ -83,16 +83,16 @@ class MemoryTree:
             raise CallerError(f"{parent_path} is ephemeral and cannot have children")
         parent.children.add(name)
         self._nodes[path] = node
-        self.tell(WatchKind.CREATED, path)
+        self.notify(WatchKind.CREATED, path)
 
     def remove(self, path: str) -> None:
         """Take out a node that has no children."""
         parent_path, name = split(path)
         del self._nodes[path]
         self._nodes[parent_path].children.discard(name)
-        self.tell(WatchKind.DELETED, path)
+        self.notify(WatchKind.DELETED, path)
 
-    def tell(self, kind: WatchKind, path: str) -> None:
+    def notify(self, kind: WatchKind, path: str) -> None:
         """Notify every session's watchers of a change."""
         for session in self._sessions:
             session.hear(WatchEvent(kind, path))
@@ -160,7 +160,7 @@ class MemoryMetadataStore:
         node.value = bytes(value)
         node.version += 1
         node.modified_ms = self._clock_ms()
-        self._tree.tell(WatchKind.CHANGED, path)
+        self._tree.notify(WatchKind.CHANGED, path)
         return node.version
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
@@ -232,7 +232,7 @@ class MemoryMetadataStore:
     def hear(self, event: WatchEvent) -> None:
         """Notify the watchers of a change in the tree, after the call that made it."""
         if keys := self._watches.concerned(event):
-            self._loop.call_soon(self._watches.tell, keys, event)
+            self._loop.call_soon(self._watches.notify, keys, event)
 
     def _add(self, path: str, value: bytes, owner: MemoryMetadataStore | None) -> None:
         now_ms = self._clock_ms()
@@ -241,7 +241,7 @@ class MemoryMetadataStore:
     def _change(self, state: SessionState) -> None:
         if state is not self._state:
             self._state = state
-            self._listeners.tell(state)
+            self._listeners.notify(state)
 
     def _check_usable(self) -> None:
         if self._is_closed:

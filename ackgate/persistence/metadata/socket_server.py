@@ -302,7 +302,7 @@ class _Session(asyncio.Protocol):
     # ------------------------------------------------------------------ what goes back
 
     def on_event(self, event: WatchEvent) -> None:
-        """Tell it of a change that it watches, after the answers of the same commit."""
+        """Report a change that it watches, after the answers of the same commit."""
         if any(is_at_or_below(event.path, root) for root in self._watched):
             self._send(SocketAnswer(0, events=(event,)))
 

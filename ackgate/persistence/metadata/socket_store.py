@@ -79,7 +79,7 @@ class SocketMetadataStore:
         self._renewing = asyncio.Lock()
         self._watches = Watches()
         self._watched: dict[str, int] = {}
-        """How many watch each path that the server was told."""
+        """Number of watchers of each path that the server reports changes of."""
         self._listeners = SessionListeners(self._loop)
 
     @classmethod
@@ -210,7 +210,7 @@ class SocketMetadataStore:
         self._timeout_seconds = granted.version / 1000
         self._lease_until = asked_at + self._timeout_seconds
         self._state = SessionState.CONNECTED
-        self._listeners.tell(SessionState.CONNECTED)
+        self._listeners.notify(SessionState.CONNECTED)
         self._pinging = self._loop.call_later(self._timeout_seconds / PINGS, self._ping)
 
     def _ping(self) -> None:
@@ -233,7 +233,7 @@ class SocketMetadataStore:
         if wire is self._wire:
             log.warning("the metadata session of unix:%s is over: %s", self._path, why)
             self._over(wire, why)
-            self._listeners.tell(SessionState.LOST)
+            self._listeners.notify(SessionState.LOST)
 
     def _over(self, wire: _Wire, why: str) -> None:
         self._wire = None

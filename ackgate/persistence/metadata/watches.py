@@ -24,7 +24,7 @@ class SessionListeners:
     __slots__ = ("_context", "_listeners", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context | None = None) -> None:
-        """`context`: in which they are called; default: that of the call of `tell`."""
+        """`context`: in which they are called; default: that of the call of `notify`."""
         self._loop = loop
         self._context = context
         self._listeners: dict[object, Callable[[SessionState], None]] = {}
@@ -43,7 +43,7 @@ class SessionListeners:
         """Forget every listener: the store is closed."""
         self._listeners.clear()
 
-    def tell(self, state: SessionState) -> None:
+    def notify(self, state: SessionState) -> None:
         """Notify each of them, after the current call."""
         for listener in list(self._listeners.values()):
             self._loop.call_soon(listener, state, context=self._context)
@@ -75,15 +75,15 @@ class Watches:
         """Notify each watcher of the events at or below its path, in order. Called on the loop."""
         if self._watchers:
             for event in events:
-                self.tell(self.concerned(event), event)
+                self.notify(self.concerned(event), event)
 
     def concerned(self, event: WatchEvent) -> list[object]:
-        """The watchers of an event: keys for a later `tell`."""
+        """The watchers of an event: keys for a later `notify`."""
         return [
             key for key, (path, _) in self._watchers.items() if is_at_or_below(event.path, path)
         ]
 
-    def tell(self, keys: Iterable[object], event: WatchEvent) -> None:
+    def notify(self, keys: Iterable[object], event: WatchEvent) -> None:
         """Notify those of the watchers that have not been cancelled since."""
         for key in keys:
             watcher = self._watchers.get(key)

@@ -174,7 +174,7 @@ class KazooConnection:
         try:
             received = self._socket.recv(RECEIVE_BYTES)
             while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-                received += self._socket.recv(RECEIVE_BYTES)  # no poll would tell of it
+                received += self._socket.recv(RECEIVE_BYTES)  # no poll would report it
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         self._received_at, self._is_owed = time.monotonic(), False

@@ -173,7 +173,7 @@ class ZooKeeperSession:
     def _change(self, state: SessionState) -> None:
         if state is not self.state:
             self.state = state
-            self._listeners.tell(state)
+            self._listeners.notify(state)
 
     def _keep_in_touch(self, bridge: KazooBridge) -> None:
         """Ask for something small again and again: `lease_until` moves on with its answers."""

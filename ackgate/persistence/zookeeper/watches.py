@@ -218,7 +218,7 @@ class TreeMirror:
             self._forget(path)
             self._adopt(path, None, stat)
         else:
-            self._tell(WatchKind.CHANGED, path)
+            self._notify(WatchKind.CHANGED, path)
 
     def _compare_children(self, path: str, node: _Seen, names: Iterable[str]) -> None:
         found = {name for name in names if _child(path, name) not in self._ignored}
@@ -234,7 +234,7 @@ class TreeMirror:
         """A node is there that was not, or was not looked for before."""
         self._nodes[path] = _Seen(baseline, stat)
         if baseline is None:
-            self._tell(WatchKind.CREATED, path)
+            self._notify(WatchKind.CREATED, path)
         parent = self._nodes.get(split(path)[0]) if path != "/" else None
         if parent is not None and parent.children is not None:
             parent.children.add(split(path)[1])
@@ -252,7 +252,7 @@ class TreeMirror:
             return
         for name in sorted(node.children or ()):
             self._forget(_child(path, name))
-        self._tell(WatchKind.DELETED, path)
+        self._notify(WatchKind.DELETED, path)
         parent = self._nodes.get(split(path)[0]) if path != "/" else None
         if parent is not None and parent.children is not None:
             parent.children.discard(split(path)[1])
@@ -261,7 +261,7 @@ class TreeMirror:
         if path in self._roots:
             self.looks.append(NodeLook(path, LookKind.STAT))
 
-    def _tell(self, kind: WatchKind, path: str) -> None:
+    def _notify(self, kind: WatchKind, path: str) -> None:
         if path != "/":
             self.events.append(WatchEvent(kind, path))
 

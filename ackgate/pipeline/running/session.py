@@ -202,14 +202,14 @@ def is_cluster(master: str) -> bool:
     return _LOCAL.fullmatch(master) is None
 
 
-def wait_for_executors(session: Any, tell: Callable[[str], None]) -> None:  # noqa: ANN401
+def wait_for_executors(session: Any, report: Callable[[str], None]) -> None:  # noqa: ANN401
     """Until the cluster has given at least one; says so when that takes long."""
     context = session.sparkContext._jsc.sc()
     begun = time.monotonic()
     is_reported = False
     while context.getExecutorMemoryStatus().size() < 2:  # one is the driver's own
         if not is_reported and time.monotonic() > begun + EXECUTORS_TOLD_SECONDS:
-            tell("waiting for the cluster: no worker has cores and memory for this job yet")
+            report("waiting for the cluster: no worker has cores and memory for this job yet")
             is_reported = True
         time.sleep(_POLL_SECONDS)
 

@@ -38,7 +38,7 @@ class JobProgress:
         """The progress of a session, on standard error."""
         return cls(sys.stderr, spark)
 
-    def tell(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Print a line that stays."""
         with self._lock:
             self._clear()

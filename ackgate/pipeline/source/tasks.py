@@ -251,7 +251,7 @@ def _read_corrupt(
     if task.damages:
         yield damage_rows(task.damages, options.chosen_columns)
         return
-    damaged = DamagedRecords("tell")
+    damaged = DamagedRecords("report")
     own = replace(options, table=table_named(task.table), columns=())
     for _rows in _READERS[task.table](bookies, task, own, damaged):
         pass

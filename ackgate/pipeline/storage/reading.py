@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.fragment_stream import FragmentStream
     from ackgate.pipeline.storage.ranges import EntryRange
 
-OnCorrupt = Literal["fail", "skip", "tell"]
-""""skip" leaves out damaged entries, but fails for those of a later version; "tell" leaves out both."""
+OnCorrupt = Literal["fail", "skip", "report"]
+""""skip" leaves out damaged entries, but fails for those of a later version; "report" leaves out both."""
 
 LedgerPlaces: TypeAlias = BookiePlaces | ClusterPlace
 """Where ledgers lie: plain, for the driver and every worker."""
@@ -218,7 +218,7 @@ class _Reading:
             damage.entries_lost += 1
             culprits[id(damage)] = damage
         is_later = any(damage.is_later_format for damage in culprits.values())
-        if self._on_corrupt == "tell" or (self._on_corrupt == "skip" and not is_later):
+        if self._on_corrupt == "report" or (self._on_corrupt == "skip" and not is_later):
             return
         named = list(culprits.values())
         named += [

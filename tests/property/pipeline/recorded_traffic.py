@@ -130,7 +130,7 @@ class Recorder:
                 detail=self.store.report,
                 state=encode_record(record, Packing()),
             )
-        self.store.tell_attempts(self)
+        self.store.report_attempts(self)
         self.store.on_outcome(self.on_outcome)
         self.gate.configure(gate_settings(self.settings, is_pausing=True), self.now_ms())
         self.note(EventKind.CONSUMER_ADDED, consumer="c#1", reason="Key_Shared")

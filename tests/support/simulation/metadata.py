@@ -278,7 +278,7 @@ class SimulatedMetadataStore:
         self._beat()
         untold, self._untold = self._untold, []
         for event in untold:
-            self._tell(event)
+            self._notify(event)
         self._wake()
 
     # -------------------------------------------------------------------------------- calls
@@ -411,7 +411,7 @@ class SimulatedMetadataStore:
     def _change(self, state: SessionState) -> None:
         if state is not self._state:
             self._state = state
-            self._listeners.tell(state)
+            self._listeners.notify(state)
 
     def _hear(self, event: WatchEvent) -> None:
         """In the world, or in the process that changed something."""
@@ -429,14 +429,14 @@ class SimulatedMetadataStore:
 
     def _heard(self, event: WatchEvent, connection: int) -> None:
         if connection == self._connection:
-            self._tell(event)
+            self._notify(event)
         else:
             self._untold.append(event)
 
-    def _tell(self, event: WatchEvent) -> None:
+    def _notify(self, event: WatchEvent) -> None:
         if keys := self._watches.concerned(event):
             self._loop.call_soon(
-                partial(self._watches.tell, keys, event), context=self._process.context
+                partial(self._watches.notify, keys, event), context=self._process.context
             )
 
 

@@ -194,10 +194,10 @@ def test_a_bundle_is_not_given_away_before_a_topic_of_it_that_is_being_unloaded_
         unloading = asyncio.ensure_future(world.registry.unload(NAME))
         await asyncio.sleep(1)
         assert not unloading.done()
-        tell = await world.registry.hand_over(lambda _: True)
+        send_away = await world.registry.hand_over(lambda _: True)
         await asyncio.sleep(0)
         assert unloading.done()
-        tell("")
+        send_away("")
 
     run(main())
 

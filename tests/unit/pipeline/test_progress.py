@@ -59,7 +59,7 @@ def test_stages_are_shown_in_one_line_that_goes_again():
 
     with JobProgress(terminal, Spark()) as shown:
         assert terminal.shown.wait(10)
-        shown.tell("at work")
+        shown.report("at work")
 
     told = terminal.getvalue()
     assert told.startswith("stage 3: 1/4 tasks")
@@ -71,7 +71,7 @@ def test_a_file_gets_the_lines_that_stay_alone():
     file = Terminal(is_terminal=False)
 
     with JobProgress(file, Spark()) as shown:
-        shown.tell("at work")
+        shown.report("at work")
 
     assert file.getvalue() == "at work\n"
 
@@ -80,7 +80,7 @@ def test_without_a_session_there_are_no_stages():
     terminal = Terminal(is_terminal=True)
 
     with JobProgress(terminal, None) as shown:
-        shown.tell("at work")
+        shown.report("at work")
 
     assert terminal.getvalue() == "at work\n"
 
@@ -97,7 +97,7 @@ def test_a_session_that_ends_is_asked_no_more():
 
     with JobProgress(terminal, Ended()) as shown:
         assert Ended.asked.wait(10)
-        shown.tell("at work")
+        shown.report("at work")
 
     assert terminal.getvalue() == "at work\n"
 

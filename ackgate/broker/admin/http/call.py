@@ -317,7 +317,7 @@ class Call:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise RefusedError(400, f"the body is {_told(value)}, which is not an object")
+            raise RefusedError(400, f"the body is {_shown(value)}, which is not an object")
         return value
 
 
@@ -332,7 +332,7 @@ def integer_in(value: Any, what: str) -> int:  # noqa: ANN401 - JSON
         case float() if value.is_integer() and abs(value) < _EXACT_IN_DOUBLE:
             return int(value)
     if type(value) is not int:
-        raise RefusedError(400, f"{what} is {_told(value)}, which is not an integer")
+        raise RefusedError(400, f"{what} is {_shown(value)}, which is not an integer")
     return value
 
 
@@ -382,13 +382,13 @@ def _member(value: Mapping[str, Any], key: str) -> int:
 def _integer(name: str, text: str, least: int) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-        raise RefusedError(400, f"{name} is {_told(text)}, which is not an integer")
+        raise RefusedError(400, f"{name} is {_shown(text)}, which is not an integer")
     number = int(text)
     if number < least:
         raise RefusedError(400, f"{name} is {number}, at least {least} is expected")
     return number
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "..."

@@ -1,4 +1,4 @@
-"""What Prometheus is told: metrics in tables, and the answer of ``/metrics``."""
+"""Metrics for Prometheus, in tables, and the answer of ``/metrics``."""
 
 from ackgate.broker.admin.metrics.scrape import METRICS, ROUTES, TABLES
 from ackgate.broker.admin.metrics.tables import Distribution, Exposition, Metric

@@ -103,8 +103,8 @@ async def _overview(call: Call, query: OverviewQuery) -> dict[str, Any]:
             *(_of_broker(call, each, path) for each in others),
         )
         answer = merged(answers, query, place)
-    told: dict[str, Any] = to_json(answer)
-    return told
+    answer_json: dict[str, Any] = to_json(answer)
+    return answer_json
 
 
 def _viewer(call: Call) -> ClientIdentity | None:

@@ -70,7 +70,7 @@ class GeneratedData:
 
 
 async def write_data(
-    directory: Path, plan: GeneratePlan, tell: Callable[[str], None]
+    directory: Path, plan: GeneratePlan, report: Callable[[str], None]
 ) -> GeneratedData:
     """Write all of it into this empty directory. Raises `StorageError`."""
     settings = PersistenceSettings()
@@ -101,7 +101,7 @@ async def write_data(
         for topic in plan.each_topic():
             await writing.topic(topic)
             done += topic.messages
-            tell(f"{done:,} of {plan.messages:,} messages on {topic.number + 1:,} topics")
+            report(f"{done:,} of {plan.messages:,} messages on {topic.number + 1:,} topics")
         return writing.written
 
 

@@ -84,7 +84,7 @@ class ReplayedGate:
         facts = self._facts(tape, written, budgets)
         for fact, following in zip_longest(facts, facts[1:]):
             edges += self._advance(fact.time_us, fact.calls)
-            self._tell(fact, tape, written, budgets)
+            self._apply(fact, tape, written, budgets)
             if following is None or not fact.is_seen_with(following):
                 edges += self._edges(fact.time_us, fact.calls)
         edges += self._advance(tape.end_us, len(tape))
@@ -128,7 +128,7 @@ class ReplayedGate:
             crossed |= side[1:] != side[:-1]
         return np.flatnonzero(crossed)
 
-    def _tell(
+    def _apply(
         self, fact: _Fact, tape: Tape, written: TapeWrites, budgets: Iterable[BudgetChange]
     ) -> None:
         gate, now_ms = self.gate, fact.time_us // 1000

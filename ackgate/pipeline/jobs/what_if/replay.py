@@ -392,8 +392,8 @@ def _note_topic(events: Events, ledgers: MessageLedgers) -> None:
             case EventKind.PUBLISHED:
                 grow(ledgers, ledger_id, entries)
             case EventKind.LEDGER_OPENED:
-                LedgerOpened(ledger_id).tell(ledgers)
+                LedgerOpened(ledger_id).apply_to(ledgers)
             case EventKind.LEDGER_CLOSED:
-                LedgerClosed(ledger_id, entries).tell(ledgers)
+                LedgerClosed(ledger_id, entries).apply_to(ledgers)
             case _:
-                LedgersTrimmed((ledger_id,)).tell(ledgers)
+                LedgersTrimmed((ledger_id,)).apply_to(ledgers)

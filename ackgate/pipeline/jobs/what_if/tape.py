@@ -77,9 +77,9 @@ class LedgerOpened:
     ledger_id: int
 
     def __call__(self, on: Played) -> None:
-        self.tell(on.ledgers)
+        self.apply_to(on.ledgers)
 
-    def tell(self, ledgers: MessageLedgers) -> None:
+    def apply_to(self, ledgers: MessageLedgers) -> None:
         if ledgers.entry_count(self.ledger_id) is None:
             ledgers.open_ledger(self.ledger_id)
 
@@ -92,9 +92,9 @@ class LedgerClosed:
     entries: int
 
     def __call__(self, on: Played) -> None:
-        self.tell(on.ledgers)
+        self.apply_to(on.ledgers)
 
-    def tell(self, ledgers: MessageLedgers) -> None:
+    def apply_to(self, ledgers: MessageLedgers) -> None:
         if ledgers.entry_count(self.ledger_id) is not None:
             grow(ledgers, self.ledger_id, self.entries)
             ledgers.close_ledger(self.ledger_id, self.entries)
@@ -108,11 +108,11 @@ class LedgersTrimmed:
 
     def __call__(self, on: Played) -> None:
         """Note it, and let the cursor forget them."""
-        self.tell(on.ledgers)
+        self.apply_to(on.ledgers)
         for ledger_id in self.ledger_ids:
             on.cursor.ledger_trimmed(ledger_id)
 
-    def tell(self, ledgers: MessageLedgers) -> None:
+    def apply_to(self, ledgers: MessageLedgers) -> None:
         for ledger_id in self.ledger_ids:
             ledgers.trim_ledger(ledger_id)
 

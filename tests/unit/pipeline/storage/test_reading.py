@@ -245,12 +245,12 @@ async def test_the_table_corrupt_names_each_place(ledgers: Ledgers) -> None:
     written = await ledgers.write(PAYLOADS, ALL_THREE, bookies=3)
     (part,) = written.ranges
     damages: list[Damage] = []
-    assert list(read_range(written.places, part, on_corrupt="tell", damages=damages))
+    assert list(read_range(written.places, part, on_corrupt="report", damages=damages))
     assert damages == []
     for bookie in range(3):
         file = written.file(bookie)
         flip(file, file.read_bytes().index(PAYLOADS[123]))
-    assert list(read_range(written.places, part, on_corrupt="tell", damages=damages))
+    assert list(read_range(written.places, part, on_corrupt="report", damages=damages))
     batch = damage_rows(damages, CORRUPT.columns)
     assert batch.schema == arrow_schema(CORRUPT.columns)
     rows = batch.to_pylist()
