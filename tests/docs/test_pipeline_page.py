@@ -16,6 +16,8 @@ import pytest
 
 from ackgate.pipeline.running.arguments import FORMATS, offered_jobs, parse_command
 
+pytest.importorskip("pyspark")
+
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 OPTION = re.compile(r"--[a-z][a-z-]+")
