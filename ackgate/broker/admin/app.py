@@ -68,6 +68,9 @@ QUERY_FIELDS_MAX: Final = 32
 STREAMS_MAX: Final = 32
 """Streams of events at a time; each open view of the page has one."""
 
+STREAMS_PER_CLIENT_MAX: Final = 8
+"""Of them, those of one role, or of one address where nobody has to say who they are."""
+
 EVENT_SECONDS_MAX: Final = 10.0
 """How long a client may take to read an event."""
 
@@ -156,11 +159,12 @@ async def serve_http(broker: AdminBroker) -> AdminServer:
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         reply = await answer(broker, guard, access, request)
-        if reply.events is not None and streams.is_full:
-            reply = json_reply({"reason": f"{STREAMS_MAX} streams of events are open"}, 503)
+        client = reply.client or request.remote or ""
+        if reply.events is not None:
+            reply = streams.refusal(client, is_role=bool(reply.client)) or reply
         headers = {**_headers(reply), **guard.answer_headers(request.headers.get("Origin", ""))}
         if reply.events is not None:
-            return await streams.send(request, reply.events, headers)
+            return await streams.send(request, client, reply.events, headers)
         return web.Response(status=reply.status, body=reply.body or None, headers=headers)
 
     runner = web.ServerRunner(
@@ -177,24 +181,37 @@ class _Streams:
     """The streams of events that are open."""
 
     def __init__(self) -> None:
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending: dict[asyncio.Task[None], str] = {}
+        """Each with its client: a role or an address."""
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._sending) >= STREAMS_MAX
+    def refusal(self, client: str, *, is_role: bool) -> Reply | None:
+        """The answer to a client that may not have one more; None: it may."""
+        if list(self._sending.values()).count(client) >= STREAMS_PER_CLIENT_MAX:
+            whose = "your role" if is_role else "your address"
+            reason = (
+                f"{STREAMS_PER_CLIENT_MAX} streams of events are open for {whose},"
+                " which is its share: close one"
+            )
+            return json_reply({"reason": reason}, 429)
+        if len(self._sending) >= STREAMS_MAX:
+            return json_reply({"reason": f"{STREAMS_MAX} streams of events are open"}, 503)
+        return None
 
     async def send(
-        self, request: web.BaseRequest, events: AsyncIterator[bytes], headers: Mapping[str, str]
+        self,
+        request: web.BaseRequest,
+        client: str,
+        events: AsyncIterator[bytes],
+        headers: Mapping[str, str],
     ) -> web.StreamResponse:
         """Send until there are no more, the client is gone or too slow, or the broker stops."""
         response = web.StreamResponse(headers={**headers, "Cache-Control": "no-store"})
-        await response.prepare(request)
-        sending = asyncio.create_task(_send_each(response, events))
-        self._sending.add(sending)
+        sending = asyncio.create_task(_send_each(request, response, events))
+        self._sending[sending] = client  # before anything is awaited: it counts from here on
         try:
             await asyncio.wait((sending,))
         finally:  # aiohttp cancels this when the client is gone
-            self._sending.discard(sending)
+            del self._sending[sending]
             sending.cancel()
         return response
 
@@ -203,8 +220,11 @@ class _Streams:
             sending.cancel()
 
 
-async def _send_each(response: web.StreamResponse, events: AsyncIterator[bytes]) -> None:
+async def _send_each(
+    request: web.BaseRequest, response: web.StreamResponse, events: AsyncIterator[bytes]
+) -> None:
     try:
+        await response.prepare(request)
         async for event in events:
             async with asyncio.timeout(EVENT_SECONDS_MAX):
                 await response.write(event)

@@ -65,7 +65,7 @@ export function follow(path, onView, onState) {
       } catch (error) {
         if (stopping.signal.aborted) return;
         onState("lost", error instanceof Refused ? error.message : "the broker does not answer");
-        if (error instanceof Refused && error.status < 500 && error.status !== 404) return;
+        if (error instanceof Refused && error.status < 500 && ![404, 429].includes(error.status)) return;
         const pause = RETRY_MS[Math.min(failures++, RETRY_MS.length - 1)];
         await new Promise((resume) => setTimeout(resume, pause));
       }

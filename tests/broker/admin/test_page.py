@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import pulsar
 import pytest
 
-from ackgate.broker.admin.app import STREAMS_MAX
+from ackgate.broker.admin.app import STREAMS_MAX, STREAMS_PER_CLIENT_MAX
 from ackgate.broker.wire import NotOwnedError
 from ackgate.network import Urls
 from ackgate.persistence.nodes.owner_nodes import BrokerRecord
@@ -303,15 +303,12 @@ def test_a_bad_question_is_refused(
 
 
 def test_events_tell_what_is_new_and_their_streams_are_bounded(broker: InProcessBroker) -> None:
-    address = urlsplit(broker.url)
-    assert address.hostname is not None
+    clients = STREAMS_MAX // STREAMS_PER_CLIENT_MAX
     open_streams = []
     try:
-        for _ in range(STREAMS_MAX):
-            stream = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+        for number in range(STREAMS_MAX):
+            stream, answer = stream_of(broker, f"127.0.0.{2 + number % clients}")
             open_streams.append(stream)
-            stream.request("GET", "/ackgate/overview/events?every=500&text=billing")
-            answer = stream.getresponse()
             assert answer.status == 200
             assert answer.headers["Content-Type"] == "text/event-stream"
             assert answer.headers["Cache-Control"] == "no-store"
@@ -322,11 +319,51 @@ def test_events_tell_what_is_new_and_their_streams_are_bounded(broker: InProcess
         assert told.status == 503
         assert "streams of events are open" in told.value["reason"]
     finally:
-        for stream in open_streams:
-            with suppress(OSError):
-                stream.sock.close()
-            stream.close()
+        closed(open_streams)
     eventually(lambda: fetched_stream_opens(broker))
+
+
+def test_one_address_has_its_share_of_the_streams(broker: InProcessBroker) -> None:
+    paths = ("/ackgate/overview/events", f"{BILLING}/events")
+    open_streams = []
+    try:
+        for number in range(STREAMS_PER_CLIENT_MAX):
+            stream, answer = stream_of(broker, "127.0.0.2", paths[number % 2])
+            open_streams.append(stream)
+            assert answer.status == 200
+        for path in paths:
+            stream, answer = stream_of(broker, "127.0.0.2", path)
+            open_streams.append(stream)
+            assert answer.status == 429
+            assert "open for your address, which is its share" in answer.read().decode()
+        other, answer = stream_of(broker, "127.0.0.3")
+        open_streams.append(other)
+        assert answer.status == 200
+    finally:
+        closed(open_streams)
+
+
+def stream_of(
+    broker: InProcessBroker,
+    client: str,
+    path: str = "/ackgate/overview/events?every=500&text=billing",
+    **headers: str,
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """Asked for from this address."""
+    address = urlsplit(broker.url)
+    assert address.hostname is not None
+    stream = http.client.HTTPConnection(
+        address.hostname, address.port, timeout=60, source_address=(client, 0)
+    )
+    stream.request("GET", path, headers=headers)
+    return stream, stream.getresponse()
+
+
+def closed(streams: list[http.client.HTTPConnection]) -> None:
+    for stream in streams:
+        with suppress(OSError, AttributeError):
+            stream.sock.close()
+        stream.close()
 
 
 def fetched_stream_opens(broker: InProcessBroker) -> bool:
@@ -558,6 +595,7 @@ def test_a_broker_that_asks_who_you_are_is_told_by_a_token(
 ) -> None:
     with InProcessBroker(tmp_path_factory.mktemp("secured"), dict(TOKENS_ON)) as secured:
         assert fetched(secured, "/ackgate/overview")[0].status == 401
+        a_role_has_its_share_of_the_streams(secured)
         browser.open("about:blank")
         browser.open(f"{secured.url}/")
         browser.until("document.querySelector('dialog[open] input[type=password]')")
@@ -574,6 +612,24 @@ def test_a_broker_that_asks_who_you_are_is_told_by_a_token(
         browser.errors = [error for error in browser.errors if error not in refused]
         assert refused
         browser.open("about:blank")
+
+
+def a_role_has_its_share_of_the_streams(secured: InProcessBroker) -> None:
+    open_streams = []
+
+    def status_for(role: str, client: str) -> int:
+        shown = {"Authorization": f"Bearer {token(role)}"}
+        stream, answer = stream_of(secured, client, "/ackgate/overview/events", **shown)
+        open_streams.append(stream)
+        return answer.status
+
+    try:
+        for number in range(STREAMS_PER_CLIENT_MAX):
+            assert status_for("greedy", f"127.0.0.{2 + number}") == 200
+        assert status_for("greedy", "127.0.0.50") == 429
+        assert status_for("modest", "127.0.0.2") == 200
+    finally:
+        closed(open_streams)
 
 
 def test_of_one_active_consumer_what_was_read_counts_as_sent(broker: InProcessBroker) -> None:

@@ -54,6 +54,8 @@ class Reply(NamedTuple):
     """Further ones."""
     events: AsyncIterator[bytes] | None = None
     """Sent one by one, as they come, instead of the body."""
+    client: str = ""
+    """The role whose share of the streams these events take; empty: nobody had to say who they are."""
 
 
 AUTHORITATIVE: Final = "authoritative"

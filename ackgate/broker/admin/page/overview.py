@@ -270,7 +270,10 @@ async def _stream(call: Call, take: Callable[[], Awaitable[dict[str, Any]]]) -> 
     """Refuses like the plain path does, before anything is sent."""
     every_ms = max(EVERY_MS_MIN, call.integer_asked("every", EVERY_MS_DEFAULT))
     return Reply(
-        200, content_type=EVENT_STREAM, events=_events(await take(), take, every_ms / 1000)
+        200,
+        content_type=EVENT_STREAM,
+        events=_events(await take(), take, every_ms / 1000),
+        client=call.identity.roles[-1] if call.identity is not None else "",
     )
 
 
