@@ -54,6 +54,9 @@ _LOWS: Final = [bytes((e << 1 & 127 | 128, e >> 6 | 128)) for e in range(_LOW_CO
 """The two low bytes of entry ids of three bytes or more."""
 
 _LENGTHS: Final = [encode_long(length) for length in range(2048)]
+_ONE_BYTE_MAX: Final = (1 << 6) - 1
+_TWO_BYTES_MAX: Final = (1 << 13) - 1
+"""The largest numbers that take as many bytes."""
 
 
 class StoredEntry(NamedTuple):
@@ -170,11 +173,17 @@ def worth_keeping(entries: list[StoredEntry], *, is_clean: bool) -> list[StoredE
 
     Those whose CRC fits, and (a MAC alone, which a bookie cannot verify) those of an undamaged block.
     """
-    return [
-        entry
-        for entry in entries
-        if verify_crc(entry) or (is_clean and len(entry.digest) == MAC_BYTES)
-    ]
+    crc_of, from_bytes = crc32c, int.from_bytes
+    kept: list[StoredEntry] = []
+    for entry in entries:
+        _, _, _, _, digest, payload, numbers = entry
+        if len(digest) == CRC_BYTES and len(payload) <= _COPY_FREE_BYTES:
+            is_good = from_bytes(digest) == crc_of(numbers + payload)
+        else:
+            is_good = verify_crc(entry) or (is_clean and len(digest) == MAC_BYTES)
+        if is_good:
+            kept.append(entry)
+    return kept
 
 
 class EntryEncoder:
@@ -230,6 +239,31 @@ def encode_stored(entry: StoredEntry) -> bytes:
     return b"".join(
         (entry.numbers, encode_long(len(digest)), digest, encode_long(len(payload)), payload)
     )
+
+
+def batches_in(data: bytes, entries: Sequence[StoredEntry], bytes_max: int) -> list[EntryBatch]:
+    """The bytes of decoded records, cut where the ledger changes, ids do not ascend, or after `bytes_max`.
+
+    `entries` are all that `data` holds. A batch is a fragment of its own. Empty: the records do not end
+    where the data ends. Cost: a tenth of encoding them again.
+    """
+    batches: list[EntryBatch] = []
+    start = at = 0
+    first = count = 0
+    ledger, last = -1, -1
+    for ledger_id, entry_id, _, _, digest, payload, numbers in entries:
+        if ledger_id != ledger or entry_id <= last or at - start >= bytes_max:
+            if count:
+                batches.append(EntryBatch(ledger, first, first, last, count, data[start:at]))
+            ledger, first, start, count = ledger_id, entry_id, at, 0
+        last = entry_id
+        count += 1
+        length = len(payload)
+        length_size = 2 if _ONE_BYTE_MAX < length <= _TWO_BYTES_MAX else len(encode_long(length))
+        at += len(numbers) + 1 + len(digest) + length_size + length
+    if count:
+        batches.append(EntryBatch(ledger, first, first, last, count, data[start:at]))
+    return batches if at == len(data) else []
 
 
 def decode_entries(data: bytes, count: int) -> tuple[list[StoredEntry], bool]:

@@ -162,6 +162,8 @@ class JournalBlock(NamedTuple):
     """Those worth keeping."""
     damage: str | None
     """What is wrong with the block, if anything is."""
+    data: bytes
+    """Its records as they are in the file: exactly the entries', unless it is damaged."""
 
 
 def read_journal(file: DiskFile, header: ContainerHeader, start: int) -> Iterator[JournalBlock]:
@@ -176,7 +178,7 @@ def read_journal(file: DiskFile, header: ContainerHeader, start: int) -> Iterato
                 f"{file.path}: damaged between bytes {block.offset} and {block.end}: "
                 f"{len(kept)} of {block.entry_count} entries saved"
             )
-        yield JournalBlock(block, kept, damage)
+        yield JournalBlock(block, kept, damage, data)
 
 
 # ---- the journals of other writers, read while they are being written
@@ -258,7 +260,7 @@ class JournalView:
                 seen.read_to = seen.header.size
             if file.size() <= seen.read_to:
                 return True
-            for block, entries, _ in read_journal(file, seen.header, seen.read_to):
+            for block, entries, _, _ in read_journal(file, seen.header, seen.read_to):
                 if not block.is_whole and block.end >= file.size():
                     # Perhaps just being written. Read again next time, as far as it is there by then.
                     break

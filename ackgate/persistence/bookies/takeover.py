@@ -14,15 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
 from ackgate.persistence.bookies.avro_container import read_header
-from ackgate.persistence.bookies.entry_codec import batch_of, portions, runs
+from ackgate.persistence.bookies.entry_codec import (
+    batch_of,
+    batches_in,
+    decode_entries,
+    portions,
+    runs,
+)
 from ackgate.persistence.bookies.journal import journal_files, read_journal
 from ackgate.persistence.bookies.layout import LOCK_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from ackgate.persistence.bookies.entry_codec import EntryBatch, StoredEntry
@@ -56,7 +64,7 @@ class Takeover:
         self._writer = writer
         self._deleted = deleted
         self._cut: set[int] = set()
-        self._portion: dict[int, dict[int, StoredEntry]] = {}
+        self._portion: dict[int, list[EntryBatch]] = {}
         self._portion_bytes = 0
         self.entry_count = 0
         """Entries carried over."""
@@ -94,14 +102,13 @@ class Takeover:
                 return
             if header.damage is not None:
                 self.damages.append(header.damage)
-            for block, entries, damage in read_journal(file, header, header.size):
+            for block, entries, damage, data in read_journal(file, header, header.size):
                 if damage is not None:
                     self.damages.append(damage)
-                for entry in entries:
-                    if entry.ledger_id in self._deleted:
-                        continue
-                    self._portion.setdefault(entry.ledger_id, {}).setdefault(entry.entry_id, entry)
-                    self.entry_count += 1
+                for batch in self._batches_of_block(entries, data, is_damaged=damage is not None):
+                    if batch.ledger_id not in self._deleted:
+                        self._portion.setdefault(batch.ledger_id, []).append(batch)
+                        self.entry_count += batch.entry_count
                 self._portion_bytes += block.data_size
                 if self._portion_bytes >= _PORTION_BYTES:
                     self._write_portion()
@@ -110,10 +117,24 @@ class Takeover:
         finally:
             file.close()
 
+    def _batches_of_block(
+        self, entries: list[StoredEntry], data: bytes, *, is_damaged: bool
+    ) -> list[EntryBatch]:
+        """As a rule the records' bytes as they are: a second encoding would be most of a replay."""
+        batches = [] if is_damaged else batches_in(data, entries, self._storage.block_bytes)
+        return batches or self._encoded(entries)
+
+    def _encoded(self, entries: Iterable[StoredEntry]) -> list[EntryBatch]:
+        return [
+            batch_of(portion, portion[0].entry_id)
+            for run in runs(entries)
+            for portion in portions(run, self._storage.block_bytes)
+        ]
+
     def _write_portion(self) -> None:
         ledgers = [
-            (ledger_id, self._batches(ledger_id, entries))
-            for ledger_id, entries in sorted(self._portion.items())
+            (ledger_id, self._to_write(ledger_id, batches))
+            for ledger_id, batches in sorted(self._portion.items())
         ]
         step = self._storage.files_per_chunk
         for at in range(0, len(ledgers), step):
@@ -121,18 +142,20 @@ class Takeover:
         self._portion.clear()
         self._portion_bytes = 0
 
-    def _batches(self, ledger_id: int, entries: dict[int, StoredEntry]) -> list[EntryBatch]:
+    def _to_write(self, ledger_id: int, batches: list[EntryBatch]) -> list[EntryBatch]:
+        saved: list[StoredEntry] = []
         if ledger_id not in self._cut:
             self._cut.add(ledger_id)
-            for entry in self._cut_files(ledger_id, min(entries)):
-                entries.setdefault(entry.entry_id, entry)
-        ordered = [entries[entry_id] for entry_id in sorted(entries)]
-        fragment_id = self._fragment_of(ledger_id, ordered[0].entry_id)
-        return [
-            batch_of(portion, fragment_id)
-            for run in runs(ordered)
-            for portion in portions(run, self._storage.block_bytes)
-        ]
+            saved = self._cut_files(ledger_id, min(batch.first_entry_id for batch in batches))
+        if saved or any(b.first_entry_id <= a.last_entry_id for a, b in pairwise(batches)):
+            # The journal's first copy of an entry counts, and any of them before the saved one.
+            found: dict[int, StoredEntry] = {}
+            journaled = [decode_entries(batch.encoded, batch.entry_count)[0] for batch in batches]
+            for entry in chain(*journaled, saved):
+                found.setdefault(entry.entry_id, entry)
+            batches = self._encoded(found[entry_id] for entry_id in sorted(found))
+        fragment_id = self._fragment_of(ledger_id, batches[0].first_entry_id)
+        return [batch._replace(fragment_id=fragment_id) for batch in batches]
 
     def _cut_files(self, ledger_id: int, first_journaled: int) -> list[StoredEntry]:
         """Cut the dead writer's files of a ledger back to what is beyond doubt.

@@ -12,8 +12,11 @@ from ackgate.persistence.bookies.entry_codec import (
     CrcDigest,
     EntryEncoder,
     MacDigest,
+    batch_of,
+    batches_in,
     decode_entries,
     encode_stored,
+    runs,
 )
 from ackgate.persistence.ledgers.quorum import holds, parts_of_place
 
@@ -103,6 +106,32 @@ def test_records_of_several_ledgers_may_follow_each_other() -> None:
         (70_000, 7_000_001),
     ]  # fmt: skip
     assert all(map(CrcDigest().matches, entries))
+
+
+def test_records_of_a_block_are_cut_as_if_they_were_encoded_again() -> None:
+    payloads = [bytes(n) for n in (0, 1, 63, 64, 8191, 8192, 70_000, 5)]
+    first = encoded(8190, payloads)
+    # Another ledger, the first one again, and entries of it that were written before.
+    data = first + encoded(8, [b"x"], ledger_id=2) + encoded(9000, [b"y"]) + first
+    entries, is_clean = decode_entries(data, 2 * len(payloads) + 2)
+    assert is_clean
+    expected = [batch_of(run, run[0].entry_id) for run in runs(entries)]
+    assert batches_in(data, entries, len(data)) == expected
+    small = batches_in(data, entries, 100)
+    assert b"".join(batch.encoded for batch in small) == data
+    assert max(batch.entry_count for batch in small) == 3
+    assert all(batch.entry_count == 1 for batch in batches_in(data, entries, 1))
+
+
+def test_bytes_that_are_no_records_are_not_cut() -> None:
+    data = encoded(0, [b"a", b"b"])
+    entries = decode_entries(data, 2)[0]
+    assert batches_in(data + b"\0", entries, 1000) == []
+    # A length of 1 that takes two bytes: readable, but not as it would be encoded.
+    longer = data[:-2] + b"\x82\x00" + data[-1:]
+    entries, is_clean = decode_entries(longer, 2)
+    assert is_clean
+    assert batches_in(longer, entries, 1000) == []
 
 
 def test_striping_takes_every_entry_to_its_places() -> None:
