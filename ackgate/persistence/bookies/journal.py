@@ -162,23 +162,25 @@ class JournalBlock(NamedTuple):
     """Those worth keeping."""
     damage: str | None
     """What is wrong with the block, if anything is."""
-    data: bytes
-    """Its records as they are in the file: exactly the entries', unless it is damaged."""
 
 
 def read_journal(file: DiskFile, header: ContainerHeader, start: int) -> Iterator[JournalBlock]:
     """Read blocks from `start` on. A torn tail comes last, with what can be saved of it."""
     for block in scan(file, header, start):
-        data = file.read(block.data_offset, block.data_size)
-        decoded, is_clean = decode_entries(data, block.entry_count)
-        kept = worth_keeping(decoded, is_clean=is_clean)
-        damage = None
-        if not (block.is_whole and is_clean and len(kept) == block.entry_count):
-            damage = (
-                f"{file.path}: damaged between bytes {block.offset} and {block.end}: "
-                f"{len(kept)} of {block.entry_count} entries saved"
-            )
-        yield JournalBlock(block, kept, damage, data)
+        yield saved_of(file, block, file.read(block.data_offset, block.data_size))
+
+
+def saved_of(file: DiskFile, block: Block, data: bytes) -> JournalBlock:
+    """What can be saved of a block of this file with these bytes in it."""
+    decoded, is_clean = decode_entries(data, block.entry_count)
+    kept = worth_keeping(decoded, is_clean=is_clean)
+    damage = None
+    if not (block.is_whole and is_clean and len(kept) == block.entry_count):
+        damage = (
+            f"{file.path}: damaged between bytes {block.offset} and {block.end}: "
+            f"{len(kept)} of {block.entry_count} entries saved"
+        )
+    return JournalBlock(block, kept, damage)
 
 
 # ---- the journals of other writers, read while they are being written
@@ -260,7 +262,7 @@ class JournalView:
                 seen.read_to = seen.header.size
             if file.size() <= seen.read_to:
                 return True
-            for block, entries, _, _ in read_journal(file, seen.header, seen.read_to):
+            for block, entries, _ in read_journal(file, seen.header, seen.read_to):
                 if not block.is_whole and block.end >= file.size():
                     # Perhaps just being written. Read again next time, as far as it is there by then.
                     break

@@ -18,7 +18,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from ackgate.errors import CorruptRecordError
-from ackgate.persistence.bookies.avro_container import read_header
+from ackgate.persistence.bookies.avro_container import read_header, scan
 from ackgate.persistence.bookies.entry_codec import (
     batch_of,
     batches_in,
@@ -26,16 +26,17 @@ from ackgate.persistence.bookies.entry_codec import (
     portions,
     runs,
 )
-from ackgate.persistence.bookies.journal import journal_files, read_journal
+from ackgate.persistence.bookies.journal import journal_files, saved_of
 from ackgate.persistence.bookies.layout import LOCK_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from ackgate.persistence.bookies.avro_container import Block
     from ackgate.persistence.bookies.entry_codec import EntryBatch, StoredEntry
     from ackgate.persistence.bookies.fragment_storage import FragmentStorage
-    from ackgate.persistence.system.disk import Disk
+    from ackgate.persistence.system.disk import Disk, DiskFile
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +103,8 @@ class Takeover:
                 return
             if header.damage is not None:
                 self.damages.append(header.damage)
-            for block, entries, damage, data in read_journal(file, header, header.size):
-                if damage is not None:
-                    self.damages.append(damage)
-                for batch in self._batches_of_block(entries, data, is_damaged=damage is not None):
+            for block in scan(file, header, header.size):
+                for batch in self._batches_of(file, block):
                     if batch.ledger_id not in self._deleted:
                         self._portion.setdefault(batch.ledger_id, []).append(batch)
                         self.entry_count += batch.entry_count
@@ -117,12 +116,17 @@ class Takeover:
         finally:
             file.close()
 
-    def _batches_of_block(
-        self, entries: list[StoredEntry], data: bytes, *, is_damaged: bool
-    ) -> list[EntryBatch]:
-        """As a rule the records' bytes as they are: a second encoding would be most of a replay."""
-        batches = [] if is_damaged else batches_in(data, entries, self._storage.block_bytes)
-        return batches or self._encoded(entries)
+    def _batches_of(self, file: DiskFile, block: Block) -> list[EntryBatch]:
+        """As a rule the records as they are: objects and a second encoding would be most of a replay."""
+        data = file.read(block.data_offset, block.data_size)
+        if block.is_whole:
+            batches = batches_in(data, block.entry_count, self._storage.block_bytes)
+            if batches:
+                return batches
+        _, entries, damage = saved_of(file, block, data)
+        if damage is not None:
+            self.damages.append(damage)
+        return self._encoded(entries)
 
     def _encoded(self, entries: Iterable[StoredEntry]) -> list[EntryBatch]:
         return [

@@ -108,30 +108,43 @@ def test_records_of_several_ledgers_may_follow_each_other() -> None:
     assert all(map(CrcDigest().matches, entries))
 
 
-def test_records_of_a_block_are_cut_as_if_they_were_encoded_again() -> None:
+@pytest.mark.parametrize("digest", [CrcDigest(), MacDigest(b"key")], ids=["crc", "mac"])
+def test_records_are_cut_as_if_they_were_encoded_again(digest: CrcDigest | MacDigest) -> None:
+    def of(ledger_id: int, first: int, payloads: list[bytes]) -> bytes:
+        encoder = EntryEncoder(ledger_id, digest)
+        return b"".join(encoder.encode(first, -1, 0, payloads, [len(p) for p in payloads]))
+
     payloads = [bytes(n) for n in (0, 1, 63, 64, 8191, 8192, 70_000, 5)]
-    first = encoded(8190, payloads)
-    # Another ledger, the first one again, and entries of it that were written before.
-    data = first + encoded(8, [b"x"], ledger_id=2) + encoded(9000, [b"y"]) + first
-    entries, is_clean = decode_entries(data, 2 * len(payloads) + 2)
+    start = of(300, 8190, payloads)
+    # Another ledger, the first one again, entries of it that were written before, and large ids.
+    data = start + of(2, 8, [b"x"]) + of(300, 9000, [b"y"]) + start + of(2**40, 2**31, [b"z"])
+    count = 2 * len(payloads) + 3
+    entries, is_clean = decode_entries(data, count)
     assert is_clean
     expected = [batch_of(run, run[0].entry_id) for run in runs(entries)]
-    assert batches_in(data, entries, len(data)) == expected
-    small = batches_in(data, entries, 100)
+    assert batches_in(data, count, len(data)) == expected
+    small = batches_in(data, count, 100)
     assert b"".join(batch.encoded for batch in small) == data
-    assert max(batch.entry_count for batch in small) == 3
-    assert all(batch.entry_count == 1 for batch in batches_in(data, entries, 1))
+    assert [batch.entry_count for batch in small[:2]] == [3, 2]
+    assert sum(batch.entry_count for batch in small) == count
+    assert all(batch.entry_count == 1 for batch in batches_in(data, count, 1))
+    assert all(b.first_entry_id == b.fragment_id for b in small)
 
 
-def test_bytes_that_are_no_records_are_not_cut() -> None:
-    data = encoded(0, [b"a", b"b"])
-    entries = decode_entries(data, 2)[0]
-    assert batches_in(data + b"\0", entries, 1000) == []
-    # A length of 1 that takes two bytes: readable, but not as it would be encoded.
-    longer = data[:-2] + b"\x82\x00" + data[-1:]
-    entries, is_clean = decode_entries(longer, 2)
-    assert is_clean
-    assert batches_in(longer, entries, 1000) == []
+def test_damaged_records_are_not_cut() -> None:
+    data = encoded(20_000, [b"payload", b"other"])
+    assert batches_in(data, 2, 1000)
+    for at in range(len(data)):
+        assert not batches_in(data[:at], 2, 1000)
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            found = batches_in(bytes(damaged), 2, 1000)
+            # The one bit of a digest's length that is no part of the number.
+            assert not found or decode_entries(bytes(damaged), 2)[1]
+    assert not batches_in(data, 1, 1000)
+    assert not batches_in(data + b"\0", 2, 1000)
+    assert not batches_in(b"", 0, 1000)
 
 
 def test_striping_takes_every_entry_to_its_places() -> None:
