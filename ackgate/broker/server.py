@@ -29,12 +29,14 @@ from ackgate.errors import AckGateError, ConfigurationError, InternalError
 from ackgate.network import (
     NOWHERE,
     AdvertisedListener,
+    CertificateFile,
     ClientTls,
     PemFile,
     ReloadedTls,
     ServerTls,
     Urls,
     advertised_host,
+    expiry_warning,
     url_of,
     words_of,
 )
@@ -68,6 +70,9 @@ log = logging.getLogger(__name__)
 LEVEL_SECONDS: Final = 1.0
 """How often a worker looks whether another one has far fewer bundles."""
 
+CERTIFICATE_WARNING_SECONDS: Final = 86_400.0
+"""How often the log warns of a certificate that expires soon."""
+
 STORAGE_LOOK_SECONDS: Final = 30.0
 """How often the bookies of a cluster are counted."""
 
@@ -97,6 +102,7 @@ class _PortsTls:
         self.protocol: ReloadedTls | None = None
         self.web: ReloadedTls | None = None
         self._peers: ReloadedTls | None = None
+        self._client_files = dict(_client_files(settings))
         seconds = tls.tls_cert_refresh_check_duration_sec
         if broker.broker_service_port_tls is not None:
             port = _port_tls(tls, tls.tls_protocols, tls.tls_ciphers, "tlsCiphers")
@@ -121,6 +127,25 @@ class _PortsTls:
                 _peers_tls(settings.tls), settings.tls.tls_cert_refresh_check_duration_sec
             )
         return self._peers
+
+    @property
+    def clients(self) -> Mapping[str, ReloadedTls | CertificateFile]:
+        """The certificates that this broker shows to others, by whom it shows them to."""
+        found: dict[str, ReloadedTls | CertificateFile] = dict(self._client_files)
+        if self._peers is not None and self._peers.shows_certificate:
+            found["brokers"] = self._peers
+        return found
+
+
+def _client_files(settings: Settings) -> Iterator[tuple[str, CertificateFile]]:
+    persistence = settings.persistence
+    tls = SessionOptions.of(persistence).tls
+    if tls is not None and tls.certificate.path:
+        yield "zookeeper", CertificateFile(tls.certificate)
+    path = persistence.bookkeeper_tls_certificate_file_path
+    if persistence.bookkeeper_tls_client_authentication and path:
+        file = PemFile("bookkeeperTLSCertificateFilePath", path)
+        yield "bookies", CertificateFile(file, is_read_once=True)
 
 
 def _peers_tls(tls: TlsSettings) -> ClientTls:
@@ -289,10 +314,12 @@ class BrokerServer:
         stopping.then("upkeep", self._end_upkeep)
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
         storing = Chore(self.storage.upkeep, lambda: STORAGE_LOOK_SECONDS)
+        certificates = Chore(self._warn_of_certificates, lambda: CERTIFICATE_WARNING_SECONDS)
         self._upkeep = [
             asyncio.create_task(run_chore(chore))
-            for chore in (sampling, storing, *chores(self.services, self.registry))
+            for chore in (sampling, storing, certificates, *chores(self.services, self.registry))
         ]
+        await self._warn_of_certificates()
         self._upkeep.append(asyncio.create_task(self._delete_orphans(old_ledgers)))
 
     async def _listen(
@@ -332,6 +359,11 @@ class BrokerServer:
         """TLS of the ports that have it, by their schemes."""
         found = {"pulsar+ssl": self._tls.protocol, "https": self._tls.web}
         return {scheme: tls for scheme, tls in found.items() if tls is not None}
+
+    @property
+    def client_certificates(self) -> Mapping[str, ReloadedTls | CertificateFile]:
+        """What it shows to others: to `brokers`, `zookeeper` and `bookies`."""
+        return self._tls.clients
 
     @property
     def peers(self) -> Peers:
@@ -426,6 +458,17 @@ class BrokerServer:
     def connection_count(self) -> int:
         """Connections of the binary protocol."""
         return len(self._protocol.sessions)
+
+    async def _warn_of_certificates(self) -> None:
+        shown: dict[str, ReloadedTls | CertificateFile] = {
+            **{f"of port {scheme}": tls for scheme, tls in self.tls_ports.items()},
+            **{f"shown to {to}": each for to, each in self.client_certificates.items()},
+        }
+        now = time.time()
+        for which, certificate in shown.items():
+            warning = expiry_warning(certificate.certificate_expires_at, now)
+            if warning:
+                log.warning("the certificate %s %s", which, warning)
 
     async def _sample(self) -> None:
         await self.sampler.sample(self.registry)

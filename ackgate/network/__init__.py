@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     )
     from ackgate.network.tls import (
         HANDSHAKE_FAILURES,
+        CertificateFile,
         ClientTls,
         PeerCertificate,
         PemFile,
         ReloadedTls,
         ServerTls,
+        expiry_warning,
         peer_certificate,
     )
     from ackgate.network.trial_certificates import TrialCertificates, make_trial_certificates
@@ -36,6 +38,7 @@ __all__ = [
     "HANDSHAKE_FAILURES",
     "NOWHERE",
     "AdvertisedListener",
+    "CertificateFile",
     "ClientTls",
     "Listener",
     "LogDamper",
@@ -47,6 +50,7 @@ __all__ = [
     "Urls",
     "advertised_host",
     "and_left_out",
+    "expiry_warning",
     "listen",
     "listening_sockets",
     "make_trial_certificates",
@@ -68,11 +72,13 @@ __getattr__ = lazy_face(
         ),
         "ackgate.network.tls": (
             "HANDSHAKE_FAILURES",
+            "CertificateFile",
             "ClientTls",
             "PeerCertificate",
             "PemFile",
             "ReloadedTls",
             "ServerTls",
+            "expiry_warning",
             "peer_certificate",
         ),
         "ackgate.network.trial_certificates": ("TrialCertificates", "make_trial_certificates"),

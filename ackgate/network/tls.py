@@ -219,8 +219,7 @@ class ReloadedTls:
         self._newest = self.context
         self._certificate = tls.certificate.text() if tls.certificate.path else ""
         """As it is in use."""
-        self._expiry: tuple[str, float] | None = None
-        """Of a certificate, seconds since 1970."""
+        self._expiry = _Expiry()
         if isinstance(tls, ServerTls):
             self.context.sni_callback = self._choose
         self.reloads = 0
@@ -231,23 +230,18 @@ class ReloadedTls:
         """Of the port that listens with it."""
 
     @property
+    def shows_certificate(self) -> bool:
+        """Whether there is one; a client may do without."""
+        return bool(self._certificate)
+
+    @property
     def certificate_expires_at(self) -> float | None:
         """When the certificate in use expires, seconds since 1970; None: it is not known.
 
         Looks for changed files, as a handshake does.
         """
         self._look_again()
-        text = self._certificate
-        if text and (self._expiry is None or self._expiry[0] != text):
-            try:
-                from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - large
-
-                # The first is the port's own, the others are those of its authorities.
-                expires = load_pem_x509_certificate(text.encode("latin-1")).not_valid_after_utc
-            except (ImportError, ValueError):  # an extra; and stricter than OpenSSL
-                return None
-            self._expiry = text, expires.timestamp()
-        return self._expiry[1] if self._expiry is not None else None
+        return self._expiry.of(self._certificate)
 
     def _choose(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext
@@ -286,6 +280,65 @@ class ReloadedTls:
 
     def _look(self) -> list[_Seen | None]:
         return [_seen(Path(each.path)) for each in self._tls.files]
+
+
+class CertificateFile:
+    """A certificate that something else reads: with each connection, or once at the start."""
+
+    def __init__(self, file: PemFile, *, is_read_once: bool = False) -> None:
+        """Reads the file if `is_read_once`. Raises `ConfigurationError`."""
+        self._file = file
+        self._text = file.text() if is_read_once else None
+        self._expiry = _Expiry()
+
+    @property
+    def certificate_expires_at(self) -> float | None:
+        """As of `ReloadedTls`; of one that is read with each connection, the next one's."""
+        try:
+            return self._expiry.of(self._file.text() if self._text is None else self._text)
+        except ConfigurationError:
+            return None
+
+
+class _Expiry:
+    """When a certificate expires; the last one asked for is remembered."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._expires_at: float | None = None
+
+    def of(self, text: str) -> float | None:
+        if text != self._text:
+            self._text, self._expires_at = text, _expires_at(text)
+        return self._expires_at
+
+
+def _expires_at(text: str) -> float | None:
+    try:
+        from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415 - large
+
+        # The first is the port's or client's own, the others are those of its authorities.
+        return load_pem_x509_certificate(text.encode("latin-1")).not_valid_after_utc.timestamp()
+    except (ImportError, ValueError):  # an extra; and stricter than OpenSSL
+        return None
+
+
+EXPIRY_WARNING_SECONDS: Final = 14 * 86_400.0
+"""So long before its end a certificate is worth a warning; the alert rule in ``deploy`` has the same."""
+
+
+def expiry_warning(expires_at: float | None, now_seconds: float) -> str:
+    """What to say of a certificate that expires soon, or has; empty: nothing. Pure.
+
+    Both in seconds since 1970.
+    """
+    if expires_at is None or expires_at - now_seconds >= EXPIRY_WARNING_SECONDS:
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires_at))
+    left = expires_at - now_seconds
+    if left <= 0:
+        return f"has expired at {when}"
+    return f"expires at {when}, in {left / 86_400:.0f} days"
 
 
 def _seen(path: Path) -> _Seen | None:

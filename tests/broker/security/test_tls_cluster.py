@@ -6,9 +6,11 @@ Their clients prove who they are by certificates, tokens, or tokens of an OpenID
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -214,6 +216,18 @@ def test_topics_of_both_brokers_through_one(brokers, made) -> None:
         client.close()
     for broker in brokers:
         assert "Traceback" not in broker.log
+
+
+def test_when_the_certificates_expire_that_a_broker_shows_to_others(brokers, made) -> None:
+    context = ssl.create_default_context(cafile=made.authority)
+    pair = made.clients["admin"]
+    context.load_cert_chain(pair.certificate, pair.key)
+    with urllib.request.urlopen(f"{brokers[0].admin_url}/metrics", context=context) as answer:
+        text = answer.read().decode()
+    name = "ackgate_tls_client_certificate_expiry_timestamp_seconds"
+    found = dict(re.findall(rf'^{name}{{.*to="(\w+)"}} (.*)$', text, re.MULTILINE))
+    assert sorted(found) == ["brokers", "zookeeper"]
+    assert all(float(when) > time.time() for when in found.values())
 
 
 def test_a_role_and_the_topics_of_both_brokers(brokers, made) -> None:

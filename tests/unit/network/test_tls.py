@@ -17,6 +17,7 @@ import uvloop
 
 from ackgate.errors import ConfigurationError
 from ackgate.network import (
+    CertificateFile,
     ClientTls,
     Listener,
     PeerCertificate,
@@ -24,6 +25,7 @@ from ackgate.network import (
     ReloadedTls,
     ServerTls,
     TrialCertificates,
+    expiry_warning,
     listen,
     listener,
     make_trial_certificates,
@@ -215,6 +217,27 @@ def test_files_are_looked_at_when_it_is_time(made: TrialCertificates, tmp_path: 
     now[0] = 300.0
     assert tls.newest() is not first
     assert tls.reloads == 1
+
+
+def test_when_the_certificate_of_a_client_expires_is_known(tmp_path: Path) -> None:
+    now, day = time.time(), 86_400
+    made = make_trial_certificates(tmp_path, days=10)
+    shown = made.clients["client"].certificate
+    file = CertificateFile(PemFile("key", str(shown)))
+    assert file.certificate_expires_at == pytest.approx(now + 10 * day, abs=600)
+    make_trial_certificates(tmp_path, days=100, replaces=True)
+    assert file.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)
+    once = CertificateFile(PemFile("key", str(shown)), is_read_once=True)
+    shown.unlink()
+    assert file.certificate_expires_at is None
+    assert once.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)
+
+
+def test_certificates_that_expire_soon_are_worth_a_warning() -> None:
+    now, day = 1_800_000_000.0, 86_400
+    assert expiry_warning(None, now) == expiry_warning(now + 14 * day, now) == ""
+    assert expiry_warning(now + 3 * day, now) == "expires at 2027-01-18 08:00 UTC, in 3 days"
+    assert expiry_warning(now, now) == "has expired at 2027-01-15 08:00 UTC"
 
 
 def test_when_the_certificate_in_use_expires_is_known(tmp_path: Path) -> None:

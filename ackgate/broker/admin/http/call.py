@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic import SharedServices, SubscriptionDriver, Topic, TopicRegistry
     from ackgate.broker.wire import Connection
     from ackgate.config.settings import Settings
-    from ackgate.network import ReloadedTls, Urls
+    from ackgate.network import CertificateFile, ReloadedTls, Urls
     from ackgate.persistence.bookkeeper import BookKeeperClient
 
 JSON_TYPE: Final = "application/json"
@@ -138,6 +138,10 @@ class AdminBroker(Protocol):
     @property
     def tls_ports(self) -> Mapping[str, ReloadedTls]:
         """TLS of the ports that have it, by their schemes."""
+
+    @property
+    def client_certificates(self) -> Mapping[str, ReloadedTls | CertificateFile]:
+        """The certificates that it shows to others, by whom it shows them to."""
 
     @property
     def peers(self) -> PeersPort:

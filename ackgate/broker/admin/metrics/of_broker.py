@@ -338,6 +338,22 @@ TLS: Final = MetricTable(
     ),
 )
 
+CLIENT_TLS: Final = MetricTable(
+    "Certificates that the broker shows as a client",
+    "`cluster`, `to` (`brokers`, `zookeeper` or `bookies`); only of those that are given",
+    tuple(
+        rows_of(
+            "",
+            (
+                "certificate_expires_at",
+                "ackgate_tls_client_certificate_expiry_timestamp_seconds",
+                "When the certificate that is shown to them expires",
+                "seconds since 1970",
+            ),
+        )
+    ),
+)
+
 AUTHENTICATION: Final = MetricTable(
     "Authentication",
     "`cluster`, `auth_method` (`none`: no credentials; `other`: one that is not offered);"
@@ -558,6 +574,8 @@ def add_broker(exposition: Exposition, figures: Figures) -> None:
     LATENCIES.add(labelled, broker.services.latencies)
     for scheme, tls in broker.tls_ports.items():
         TLS.add(exposition.labelled(port=scheme), tls)
+    for to, certificate in broker.client_certificates.items():
+        CLIENT_TLS.add(exposition.labelled(to=to), certificate)
     if broker.authentication is not None:
         for method, outcomes in broker.authentication.outcomes.items():
             AUTHENTICATION.add(exposition.labelled(auth_method=method), outcomes)
