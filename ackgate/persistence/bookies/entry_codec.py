@@ -35,7 +35,8 @@ MAC_BYTES: Final = 20
 _CRC_AND_MAC_LENGTH: Final = encode_long(CRC_BYTES + MAC_BYTES)
 _DIGEST_SIZES: Final = (CRC_BYTES, CRC_BYTES + MAC_BYTES, MAC_BYTES)
 """The last: a MAC alone, as earlier versions wrote it."""
-_DIGESTS_WITH_CRC: Final = _DIGEST_SIZES[:2]
+_LENGTHS_WITH_CRC: Final = (CRC_BYTES << 1, (CRC_BYTES + MAC_BYTES) << 1)
+"""The byte that stands for the length of a digest whose CRC can be verified."""
 
 _CRC_PACK: Final = struct.Struct(">BI").pack
 _CRC_LENGTH: Final = CRC_BYTES << 1
@@ -449,12 +450,14 @@ def _cut(data: bytes, count: int, bytes_max: int) -> list[EntryBatch]:
             tail = data[tail_start:at]
             tail_size = at - tail_start
         numbers = data[start:at]
-        length = data[at] >> 1
-        if length not in _DIGESTS_WITH_CRC:
-            raise ValueError(f"digest of {length} bytes")
-        crc = data[at + 1 : at + 1 + CRC_BYTES]
-        at += 1 + length
         byte = data[at]
+        if byte not in _LENGTHS_WITH_CRC:
+            raise ValueError("a digest without a CRC")
+        crc = data[at + 1 : at + 1 + CRC_BYTES]
+        at += 1 + (byte >> 1)
+        byte = data[at]
+        if byte & 1:
+            raise ValueError("a payload of a negative length")
         if byte < 128:
             length = byte >> 1
             at += 1
@@ -463,8 +466,6 @@ def _cut(data: bytes, count: int, bytes_max: int) -> list[EntryBatch]:
             at += 2
         else:
             length, at = decode_long(data, at)
-            if length < 0:
-                raise ValueError(f"payload of {length} bytes")
         payload = data[at : at + length]
         at += length
         if number_of(crc) != crc_of(numbers + payload):

@@ -139,9 +139,7 @@ def test_damaged_records_are_not_cut() -> None:
         for bit in range(8):
             damaged = bytearray(data)
             damaged[at] ^= 1 << bit
-            found = batches_in(bytes(damaged), 2, 1000)
-            # The one bit of a digest's length that is no part of the number.
-            assert not found or decode_entries(bytes(damaged), 2)[1]
+            assert not batches_in(bytes(damaged), 2, 1000), (at, bit)
     assert not batches_in(data, 1, 1000)
     assert not batches_in(data + b"\0", 2, 1000)
     assert not batches_in(b"", 0, 1000)
