@@ -25,6 +25,7 @@ from ackgate.pipeline import register
 from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.running.session import local_session
+from tests.pipeline.small_plans import QUICK_SPARK
 
 SEED: Final = 7
 ENTRIES: Final = 4_000_000
@@ -76,7 +77,11 @@ def _seconds_on(cores: int, data: str, count: int, runs: int) -> float:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     with tempfile.TemporaryDirectory(prefix="ackgate-bench-") as scratch:
         spark = local_session(
-            f"local[{cores}]", app_name="bench", scratch=Path(scratch), driver_memory="1g"
+            f"local[{cores}]",
+            app_name="bench",
+            scratch=Path(scratch),
+            driver_memory="1g",
+            settings=QUICK_SPARK if count == SMOKE_ENTRIES else None,
         )
         try:
             register(spark)

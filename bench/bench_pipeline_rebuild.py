@@ -26,7 +26,7 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pulsar
 
@@ -34,6 +34,10 @@ from ackgate.pipeline.jobs.generate.plan import GeneratePlan
 from ackgate.pipeline.jobs.generate.writing import write_data
 from ackgate.pipeline.jobs.job import DataAddress, JobRun
 from ackgate.testing import BrokerProcess
+from tests.pipeline.small_plans import QUICK_SPARK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TOPIC: Final = "persistent://public/default/generated-0"
 REBUILT: Final = "subscription-0"
@@ -66,11 +70,20 @@ def main() -> None:
 
 def run(*, smoke: bool) -> dict[str, Any]:
     """Figures for a million messages (20,000 in a smoke run)."""
-    return measure([20_000 if smoke else 1_000_000], cores=2, seed=7)
+    if smoke:
+        return measure([20_000], cores=2, seed=7, settings=QUICK_SPARK)
+    return measure([1_000_000], cores=2, seed=7)
 
 
-def measure(sizes: list[int], *, cores: int, seed: int, with_broker: bool = True) -> dict[str, Any]:
-    """One session, one size after the other."""
+def measure(
+    sizes: list[int],
+    *,
+    cores: int,
+    seed: int,
+    with_broker: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """One session, with these settings of Spark, one size after the other."""
     from ackgate.pipeline import register
     from ackgate.pipeline.running.session import local_session
 
@@ -83,6 +96,7 @@ def measure(sizes: list[int], *, cores: int, seed: int, with_broker: bool = True
             app_name="bench",
             scratch=Path(scratch),
             driver_memory="1g",
+            settings=settings,
         )
         register(spark)
         spark.range(1).count()

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.bench_broker import load
 from bench.brokers import Ackgate, running
+from tests.pipeline.small_plans import QUICK_SPARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,9 +78,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ackgate-scale-") as scratch:
         made = _Data(data or Path(scratch) / "data")
         if smoke:
-            return {
-                "ack-stats": {"start": measured("ack-stats", made.small_ledgers(20), "local[2]")}
-            }
+            small = made.small_ledgers(20)
+            start = measured("ack-stats", small, "local[2]", settings=QUICK_SPARK)
+            return {"ack-stats": {"start": start}}
         figures: dict[str, Any] = {}
         for job in JOBS:
             start = measured(job, made.of(1_000), "local[2]")
@@ -153,9 +154,13 @@ class _Data:
 
 
 def measured(
-    job: str, data: Path, master: str, start: Mapping[str, Any] | None = None
+    job: str,
+    data: Path,
+    master: str,
+    start: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """One run of a job on this data; `start`: the figures of one on next to nothing."""
+    """One run of a job on this data; `start`: the figures of one on next to nothing. `settings`: Spark's."""
     with tempfile.TemporaryDirectory(prefix="ackgate-scale-") as scratch:
         output = Path(scratch) / "output"
         if job == "scan":
@@ -164,6 +169,7 @@ def measured(
             command = [
                 *(sys.executable, "-m", "ackgate", "pipeline", job, "--json"),
                 *("--data-dir", str(data), "--output", str(output), "--master", master),
+                *(word for pair in (settings or {}).items() for word in ("--conf", "=".join(pair))),
             ]
         begun = time.perf_counter()
         with subprocess.Popen(

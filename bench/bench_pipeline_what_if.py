@@ -30,10 +30,13 @@ from ackgate.pipeline.jobs.what_if.rows import EvenFeed
 from ackgate.pipeline.jobs.what_if.variants import Variant, variants_of
 from ackgate.pipeline.running.session import local_session
 from bench.brokers import Ackgate, running
+from tests.pipeline.small_plans import QUICK_SPARK
 from tests.support.delivery_journals import read_stored_blocks
 from tests.support.wire_client import EARLIEST, WireClient
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ackgate.persistence.deliveries.columns import EventColumns
     from tests.support.wire_client import Message
 
@@ -62,10 +65,12 @@ class Sizes(NamedTuple):
 
     messages: int
     runs: int
+    spark: Mapping[str, str]
+    """Spark's settings."""
 
 
-FULL: Final = Sizes(40_000, 3)
-SMOKE: Final = Sizes(1_000, 1)
+FULL: Final = Sizes(40_000, 3, {})
+SMOKE: Final = Sizes(1_000, 1, QUICK_SPARK)
 
 
 def run(*, smoke: bool) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def run(*, smoke: bool) -> dict[str, Any]:
             path = delivery_journal_path("public", "default", TOPIC)
             blocks = [each.block for each in asyncio.run(read_stored_blocks(data, path))]
             alone = _alone(blocks, sizes.runs)
-            on_spark = _on_spark(data, work, sizes.runs)
+            on_spark = _on_spark(data, work, sizes)
     return {
         "messages": sizes.messages,
         "events": sum(map(len, blocks)),
@@ -146,16 +151,19 @@ def _replayed(blocks: list[EventColumns], variants: Any) -> SubscriptionReplay:
     return feed.finished()
 
 
-def _on_spark(data: Path, work: Path, runs: int) -> dict[str, Any]:
+def _on_spark(data: Path, work: Path, sizes: Sizes) -> dict[str, Any]:
     """The whole job, once Spark and its workers are warm."""
     scratch = work / "spark"
     scratch.mkdir()
-    spark = local_session("local[2]", app_name="bench", scratch=scratch, driver_memory="1g")
+    spark = local_session(
+        "local[2]", app_name="bench", scratch=scratch, driver_memory="1g", settings=sizes.spark
+    )
     try:
         register(spark)
-        _job_seconds(spark, data, work / "warm", ())
-        one = min(_job_seconds(spark, data, work / f"one-{i}", ()) for i in range(runs))
-        many = min(_job_seconds(spark, data, work / f"many-{i}", GRID) for i in range(runs))
+        if sizes is not SMOKE:
+            _job_seconds(spark, data, work / "warm", ())
+        one = min(_job_seconds(spark, data, work / f"one-{i}", ()) for i in range(sizes.runs))
+        many = min(_job_seconds(spark, data, work / f"many-{i}", GRID) for i in range(sizes.runs))
     finally:
         spark.stop()
     return {

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from ackgate.testing import BrokerProcess
-from tests.pipeline.small_plans import QUICK_JAVA, SMALL_PLANS
+from tests.pipeline.small_plans import QUICK_SPARK
 from tests.support.bookkeeper import RealBookKeeper, missing
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
@@ -135,7 +135,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         app_name="ackgate-tests",
         scratch=tmp_path_factory.mktemp("spark"),
         driver_memory="1g",
-        settings={"spark.driver.extraJavaOptions": QUICK_JAVA, **SMALL_PLANS},
+        settings=QUICK_SPARK,
     )
     yield session
     session.stop()

@@ -21,6 +21,9 @@ SMALL_PLANS: Final = {
 }
 """Nothing that is planned is compiled, which would take most of the time."""
 
+QUICK_SPARK: Final = {"spark.driver.extraJavaOptions": QUICK_JAVA, **SMALL_PLANS}
+"""Of a session on this machine, in tests and in smoke runs of the benchmarks."""
+
 _USUAL_PLANS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
