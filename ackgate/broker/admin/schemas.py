@@ -57,6 +57,38 @@ async def post_schema(call: Call) -> Reply:
     return json_reply({"version": {"version": int.from_bytes(version, "big")}})
 
 
+async def try_schema(call: Call) -> Reply:
+    """Whether one, given as for an upload, may be the next version; changes nothing."""
+    await call.require_namespace()
+    schema = _uploaded(call)
+    settings = call.broker.services.settings.broker
+    try:
+        check_definition(schema)
+    except IncompatibleSchemaError as error:
+        raise RefusedError(422, str(error)) from None
+    try:
+        await call.broker.schemas.check_next(call.topic_name, schema, settings)
+        is_compatible = True
+    except IncompatibleSchemaError:
+        is_compatible = False
+    strategy = settings.schema_compatibility_strategy
+    return json_reply(
+        {"compatibility": is_compatible, "schemaCompatibilityStrategy": strategy}, 202
+    )
+
+
+async def delete_schema(call: Call) -> Reply:
+    """End the schema; older versions stay for what was stored by them, but with `?force=true`."""
+    await call.require_namespace()
+    schemas, topic = call.broker.schemas, call.topic_name
+    number = await schemas.mark_deleted(topic)
+    if call.is_asked("force"):
+        await schemas.delete(topic)
+    if number is None:
+        raise RefusedError(404, "Schema not found")
+    return json_reply({"version": number})
+
+
 def _uploaded(call: Call) -> Schema:
     given = call.json_object()
     name, definition = given.get("type"), given.get("schema", "")
@@ -135,6 +167,8 @@ _SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 ROUTES: Final = (
     Route("GET", f"{_SCHEMAS}/schema", latest_schema),
     Route("POST", f"{_SCHEMAS}/schema", post_schema),
+    Route("DELETE", f"{_SCHEMAS}/schema", delete_schema),
+    Route("POST", f"{_SCHEMAS}/compatibility", try_schema),
     Route("GET", f"{_SCHEMAS}/schema/{{version}}", one_schema),
     Route("GET", f"{_SCHEMAS}/schemas", all_schemas),
 )

@@ -77,11 +77,13 @@ class SchemaRegistry:
         return StoredSchema(replace(schema, name=name), version_bytes(number))
 
     async def all(self, topic: TopicName) -> list[StoredSchema]:
-        """Every version, oldest first."""
-        found = []
+        """Every version since the schema was last deleted, oldest first."""
+        found: list[StoredSchema] = []
         for number in await self._versions(topic):
             schema = await self._read(topic, number)
-            if schema is not None:
+            if schema is None:
+                found.clear()
+            else:
                 found.append(StoredSchema(schema, version_bytes(number)))
         return found
 
@@ -100,7 +102,7 @@ class SchemaRegistry:
         """Version of a producer's schema, made if need be; empty for a producer without one."""
         if schema is not None:
             return await self.get_or_create(topic, schema, settings)
-        if settings.is_schema_validation_enforced and await self._versions(topic):
+        if settings.is_schema_validation_enforced and await self.all(topic):
             raise IncompatibleSchemaError(
                 f"{topic} has a schema, and producers without one are not allowed there"
             )
@@ -127,6 +129,7 @@ class SchemaRegistry:
         check_definition(schema)
 
         async def attempt() -> bytes:  # one that another wrote, or we, is found among the existing
+            numbers = await self._versions(topic)
             existing = await self.all(topic)
             for stored in existing:
                 if is_same(stored.schema, schema):
@@ -140,11 +143,17 @@ class SchemaRegistry:
                 [stored.schema for stored in existing],
                 settings.schema_compatibility_strategy,
             )
-            number = int.from_bytes(existing[-1].version, "big") + 1 if existing else 0
+            number = numbers[-1] + 1 if numbers else 0
             await self._metadata.create(_version_path(topic, number), _encode(schema))
             return version_bytes(number)
 
         return await until_won(attempt, of=f"the schema of {topic}")
+
+    async def check_next(self, topic: TopicName, schema: Schema, settings: BrokerSettings) -> None:
+        """Raise `IncompatibleSchemaError` if this schema may not be the topic's next version."""
+        existing = [stored.schema for stored in await self.all(topic)]
+        if not any(is_same(each, schema) for each in existing):
+            check_compatible(schema, existing, settings.schema_compatibility_strategy)
 
     async def check_consumer(
         self, request: SubscribeRequest, topic: ServedTopic, settings: BrokerSettings
@@ -169,6 +178,22 @@ class SchemaRegistry:
             )
         check_definition(request.schema)
         check_reader(request.schema, existing, strategy)
+
+    async def mark_deleted(self, topic: TopicName) -> int | None:
+        """End the schema with a version that says so, which is returned; None: there is none to end.
+
+        What was stored by the older versions keeps them, and no later schema gets their numbers.
+        """
+
+        async def attempt() -> int | None:
+            numbers = await self._versions(topic)
+            if not numbers or await self._read(topic, numbers[-1]) is None:
+                return None
+            number = numbers[-1] + 1
+            await self._metadata.create(_version_path(topic, number), _encode(None))
+            return number
+
+        return await until_won(attempt, of=f"the schema of {topic}")
 
     async def delete(self, topic: TopicName) -> None:
         """Forget every version: the topic is being deleted. A topic without one is fine."""
@@ -206,7 +231,10 @@ def _version_path(topic: TopicName, number: int) -> str:
     return f"{_topic_path(topic)}/{number}"
 
 
-def _encode(schema: Schema) -> bytes:
+def _encode(schema: Schema | None) -> bytes:
+    """None: from here on there is none. Releases that cannot delete one read it as of type NONE."""
+    is_deleted = schema is None
+    schema = schema or Schema("", SchemaType.NONE, b"", {})
     fields = {
         "format": _FORMAT,
         "name": schema.name,
@@ -214,15 +242,18 @@ def _encode(schema: Schema) -> bytes:
         "definition": base64.b64encode(schema.definition).decode(),
         "properties": dict(schema.properties),
         "created_ms": time.time_ns() // 1_000_000,
+        **({"deleted": True} if is_deleted else {}),
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _decode(value: bytes, path: str) -> Schema:
+def _decode(value: bytes, path: str) -> Schema | None:
     try:
         fields = json.loads(value)
         if fields["format"] != _FORMAT:
             raise CorruptRecordError(f"{path}: unknown format {fields['format']!r} of a schema")
+        if fields.get("deleted") is True:
+            return None
         return Schema(
             name=fields["name"],
             type=SchemaType[fields["type"]],

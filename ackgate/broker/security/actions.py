@@ -183,6 +183,8 @@ _LINES: Final = (
     ("GET", f"{_TOPIC}/lastMessageId", CONSUME),
     ("GET", f"{_SCHEMA}/schema", LOOK),
     ("POST", f"{_SCHEMA}/schema", PRODUCE),
+    ("DELETE", f"{_SCHEMA}/schema", TENANT_ADMIN),
+    ("POST", f"{_SCHEMA}/compatibility", PRODUCE),
     ("GET", f"{_SCHEMA}/schema/{{version}}", LOOK),
     ("GET", f"{_SCHEMA}/schemas", LOOK),
     ("GET", f"{_TOPIC}/partitions", LOOK),

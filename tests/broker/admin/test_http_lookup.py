@@ -64,6 +64,45 @@ def test_schemas_are_found(broker: InProcessBroker, http_client: pulsar.Client) 
     assert broker.ask("GET", "schemas/public/default/nope/schema").status == 404
 
 
+def record(*fields: str) -> str:
+    each = [{"name": name, "type": "int"} for name in fields]
+    return json.dumps({"type": "record", "name": "Reading", "fields": each})
+
+
+def test_a_schema_is_tried_and_deleted(broker: InProcessBroker) -> None:
+    path = "schemas/public/default/tried"
+
+    def tried(*fields: str) -> Answer:
+        body = {"type": "AVRO", "schema": record(*fields), "properties": {}}
+        return broker.ask("POST", f"{path}/compatibility", body)
+
+    def uploaded(*fields: str) -> object:
+        body = {"type": "AVRO", "schema": record(*fields), "properties": {}}
+        return broker.ask("POST", f"{path}/schema", body).value
+
+    assert broker.ask("DELETE", f"{path}/schema").status == 404
+    assert tried("a").value == {"compatibility": True, "schemaCompatibilityStrategy": "FULL"}
+    assert broker.ask("GET", f"{path}/schema").status == 404  # nothing was changed
+    assert uploaded("a") == {"version": {"version": 0}}
+    assert tried("a").value["compatibility"] is True
+    assert (tried("b").status, tried("b").value["compatibility"]) == (202, False)
+    assert (
+        broker.ask("POST", f"{path}/compatibility", {"type": "AVRO", "schema": "{"}).status == 422
+    )
+
+    gone = broker.ask("DELETE", f"{path}/schema")
+    assert (gone.status, gone.value) == (200, {"version": 1})
+    assert broker.ask("GET", f"{path}/schema").status == 404
+    assert broker.ask("DELETE", f"{path}/schema").status == 404
+    assert broker.get(f"{path}/schema/0")["data"] == record("a")  # for what was stored by it
+    assert tried("b").value["compatibility"] is True
+    assert uploaded("b") == {"version": {"version": 2}}
+    assert [each["version"] for each in broker.get(f"{path}/schemas")["getSchemaResponses"]] == [2]
+
+    assert broker.ask("DELETE", f"{path}/schema?force=true").value == {"version": 3}
+    assert broker.ask("GET", f"{path}/schema/0").status == 404
+
+
 def test_a_schema_is_uploaded_if_it_may_follow(
     broker: InProcessBroker, http_client: pulsar.Client
 ) -> None:
