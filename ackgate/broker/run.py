@@ -189,7 +189,12 @@ async def _serve(
         settings.persistence.metadata_store_url or "its own metadata store",
     )
     starting = asyncio.ensure_future(
-        BrokerServer.start(settings, data_directory, shared_ports=part.ports if part else None)
+        BrokerServer.start(
+            settings,
+            data_directory,
+            shared_ports=part.ports if part else None,
+            worker=part.number if part else None,
+        )
     )
     try:
         broker = await _unless_told_to_stop(starting, told_to_stop)

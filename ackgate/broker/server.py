@@ -204,6 +204,8 @@ class BrokerServer:
         self.sampler = StatsSampler(services.clock_ms)
         self.overview = Overview(self.registry, self.sampler, services.clock_ms)
         self.started_at = time.time()
+        self.worker: int | None = None
+        """Its number among the workers of one machine; None: it is none of them."""
         self.settings_without_effect: Mapping[str, str] = {}
         """Given keys that nothing here reads, each with where it was given; set by who has read them."""
         self._peers: Peers | None = None
@@ -233,12 +235,14 @@ class BrokerServer:
         *,
         metadata: MetadataStore | None = None,
         shared_ports: SharedPorts | None = None,
+        worker: int | None = None,
     ) -> Self:
         """Start. Raises `ConfigurationError`, `DataDirectoryBusyError`, `StorageError`.
 
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
         becomes the broker's to close. `shared_ports`: listening sockets that other processes accept on,
         too, by their scheme (`pulsar`, `https`); this broker does once it is a member of the cluster.
+        `worker`: its number among these.
         """
         tracing = Tracing() if settings.broker.open_telemetry_traces_enabled else None
         _credentials(settings)  # what cannot be read is to be known at the start
@@ -256,6 +260,7 @@ class BrokerServer:
             stopping.then("the bookies", storage.client.close, share=2)
             services = _make_services(settings, metadata, storage.client, storage.run, tracing)
             broker = cls(settings, directory, services, storage, tls, authentication)
+            broker.worker = worker
             broker.services.disk_space = space
             space.mend = partial(_free_room, metadata, storage)
             broker.services.forget_topic = broker.registry.forget

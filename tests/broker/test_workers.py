@@ -34,6 +34,9 @@ T = TypeVar("T")
 PORTS = ("brokerServicePort", "webServicePort", "brokerServicePortTls", "webServicePortTls")
 
 
+SIZE_SAMPLE = re.compile(r'^pulsar_storage_size{.*worker="(.)".*topic="(.*?)"', re.MULTILINE)
+
+
 class Workers(BrokerProcess):
     """Two of them, and what their directories say."""
 
@@ -111,6 +114,24 @@ def test_both_serve_and_one_address_leads_to_each(
     # Whichever worker answers: of each topic, and of all topics together.
     assert [admin.backlog(topic, SUBSCRIPTION) for topic in TOPICS] == [MESSAGES] * len(TOPICS)
     assert {row["topic"] for row in _overview(workers)} == set(TOPICS)
+
+
+def test_one_scrape_has_the_metrics_of_all(workers: Workers) -> None:
+    def scraped(url: str) -> str:
+        """A busy worker may be left out."""
+        text = _metrics(url)
+        return text if re.search(r"^ackgate_workers_scraped{.*} 2$", text, re.MULTILINE) else ""
+
+    text = eventually(lambda: scraped(workers.admin_url), seconds=SECONDS)
+    # Every topic once, of its owner; every metric described once.
+    owners = {topic: int(worker) for worker, topic in SIZE_SAMPLE.findall(text)}
+    assert len(SIZE_SAMPLE.findall(text)) == len(TOPICS)
+    assert owners == {topic: workers.number_of(topic) for topic in TOPICS}
+    described = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(described) == len(set(described))
+    for number in (1, 2):
+        alone = _metrics(workers.record(number)["http"], "?here=true")
+        assert {int(worker) for worker, _ in SIZE_SAMPLE.findall(alone)} == {number}
 
 
 def test_one_address_for_tls(workers: Workers, made: TrialCertificates) -> None:
@@ -227,6 +248,11 @@ def _is_empty(admin: BrokerAdmin, topic: str, consumer: pulsar.Consumer, acked: 
 
 def _persisted_ranges(admin: BrokerAdmin, topic: str) -> int:
     return int(admin.subscription_stats(topic, SUBSCRIPTION)["ackState"]["rangesPersisted"])
+
+
+def _metrics(url: str, query: str = "") -> str:
+    with urllib.request.urlopen(f"{url}/metrics{query}") as answer:
+        return str(answer.read().decode())
 
 
 def _overview(workers: Workers) -> list[dict[str, Any]]:

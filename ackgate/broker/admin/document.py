@@ -77,6 +77,8 @@ ackgate stats orders
 Names and meanings are Pulsar's where Pulsar has them; `ackgate_*` are ours. Which to watch:
 [operations.md](operations.md#what-to-watch). Rates are over the last minute; counters begin when the topic is
 loaded. Without a unit: a number of what the meaning names, or 1 for yes and 0 for no.
+
+Of [several workers](deploying.md#all-cores) one scrape has all, each sample with a label `worker`.
 """
 
 _JSON_HEAD: Final = """\

@@ -160,6 +160,10 @@ class AdminBroker(Protocol):
         """Where the admin interface answers."""
 
     @property
+    def worker(self) -> int | None:
+        """Its number among the workers of one machine; None: it is no worker."""
+
+    @property
     def metadata_url(self) -> str:
         """Where the metadata are, as ``metadataStoreUrl`` would say it."""
 

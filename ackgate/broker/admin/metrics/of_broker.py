@@ -46,6 +46,7 @@ class Figures:
         self.topics = self.subscriptions = self.producers = self.consumers = 0
         self.storage_bytes = self.backlog = self.receipts_waiting = 0
         self.rate_in = self.rate_out = self.throughput_in = self.throughput_out = 0.0
+        self.workers_scraped = 1
 
     def count(self, topic: TopicStats) -> None:
         subscriptions = topic.subscriptions.values()
@@ -68,6 +69,10 @@ class Figures:
 
 def _uptime_seconds(figures: Figures) -> float:
     return time.time() - figures.broker.started_at
+
+
+def _workers_scraped(figures: Figures) -> float | None:
+    return None if figures.broker.worker is None else figures.workers_scraped
 
 
 def _build_info(_: Figures) -> list[Sample]:
@@ -132,6 +137,11 @@ BROKER: Final = MetricTable(
             ),
         ),
         Metric("ackgate_uptime_seconds", "Time since the start", _uptime_seconds, unit="seconds"),
+        Metric(
+            "ackgate_workers_scraped",
+            "Workers whose metrics are in this answer, of a broker with several",
+            _workers_scraped,
+        ),
         Metric("ackgate_build_info", "1; its labels say what runs", _build_info),
         *(
             Metric(f"process_{name}", meaning, reader(name, _process), unit=unit)

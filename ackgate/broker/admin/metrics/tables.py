@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ackgate.described import descriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -76,6 +76,10 @@ class Exposition:
         """A way to add samples that have these labels."""
         return Labelled(self._lines, {**self._labels, **labels})
 
+    def extend(self, name: str, samples: Iterable[str]) -> None:
+        """Add samples of a metric as another process has written them: see `samples_of`."""
+        self._lines.setdefault(name, []).extend(samples)
+
     def pieces(self) -> Iterator[bytes]:
         """The text, a piece for each metric."""
         for name, samples in self._lines.items():
@@ -84,6 +88,13 @@ class Exposition:
             if metric.meaning:
                 head.insert(0, f"# HELP {name} {metric.text.translate(_HELP_ESCAPES)}")
             yield "\n".join((*head, *samples, "")).encode(errors="replace")
+
+
+def samples_of(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The lines of each metric in a text that an `Exposition` made."""
+    for part in f"\n{text}".split("\n# TYPE ")[1:]:
+        head, *lines = part.split("\n")
+        yield head.partition(" ")[0], [line for line in lines if line and not line.startswith("#")]
 
 
 class Labelled:
