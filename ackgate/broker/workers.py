@@ -447,6 +447,9 @@ def _arguments(settings: Settings, root: Path, number: int) -> Iterator[str]:
         "metadataStoreUrl": f"unix:{root / SOCKET_FILE}",
         **settings.broker.ports_of_worker(number),
     }
+    listeners = settings.broker.listeners_of_worker(number)
+    if listeners:
+        own["advertisedListeners"] = ",".join(listeners)
     bookies = [str(path) for path in settings.persistence.bookie_paths(root)]
     if bookies:
         if not settings.persistence.bookie_directories and "," in str(root):

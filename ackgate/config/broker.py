@@ -121,7 +121,8 @@ class BrokerSettings(SettingsGroup):
         "Processes that serve together, as `ackgate broker --workers` asks for: one process uses one core. "
         "Each is a broker of its own for bundles, caches and limits; all share the data directory and "
         "these ports. Worker *n* has ports of its own as well, to which lookups lead: those here and ten "
-        "times *n*, or any free ones where these are 0. More than one needs the embedded metadata store.",
+        "times *n*, or any free ones where these are 0; `advertisedListeners` likewise. More than one needs "
+        "the embedded metadata store.",
         unit="processes",
         ge=1,
         le=64,
@@ -505,6 +506,15 @@ class BrokerSettings(SettingsGroup):
             if port is not None
         }
 
+    def listeners_of_worker(self, number: int) -> tuple[str, ...]:
+        """`advertisedListeners` of a worker: as its own ports, each ten times its number higher."""
+        matches = filter(None, map(_LISTENER.fullmatch, self.advertised_listeners))
+        step = _WORKER_PORTS_STEP * number
+        return tuple(
+            f"{match['name']}:{match['scheme']}://{match['host']}:{int(match['port']) + step}"
+            for match in matches
+        )
+
     @property
     def listeners(self) -> dict[str, dict[str, str]]:
         """What `advertisedListeners` names: addresses by scheme, by listener; the internal one first."""
@@ -572,8 +582,6 @@ class BrokerSettings(SettingsGroup):
             return
         if self.advertised_address:
             raise ValueError("advertisedListeners and advertisedAddress exclude each other")
-        if self.broker_workers > 1:
-            raise ValueError("advertisedListeners are of one process, and brokerWorkers is above 1")
         for name, urls in listeners.items():
             if not urls.keys() & {"pulsar", "pulsar+ssl"}:
                 raise ValueError(f"listener {name} has no pulsar:// or pulsar+ssl:// address")

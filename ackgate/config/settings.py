@@ -125,6 +125,8 @@ class Settings(BaseModel):
                 f"brokerWorkers={broker.broker_workers} needs the embedded metadata store, and"
                 f" metadataStoreUrl is {url}: run one broker for each core on that store instead"
             )
+        if broker.advertised_listeners:
+            self._agree_on_listeners_of_workers()
         taken: dict[int, str] = {}
         for number in range(broker.broker_workers + 1):
             for key, port in broker.ports_of_worker(number).items():
@@ -137,6 +139,30 @@ class Settings(BaseModel):
                     raise ValueError(
                         f"{whose} would be {port}, as {taken[port]} is: worker n has the ports of the"
                         " broker and ten times n"
+                    )
+
+    def _agree_on_listeners_of_workers(self) -> None:
+        broker = self.broker
+        for key, port in broker.ports_of_worker(0).items():
+            if not port:
+                raise ValueError(
+                    f"{key} is 0, so nobody can map a port of advertisedListeners to that of a worker:"
+                    " with brokerWorkers above 1 give it a number"
+                )
+        taken: dict[str, str] = {}
+        for number in range(broker.broker_workers + 1):
+            for text in broker.listeners_of_worker(number):
+                name, _, url = text.partition(":")
+                place = url.rpartition("/")[2]
+                whose = f"{name} of worker {number}" if number else name
+                if int(place.rpartition(":")[2]) > PORT_MAX:
+                    raise ValueError(
+                        f"advertisedListeners: {whose} would be {place}, and there is no such port"
+                    )
+                if taken.setdefault(place, whose) != whose:
+                    raise ValueError(
+                        f"advertisedListeners: {whose} would be {place}, as {taken[place]} is: worker n"
+                        " has the ports of the listener and ten times n"
                     )
 
     def _agree_on_ports(self) -> None:

@@ -40,6 +40,18 @@ def busy_port() -> Iterator[int]:
             ["--workers", "2", "--http-port", "65520"],
             "webServicePort of worker 2 would be 65540, and there is none",
         ),
+        (
+            ["--workers", "2", "--set", "advertisedListeners=a:pulsar://h:7000,b:pulsar://h:7010"],
+            "advertisedListeners: a of worker 1 would be h:7010, as b is",
+        ),
+        (
+            ["--workers", "2", "--set", "advertisedListeners=a:pulsar://h:65520"],
+            "advertisedListeners: a of worker 2 would be h:65540, and there is no such port",
+        ),
+        (
+            ["--workers", "2", "--port", "0", "--set", "advertisedListeners=a:pulsar://h:7000"],
+            "brokerServicePort is 0, so nobody can map a port of advertisedListeners",
+        ),
     ],
 )
 def test_what_cannot_be(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +89,17 @@ def test_ports_of_workers() -> None:
     given = {"brokerWorkers": "3", "brokerServicePort": "6650", "webServicePort": "0"}
     settings = Settings().with_given({key: Given(text, "test") for key, text in given.items()})
     assert settings.broker.ports_of_worker(3) == {"brokerServicePort": 6680, "webServicePort": 0}
+
+
+def test_listeners_of_workers() -> None:
+    text = "inside:pulsar://10.0.0.7:6650,outside:pulsar+ssl://[::1]:16651"
+    given = {"brokerWorkers": "2", "advertisedListeners": text}
+    settings = Settings().with_given({key: Given(text, "test") for key, text in given.items()})
+    assert ",".join(settings.broker.listeners_of_worker(0)) == text
+    assert settings.broker.listeners_of_worker(2) == (
+        "inside:pulsar://10.0.0.7:6670",
+        "outside:pulsar+ssl://[::1]:16671",
+    )
 
 
 def test_a_worker_that_dies_again_and_again_is_started_ever_more_seldom() -> None:
