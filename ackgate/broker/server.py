@@ -104,7 +104,8 @@ class _PortsTls:
         self._peers: ReloadedTls | None = None
         self._client_files = dict(_client_files(settings))
         seconds = tls.tls_cert_refresh_check_duration_sec
-        if broker.broker_service_port_tls is not None:
+        is_bound = any(bound.scheme == "pulsar+ssl" for bound in broker.bound_listeners)
+        if broker.broker_service_port_tls is not None or is_bound:
             port = _port_tls(tls, tls.tls_protocols, tls.tls_ciphers, "tlsCiphers")
             self.protocol = ReloadedTls(port, seconds)
         if broker.web_service_port_tls is not None:
@@ -289,6 +290,7 @@ class BrokerServer:
                 "pulsar+ssl", self._protocol, broker.broker_service_port_tls, self._tls.protocol
             ),
         )
+        await self._listen_for_listeners()
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
@@ -341,6 +343,16 @@ class BrokerServer:
                 f"cannot listen on {host}:{port}: {words_of(error)}"
             ) from error
         return url_of(scheme, self._advertised_host, found)
+
+    async def _listen_for_listeners(self) -> None:
+        for bound in self.settings.broker.bound_listeners:
+            tls = self._tls.protocol if bound.scheme == "pulsar+ssl" else None
+            try:
+                await self._protocol.listen(bound.host, bound.port, tls, listener_name=bound.name)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"bindAddresses: cannot listen on {bound.host}:{bound.port}: {words_of(error)}"
+                ) from error
 
     async def _share(self, ports: SharedPorts) -> None:
         """Accept on ports of several processes, too."""

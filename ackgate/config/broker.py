@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import AddressValueError, IPv6Address
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from pydantic import field_validator, model_validator
 
@@ -35,6 +35,16 @@ _LISTENER: Final = re.compile(
 )
 
 PORT_MAX: Final = 65_535
+
+
+class BoundListener(NamedTuple):
+    """An address to listen on, and the listener whose clients connect there."""
+
+    name: str
+    scheme: str
+    host: str
+    port: int
+
 
 _WORKER_PORTS_STEP: Final = 10
 """Ports of the protocol and of the admin interface, in clear and by TLS, end in four different digits."""
@@ -115,6 +125,13 @@ class BrokerSettings(SettingsGroup):
         "",
         "The listener by which brokers reach each other. Empty: the first of `advertisedListeners`.",
         pulsar="",
+    )
+    bind_addresses: tuple[str, ...] = setting(
+        (),
+        "Further addresses to listen on. A client that connects to one gets the addresses of its listener, "
+        "one of `advertisedListeners`, without naming it.",
+        unit="name:scheme://host:port, scheme pulsar or pulsar+ssl",
+        pulsar=(),
     )
     broker_workers: int = setting(
         1,
@@ -523,6 +540,31 @@ class BrokerSettings(SettingsGroup):
             found.setdefault(match["name"], {})[match["scheme"]] = match["url"]
         return dict(sorted(found.items(), key=lambda each: each[0] != self.internal_listener_name))
 
+    @property
+    def bound_listeners(self) -> list[BoundListener]:
+        """What `bindAddresses` names."""
+        return [
+            BoundListener(
+                match["name"], match["scheme"], match["host"].strip("[]"), int(match["port"])
+            )
+            for match in filter(None, map(_LISTENER.fullmatch, self.bind_addresses))
+        ]
+
+    @field_validator("bind_addresses")
+    @classmethod
+    def _check_bound(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        places = set()
+        for text in addresses:
+            match = _LISTENER.fullmatch(text)
+            if match is None or not 0 < int(match["port"]) <= PORT_MAX:
+                raise ValueError(f"{text!r} is no address of a listener")
+            if match["scheme"] not in {"pulsar", "pulsar+ssl"}:
+                raise ValueError(f"{text!r} is not of pulsar:// or pulsar+ssl://")
+            if match["place"] in places:
+                raise ValueError(f"{match['place']} stands there twice")
+            places.add(match["place"])
+        return addresses
+
     @field_validator("advertised_listeners")
     @classmethod
     def _check_listeners(cls, listeners: tuple[str, ...]) -> tuple[str, ...]:
@@ -576,6 +618,13 @@ class BrokerSettings(SettingsGroup):
                 raise ValueError(f"advertisedListeners: {place} is of two listeners")
             if names.setdefault(f"{name}:{scheme}", place) != place:
                 raise ValueError(f"listener {name} has two addresses {scheme}")
+        if self.bind_addresses and self.broker_workers > 1:
+            raise ValueError("bindAddresses are of one process, and brokerWorkers is above 1")
+        for bound in self.bound_listeners:
+            if bound.name not in listeners:
+                raise ValueError(
+                    f"bindAddresses: listener {bound.name} is not in advertisedListeners"
+                )
         if internal and internal not in listeners:
             raise ValueError(f"internalListenerName {internal} is not in advertisedListeners")
         if not listeners:

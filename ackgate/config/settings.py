@@ -181,6 +181,12 @@ class Settings(BaseModel):
                 raise ValueError(f"{plain_key} and {tls_key} are both empty: one of them is needed")
             if by_tls is not None and not self.tls.tls_certificate_file_path:
                 raise ValueError(f"{tls_key} needs tlsCertificateFilePath")
+        if not self.tls.tls_certificate_file_path:
+            for bound in broker.bound_listeners:
+                if bound.scheme == "pulsar+ssl":
+                    raise ValueError(
+                        f"bindAddresses: pulsar+ssl of {bound.name} needs tlsCertificateFilePath"
+                    )
         ports = (broker.broker_service_port_tls, broker.web_service_port_tls)
         if self.tls.tls_require_trusted_client_cert_on_connect and ports == (None, None):
             raise ValueError(

@@ -69,10 +69,6 @@ def _unless_false(text: str) -> bool:
     return text.lower() != "false"  # "yes" switches nothing on in Pulsar, and is meant to
 
 
-def _if_encrypted_address(text: str) -> bool:
-    return any(scheme in text.lower() for scheme in ("pulsar+ssl:", "https:"))
-
-
 class SecuritySwitch(NamedTuple):
     """A key that switches on something which protects, and which this broker does not have."""
 
@@ -91,7 +87,6 @@ class SecuritySwitch(NamedTuple):
 
 
 SECURITY_SWITCHES: Final = (
-    SecuritySwitch("bindAddresses", "listeners that encrypt", _if_encrypted_address),
     SecuritySwitch(
         "tlsEnabled", "ports that encrypt", given_by=("brokerServicePortTls", "webServicePortTls")
     ),

@@ -20,9 +20,11 @@ from ackgate.testing.ports import free_ports
 TOPIC = "persistent://public/default/orders"
 
 
-def addresses_used(broker: BrokerProcess, known: str, listener: str | None = None) -> set[str]:
+def addresses_used(
+    broker: BrokerProcess, known: str, listener: str | None = None, port: int | None = None
+) -> set[str]:
     """Where a producer's client is connected to when it has sent a message; it knew one address."""
-    client = pulsar.Client(f"pulsar://{known}:{broker.port}", listener_name=listener)
+    client = pulsar.Client(f"pulsar://{known}:{port or broker.port}", listener_name=listener)
     try:
         client.create_producer(TOPIC).send(b"hello")
         return set(_connected_to(broker.port))
@@ -48,12 +50,13 @@ def test_a_client_is_led_to_the_advertised_address(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_client_is_led_to_the_address_of_the_listener_that_it_names(tmp_path: Path) -> None:
-    [port] = free_ports(1)
+    port, bound = free_ports(2)
     listeners = f"outside:pulsar://127.0.0.3:{port},inside:pulsar://127.0.0.2:{port}"
     settings = {
         "bindAddress": "0.0.0.0",
         "advertisedListeners": listeners,
         "internalListenerName": "inside",
+        "bindAddresses": f"outside:pulsar://127.0.0.4:{bound}",
     }
     with BrokerProcess(tmp_path / "data", settings=settings, port=port) as broker:
         assert addresses_used(broker, "127.0.0.1") == {"127.0.0.1", "127.0.0.2"}
@@ -61,6 +64,12 @@ def test_a_client_is_led_to_the_address_of_the_listener_that_it_names(tmp_path: 
         lookup = f"{broker.admin_url}/lookup/v2/topic/persistent/public/default/orders"
         with urllib.request.urlopen(f"{lookup}?listenerName=outside") as answer:
             assert json.load(answer)["brokerUrl"] == f"pulsar://127.0.0.3:{port}"
+        by_header = urllib.request.Request(lookup, headers={"X-Pulsar-ListenerName": "outside"})
+        with urllib.request.urlopen(by_header) as answer:
+            assert json.load(answer)["brokerUrl"] == f"pulsar://127.0.0.3:{port}"
+        # The port says which listener it is, unless the client does.
+        assert addresses_used(broker, "127.0.0.4", port=bound) == {"127.0.0.3"}
+        assert addresses_used(broker, "127.0.0.4", "inside", port=bound) == {"127.0.0.2"}
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{lookup}?listenerName=nowhere")
         assert "has no listener 'nowhere'" in refused.value.read().decode()
@@ -79,12 +88,33 @@ def test_a_client_is_led_to_the_address_of_the_listener_that_it_names(tmp_path: 
         ("a:pulsar://b:1", ["internalListenerName=c"], "internalListenerName c is not in"),
         ("", ["internalListenerName=c"], "internalListenerName c is not in"),
         ("a:pulsar://b:1", ["advertisedAddress=b"], "exclude each other"),
-        ("a:pulsar://b:1", ["brokerWorkers=2"], "brokerWorkers is above 1"),
+        (
+            "a:pulsar://b:1",
+            ["bindAddresses=a:pulsar://b:2", "brokerWorkers=2"],
+            "brokerWorkers is above",
+        ),
     ],
 )
 def test_listeners_that_cannot_be_are_refused(listeners: str, more: list[str], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         load_settings(None, [f"advertisedListeners={listeners}", *more], {})
+
+
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ("pulsar://b:1", "it is a comma-separated list"),
+        ("a:pulsar://b:0", "it is a comma-separated list"),
+        ("a:http://b:1", "it is a comma-separated list"),
+        ("a:pulsar://b:1,a:pulsar://b:1", "it is a comma-separated list"),
+        ("c:pulsar://b:1", "bindAddresses: listener c is not in advertisedListeners"),
+        ("a:pulsar+ssl://b:1", "pulsar.ssl of a needs tlsCertificateFilePath"),
+    ],
+)
+def test_addresses_that_cannot_be_listened_on_are_refused(bound: str, why: str) -> None:
+    given = ["advertisedListeners=a:pulsar://h:1", f"bindAddresses={bound}"]
+    with pytest.raises(ConfigurationError, match=why):
+        load_settings(None, given, {})
 
 
 def test_the_internal_listener_comes_first_and_has_all_its_addresses() -> None:

@@ -12,6 +12,7 @@ POLICIES = PACKAGE / "config" / "delayed.py"
 READ_BY_PROPERTIES = {
     "advertised_listeners": ".broker.listeners",
     "internal_listener_name": ".broker.listeners",
+    "bind_addresses": ".bound_listeners",
     "bookie_directories": ".bookie_paths(",
     "managed_ledger_password": ".ledger_password",
 }

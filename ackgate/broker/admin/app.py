@@ -295,7 +295,10 @@ async def answer(
         need = need_of_path(request.method, found.template)
         identity = await access.identify(need, _shown(request))
         query = _query(raw_query)
-        call = Call(broker, found.parameters, query, b"", request.method, raw_path, identity)
+        listener = _only(request, "X-Pulsar-ListenerName")
+        call = Call(
+            broker, found.parameters, query, b"", request.method, raw_path, identity, listener
+        )
         await access.authorize(need, call)
         body = await _body(request)
         if body:

@@ -89,12 +89,17 @@ def _destination(call: Call) -> BrokerRecord | None:
 
 
 async def look_up(call: Call) -> Reply:
-    """The addresses of the broker that serves the topic, which may not exist; those of `?listenerName=`."""
+    """The addresses of the broker that serves the topic, which may not exist; those of `?listenerName=`.
+
+    Without it, of the listener in the header `X-Pulsar-ListenerName`.
+    """
     name = call.topic_name
     found = await call.broker.ownership.locate(name, is_authoritative=call.is_asked(AUTHORITATIVE))
     if not found.is_owner:
         raise NotOwnedError(name, found.web, is_owner=False)
-    service = call.broker.ownership.reached_by(found, call.query.get("listenerName", ""))
+    service = call.broker.ownership.reached_by(
+        found, call.query.get("listenerName") or call.listener
+    )
     return json_reply(
         {
             "brokerUrl": service.plain,

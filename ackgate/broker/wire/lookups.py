@@ -66,15 +66,16 @@ def lookup(session: Connection, command: pb.CommandLookupTopic) -> None:
     """LOOKUP: which broker serves a topic?"""
     name = requests.topic_name(command.topic)
     owners = session.context.owners
+    listener = command.advertised_listener_name or session.listener
     known = owners.location_now(name)
     if known is not None and (known.is_here or not command.authoritative):
-        service = owners.reached_by(known, command.advertised_listener_name)
+        service = owners.reached_by(known, listener)
         session.send(replies.lookup(command.request_id, service))
         return
 
     async def answer() -> bytes:
         found = await owners.locate(name, is_authoritative=command.authoritative)
-        service = owners.reached_by(found, command.advertised_listener_name)
+        service = owners.reached_by(found, listener)
         if found.is_owner:
             return replies.lookup(command.request_id, service)
         return replies.lookup_redirect(command.request_id, service, is_authoritative=True)

@@ -104,15 +104,17 @@ class ProtocolServer:
         port: int,
         tls: ReloadedTls | None = None,
         sockets: Sequence[socket.socket] = (),
+        listener_name: str = "",
     ) -> int:
         """Returns the port; 0 lets the system choose one. Raises `OSError`. May be called for several.
 
-        `sockets`, which listen already, are used instead of host and port.
+        `sockets`, which listen already, are used instead of host and port. `listener_name`: whose addresses
+        the clients get that connect here, unless they name another listener.
         """
         listener = await listen(
             host,
             port,
-            lambda: Session(self.context),
+            lambda: Session(self.context, listener_name),
             tls=tls,
             handshake_seconds=lambda: self._settings.broker.handshake_timeout_seconds,
             sockets=sockets,

@@ -227,8 +227,9 @@ class Liveness:
 class Session(asyncio.Protocol):
     """A connected client. Implements `SessionPort`."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(self, context: SessionContext, listener: str = "") -> None:
         self.context = context
+        self.listener = listener
         self.peer = "?"
         self.client_version = ""
         self.protocol_version = 0

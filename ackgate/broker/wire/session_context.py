@@ -53,6 +53,10 @@ class Connection(SessionPort, Protocol):
         """What it shares with the others."""
 
     @property
+    def listener(self) -> str:
+        """The listener of the address that it connected to; empty: it has none."""
+
+    @property
     def settings(self) -> BrokerSettings:
         """The broker's settings as they are now."""
 

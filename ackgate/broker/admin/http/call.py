@@ -206,6 +206,8 @@ class Call:
     """As it came, without the query."""
     identity: ClientIdentity | None = None
     """Who asks; None where nobody needs to know."""
+    listener: str = ""
+    """Pulsar's header ``X-Pulsar-ListenerName``; empty: absent."""
 
     # -- names
 
