@@ -225,6 +225,10 @@ async def _serve(
     gc.freeze()
     gc.disable()
     is_whole = await broker.stop()
+    if settings.broker.open_telemetry_traces_enabled:
+        from ackgate.broker.topic import send_last_spans  # noqa: PLC0415 - an extra
+
+        send_last_spans()
     log.info("stopped")
     if not is_whole:
         # Threads of a disk that does not answer would be waited for.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ackgate.broker.topic.services import SharedServices
     from ackgate.broker.topic.subscription import SubscriptionDriver
     from ackgate.broker.topic.topic import Topic, clear_delayed
-    from ackgate.broker.topic.tracing import Tracing
+    from ackgate.broker.topic.tracing import Tracing, send_last_spans
 
 __all__ = [
     "BOUNDS_SECONDS",
@@ -35,6 +35,7 @@ __all__ = [
     "TopicRegistry",
     "Tracing",
     "clear_delayed",
+    "send_last_spans",
 ]
 
 __getattr__ = lazy_face(
@@ -48,6 +49,6 @@ __getattr__ = lazy_face(
         "ackgate.broker.topic.services": ("SharedServices",),
         "ackgate.broker.topic.subscription": ("SubscriptionDriver",),
         "ackgate.broker.topic.topic": ("Topic", "clear_delayed"),
-        "ackgate.broker.topic.tracing": ("Tracing",),
+        "ackgate.broker.topic.tracing": ("Tracing", "send_last_spans"),
     },
 )

@@ -19,6 +19,8 @@ Contexts of delivered entries are kept until their acks, within a bound for each
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from contextlib import suppress
 from itertools import islice
@@ -40,11 +42,37 @@ if TYPE_CHECKING:
     from ackgate.cursor import Position
     from ackgate.persistence.proto.message_pb2 import MessageMetadata as StoredMetadata
 
+log = logging.getLogger(__name__)
+
 LINKS_MAX: Final = 128
 """Contexts of one batch that are looked at: the SDK's own bound of links."""
 
 DELIVERED_MAX: Final = 10_000
 """Traced entries of a subscription whose acks are awaited. The oldest are forgotten beyond that."""
+
+
+LAST_SPANS_SECONDS_MAX: Final = 2.0
+"""How long the end of the process waits for the collector. The SDK alone would wait for 30 s."""
+
+
+def send_last_spans(
+    provider: TracerProvider | None = None, *, seconds_max: float = LAST_SPANS_SECONDS_MAX
+) -> bool:
+    """Send the spans that wait, and end the provider; None: that of the process. For its owner only.
+
+    Blocks for `seconds_max` at most; False: what is left then is dropped.
+    """
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+
+    shutdown = getattr(provider or trace.get_tracer_provider(), "shutdown", None)
+    if shutdown is None:
+        return True  # the API alone, which keeps no spans
+    sending = threading.Thread(target=shutdown, name="last spans", daemon=True)
+    sending.start()
+    sending.join(seconds_max)
+    if sending.is_alive():
+        log.warning("spans are dropped: the collector has not taken them in %g s", seconds_max)
+    return not sending.is_alive()
 
 
 class Tracing:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -185,3 +191,29 @@ def test_a_message_that_is_not_stored_ends_its_span_with_the_error() -> None:
         assert publish.attributes["error.type"] == "StorageError"
 
     in_world(story)
+
+
+class CollectorThatHangs(InMemorySpanExporter):
+    """Takes no span until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.answers.wait()
+        return super().export(spans)
+
+
+def test_the_last_spans_are_sent_and_a_collector_that_hangs_does_not_hold_the_process_up() -> None:
+    for hangs in (False, True):
+        collector = CollectorThatHangs()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(collector))
+        provider.get_tracer("test").start_span("last").end()
+        if not hangs:
+            collector.answers.set()
+        seconds = 0.01 if hangs else 60.0
+        assert tracing.send_last_spans(provider, seconds_max=seconds) is not hangs
+        assert len(collector.get_finished_spans()) == (not hangs)
+        collector.answers.set()
