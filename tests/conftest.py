@@ -56,7 +56,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 SLOWEST_FIRST = (
     *(
-        "tests/pipeline/test_recorded_run.py",  # the recording is a test's own time, not a job's
         "tests/pipeline/",
         "tests/chaos/",
         "tests/bookkeeper/",
@@ -68,19 +67,7 @@ SLOWEST_FIRST = (
 """Where files take longest: they begin first, so that no worker is left alone with one at the end."""
 
 ON_SPARK = "tests/pipeline/"
-"""One worker takes these: they share a Spark session. Two groups have sessions of their own beside it."""
-
-ON_RECORDED_RUN = (
-    "tests/pipeline/ack_stats/test_on_a_real_run.py",
-    "tests/pipeline/test_audit_of_a_broker.py",
-    "tests/pipeline/test_recorded_run.py",
-    "tests/pipeline/test_standalone_cluster.py",
-    "tests/pipeline/test_what_if_recorded.py",
-)
-"""One worker takes these: they share what a broker left, and the jobs on it."""
-
-ON_OWN_SPARK = "tests/pipeline/test_command_on_spark.py"
-"""It starts Spark as a user does, and shares nothing."""
+"""One worker takes all of these: they share a Spark session, which keeps two cores busy by itself."""
 
 ON_REAL_PULSAR = "tests/pulsar/"
 """One worker takes these: they share a Pulsar, which needs a gigabyte."""
@@ -97,10 +84,7 @@ class ByFile(LoadScopeScheduling):
             return ON_REAL_BOOKIES[0]
         if nodeid.startswith(ON_REAL_PULSAR):
             return ON_REAL_PULSAR
-        if nodeid.startswith(ON_RECORDED_RUN):
-            return "recorded run"
-        is_on_spark = nodeid.startswith(ON_SPARK) and not nodeid.startswith(ON_OWN_SPARK)
-        return ON_SPARK if is_on_spark else nodeid.split("::", 1)[0]
+        return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid.split("::", 1)[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

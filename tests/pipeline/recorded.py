@@ -43,7 +43,7 @@ from tests.pipeline.recorded_clients import (
 from tests.support.delivery_journals import read_events
 
 RANGE_LIMIT = 40
-SETTLE_SECONDS = 120.0
+SETTLE_SECONDS = 30.0
 POLL_SECONDS = 0.05
 WINDOW = 6
 """Messages that a consumer gathers before it acks them, in any order."""

@@ -59,7 +59,7 @@ def _run(spark: Any, data: Path, scratch: Path) -> list[int]:
         .trigger(availableNow=True)
         .start(str(scratch / "out"))
     )
-    assert query.awaitTermination(240)
+    assert query.awaitTermination(60)
     return sorted(row.sequence_id for row in spark.read.parquet(str(scratch / "out")).collect())
 
 

@@ -28,7 +28,7 @@ from ackgate.testing.child_guard import CHILDREN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_START_SECONDS_MAX: Final = 240.0
+_START_SECONDS_MAX: Final = 90.0
 _STOP_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _LOG_BYTES_TOLD: Final = 2_000
