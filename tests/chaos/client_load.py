@@ -70,6 +70,9 @@ class ClientLoad:
             block_if_queue_full=True,
             max_pending_messages=PENDING_MAX,
             send_timeout_millis=0,
+            # Else this client, if it reconnects before anything was answered, begins its ids anew though
+            # messages wait: two batches of one id, and the receipt of one is taken for the other's.
+            initial_sequence_id=0,
         )
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), daemon=True)
