@@ -339,7 +339,7 @@ def buckets(broker: BrokerProcess, name: str) -> Any:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.02)
