@@ -9,6 +9,7 @@ from ackgate.cursor.bitmaps import (
     members,
     run_bounds,
     run_count,
+    stored_form,
 )
 from ackgate.cursor.held_records import (
     NO_NACKS,
@@ -105,5 +106,6 @@ __all__ = [
     "run_bounds",
     "run_count",
     "run_of_positions",
+    "stored_form",
     "unacked_nacks",
 ]

@@ -53,6 +53,23 @@ def members(bitmap: BitMap) -> NDArray[np.int64]:
     return np.frombuffer(bitmap.to_array(), dtype=np.uint32).astype(np.int64)
 
 
+def stored_form(bitmap: BitMap) -> bytes:
+    """The portable serialised form, with its runs found. Its length depends on the members alone.
+
+    Roaring leaves a container as it is where runs and an array take the same room, and so as the
+    set came to be. But one container of runs changes the header of the whole. Where runs save
+    nothing, they are written as arrays.
+    """
+    if bitmap.run_optimize():
+        figures = bitmap.get_statistics()
+        if (
+            figures["n_bytes_run_containers"]
+            == ARRAY_BYTES_PER_ID * figures["n_values_run_containers"]
+        ):
+            return BitMap(bitmap.to_array()).serialize()
+    return bitmap.serialize()
+
+
 def lowest_runs(bitmap: BitMap, runs_max: int) -> BitMap:
     """A copy that holds only the lowest `runs_max` runs."""
     kept = bitmap.copy()
@@ -113,6 +130,9 @@ def nth_absent(bitmap: BitMap, start: int, n: int) -> int:
 #
 # Format: https://github.com/RoaringBitmap/RoaringFormatSpec (no run containers).
 
+
+ARRAY_BYTES_PER_ID: Final = 2
+"""What a member takes in an array container."""
 
 COOKIE_WITHOUT_RUNS: Final = 12346
 BLOCK_ENTRIES: Final = 1 << 16

@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ackgate.cursor.bitmaps import stored_form
 from ackgate.cursor.position import ENTRY_ID_MAX
 
 if TYPE_CHECKING:
@@ -155,8 +156,7 @@ def existing_nacks(nacks: PendingNacks, ledgers: MessageLedgers) -> PendingNacks
 
 
 def _stored_bytes(entry_ids: BitMap) -> int:
-    entry_ids.run_optimize()
-    return BITMAP_OVERHEAD_BYTES + len(entry_ids.serialize())
+    return BITMAP_OVERHEAD_BYTES + len(stored_form(entry_ids))
 
 
 def _fitting(entry_ids: BitMap, bytes_max: int) -> BitMap:

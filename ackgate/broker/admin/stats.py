@@ -32,6 +32,7 @@ from ackgate.broker.stats import (
     to_json,
     topic_stats,
 )
+from ackgate.cursor import stored_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -210,8 +211,7 @@ async def get_ack_state(call: Call) -> Reply:
         bitmaps: dict[str, str] = {}
         room = BITMAP_BYTES_MAX
         for ledger_id, bitmap in sorted(snapshot.acked.items()):
-            bitmap.run_optimize()
-            portable = bitmap.serialize()
+            portable = stored_form(bitmap)
             room -= len(portable)
             if room < 0:
                 break

@@ -36,6 +36,7 @@ from ackgate.cursor import (
     SnapshotSegment,
     bitmap_of,
     check_position,
+    stored_form,
 )
 from ackgate.errors import CallerError, CorruptRecordError, PositionError
 from ackgate.persistence.records.avro import AvroSchema
@@ -195,12 +196,10 @@ def _check_columns(columns: SnapshotSegment) -> None:
 
 
 def _position_fields(positions: Mapping[int, BitMap]) -> list[dict[str, Any]]:
-    fields = []
-    for ledger_id in sorted(positions):
-        bitmap = positions[ledger_id]
-        bitmap.run_optimize()
-        fields.append({"message_ledger_id": ledger_id, "entry_ids": bitmap.serialize()})
-    return fields
+    return [
+        {"message_ledger_id": ledger_id, "entry_ids": stored_form(positions[ledger_id])}
+        for ledger_id in sorted(positions)
+    ]
 
 
 # ------------------------------------------------------------------------ decoding

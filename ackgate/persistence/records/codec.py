@@ -19,6 +19,7 @@ from ackgate.cursor import (
     PendingNacks,
     Position,
     check_position,
+    stored_form,
 )
 from ackgate.errors import CorruptRecordError, PositionError
 from ackgate.persistence.records.avro import AvroSchema
@@ -137,12 +138,10 @@ def _delta_fields(record: DeltaRecord) -> dict[str, Any]:
 
 
 def _acked_fields(acked: Mapping[int, BitMap]) -> list[dict[str, Any]]:
-    fields = []
-    for ledger_id in sorted(acked):
-        bitmap = acked[ledger_id]
-        bitmap.run_optimize()
-        fields.append({"message_ledger_id": ledger_id, "entry_ids": bitmap.serialize()})
-    return fields
+    return [
+        {"message_ledger_id": ledger_id, "entry_ids": stored_form(acked[ledger_id])}
+        for ledger_id in sorted(acked)
+    ]
 
 
 def _partly_acked_fields(unacked_indexes: Mapping[Position, int]) -> list[dict[str, Any]]:

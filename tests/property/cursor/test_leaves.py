@@ -17,6 +17,7 @@ from ackgate.cursor import (
     members,
     run_bounds,
     run_count,
+    stored_form,
 )
 from ackgate.cursor.bitmaps import lowest_runs, nth_absent, run_count_change, run_stop
 from tests.property.cursor.cursor_model import TopicModel, runs
@@ -48,6 +49,34 @@ def test_change_of_the_run_count_is_the_difference_of_two_counts(
     added = more - ids
     change = run_count_change(BitMap(ids), BitMap(added))
     assert run_count(BitMap(ids)) + change == run_count(BitMap(ids | added))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["one", "run", "without", "compact"]), IDS, st.integers(0, 6))
+    )
+)
+@example([("run", 11, 3)])
+@example([("one", 11, 0), ("one", 12, 0), ("one", 13, 0)])
+@example([("run", 11, 3), ("run", 65_530, 40)])
+def test_the_length_of_the_stored_form_is_that_of_its_members(
+    history: list[tuple[str, int, int]],
+) -> None:
+    bitmap = BitMap()
+    for step, start, length in history:
+        stop = min(start + length, ENTRY_ID_MAX + 1)
+        match step:
+            case "one":
+                bitmap.add(start)
+            case "run":
+                bitmap.add_range(start, stop)
+            case "without":
+                bitmap.remove_range(start, stop)
+            case _:
+                bitmap.run_optimize()
+    stored = stored_form(bitmap)
+    assert len(stored) == len(stored_form(BitMap(sorted(bitmap))))
+    assert BitMap.deserialize(stored) == bitmap
 
 
 @given(ID_SETS, st.integers(0, 60))
