@@ -11,60 +11,23 @@ import os
 import re
 import signal
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pulsar
 import pytest
 
-from ackgate.errors import AckGateError
 from ackgate.network import TrialCertificates, make_trial_certificates
-from ackgate.testing import BrokerAdmin, BrokerProcess
+from ackgate.testing import BrokerAdmin
 from tests.broker.target import eventually, numbered, send_all
+from tests.broker.worker_processes import Workers, if_answered
 
 TOPICS = [f"persistent://public/default/of-workers-{number}" for number in range(8)]
 SUBSCRIPTION = "s"
 MESSAGES = 20
 SECONDS = 120.0
 
-
-T = TypeVar("T")
-
-PORTS = ("brokerServicePort", "webServicePort", "brokerServicePortTls", "webServicePortTls")
-
-
 SIZE_SAMPLE = re.compile(r'^pulsar_storage_size{.*worker="(.)".*topic="(.*?)"', re.MULTILINE)
-
-
-class Workers(BrokerProcess):
-    """Two of them, and what their directories say."""
-
-    def launch(self) -> None:
-        self.settings |= dict.fromkeys(
-            PORTS, 0
-        )  # else those of workers would be fixed, and perhaps taken
-        super().launch()
-
-    def record(self, number: int) -> dict[str, Any]:
-        """Who holds the directory of a worker; empty: nobody does now."""
-        path = self.data_directory / "workers" / str(number) / "lock"
-        try:
-            return dict(json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError):
-            return {}
-
-    @property
-    def pids(self) -> list[int]:
-        return [int(self.record(number)["pid"]) for number in (1, 2)]
-
-    def number_of(self, topic: str) -> int:
-        """The worker that owns a topic; 0: that is not known now."""
-        url = _if_answered(lambda: BrokerAdmin(self.admin_url).owner_url(topic))
-        return next((n for n in (1, 2) if url and self.record(n).get("pulsar") == url), 0)
-
-    def ended(self, pids: list[int]) -> bool:
-        return not any(map(_lives, pids))
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +144,7 @@ def test_a_killed_worker_is_replaced_and_nothing_acked_comes_again(
             consumer.acknowledge(message)
         eventually(lambda t=topic, c=consumer: _is_empty(admin, t, c, acked), seconds=SECONDS)
     eventually(
-        lambda: len(_if_answered(lambda: admin.ask("GET", "brokers/standalone")) or ()) == 2,
+        lambda: len(if_answered(lambda: admin.ask("GET", "brokers/standalone")) or ()) == 2,
         seconds=SECONDS,
     )
     assert workers.record(owner)["pid"] != killed
@@ -217,22 +180,6 @@ def test_workers_end_with_a_killed_supervisor(workers: Workers) -> None:
     eventually(lambda: workers.ended(pids), seconds=SECONDS)
 
 
-def _lives(pid: int) -> bool:
-    try:
-        about = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return about.rpartition(")")[2].split()[0] != "Z"
-
-
-def _if_answered(ask: Callable[[], T]) -> T | None:
-    """None: the worker that would know has just been killed, or gives the topic away."""
-    try:
-        return ask()
-    except AckGateError:
-        return None
-
-
 def _receive(consumer: pulsar.Consumer) -> pulsar.Message:
     return consumer.receive(int(SECONDS * 1000))
 
@@ -243,7 +190,7 @@ def _is_empty(admin: BrokerAdmin, topic: str, consumer: pulsar.Consumer, acked: 
         message = consumer.receive(100)
         assert message.data() not in acked
         consumer.acknowledge(message)
-    return _if_answered(lambda: admin.backlog(topic, SUBSCRIPTION)) == 0
+    return if_answered(lambda: admin.backlog(topic, SUBSCRIPTION)) == 0
 
 
 def _persisted_ranges(admin: BrokerAdmin, topic: str) -> int:
