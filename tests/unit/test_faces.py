@@ -40,7 +40,7 @@ FACES: dict[str, str] = {
         PositionSet RecoveredStateReport SegmentMetadata Skipped SnapshotSegment Sought Span
         StoredSnapshot WrittenCounts bitmap_of check_position checked_integers earliest_nacks
         entry_ids_below existing_nacks members positions_of run_bounds run_count
-        run_of_positions unacked_nacks
+        run_of_positions stored_form unacked_nacks
     """,
     "ackgate.dispatcher": """
         ActiveConsumerChanged Assignment ConsumerSpec ConsumerStatistics DispatchLimits
