@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+ARRAY_BYTES_PER_ID: Final = 2
+"""What a member takes in an array container."""
+
+
 def run_count(bitmap: BitMap) -> int:
     return len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1))
 
@@ -130,9 +134,6 @@ def nth_absent(bitmap: BitMap, start: int, n: int) -> int:
 #
 # Format: https://github.com/RoaringBitmap/RoaringFormatSpec (no run containers).
 
-
-ARRAY_BYTES_PER_ID: Final = 2
-"""What a member takes in an array container."""
 
 COOKIE_WITHOUT_RUNS: Final = 12346
 BLOCK_ENTRIES: Final = 1 << 16
