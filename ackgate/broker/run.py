@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ackgate.config.load import load_settings
 from ackgate.errors import AckGateError
+from ackgate.network import LogDamper, and_left_out
 from ackgate.persistence.system.platform_files import require_supported_platform
 
 if TYPE_CHECKING:
@@ -91,6 +92,35 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
+class SpanLogFilter(logging.Filter):
+    """Of OpenTelemetry's lines: each place in its code gets one a minute, without the stack trace.
+
+    While a collector does not answer, the exporter logs every attempt and the SDK a trace of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._damper = LogDamper(at_once=1, seconds_per_line=60.0)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written. Puts the error behind the message, in place of its trace."""
+        if not record.name.startswith("opentelemetry."):
+            return True
+        left_out = self._damper.admit((record.pathname, record.lineno), record.created)
+        if left_out is None:
+            return False
+        error = record.exc_info[1] if record.exc_info else None
+        reason = "" if error is None else f": {error!r}"
+        text = f"{record.getMessage()}{reason}"[:SPAN_LINE_CHARACTERS_MAX]
+        record.msg, record.args = f"{text}{and_left_out(left_out)}", ()
+        record.exc_info = record.exc_text = None
+        return True
+
+
+SPAN_LINE_CHARACTERS_MAX: Final = 400
+"""Of a line of OpenTelemetry's: an error of the exporter holds those that it came from."""
+
+
 def _time_of(record: logging.LogRecord) -> str:
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{seconds}.{int(record.msecs):03d}Z"
@@ -135,6 +165,7 @@ def _log_to_standard_error(settings: Settings, worker: int | None) -> None:
     handler = logging.StreamHandler(sys.stderr)
     is_json = settings.broker.log_format == "json"
     handler.setFormatter(JsonFormatter(worker) if is_json else KeyValueFormatter(worker))
+    handler.addFilter(SpanLogFilter())
     logging.basicConfig(level=settings.broker.log_level, handlers=[handler])
 
 

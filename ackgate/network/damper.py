@@ -24,19 +24,23 @@ class LogDamper:
     its line says the same. Pure: time is an argument.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, at_once: int = LINES_AT_ONCE_MAX, seconds_per_line: float = SECONDS_PER_LINE
+    ) -> None:
+        self._full_seconds = at_once * seconds_per_line
+        self._seconds_per_line = seconds_per_line
         self._kinds: dict[Hashable, tuple[float, int]] = {}
         """When the allowance of a kind is full again, and how many lines were left out."""
 
     def admit(self, kind: Hashable, now_seconds: float) -> int | None:
         """How many lines of this kind were left out before this one; None: leave this one out, too."""
         full_at, left_out = self._kinds.pop(kind, (0.0, 0))
-        full_at = max(full_at, now_seconds) + SECONDS_PER_LINE
-        is_admitted = full_at - now_seconds <= LINES_AT_ONCE_MAX * SECONDS_PER_LINE
+        full_at = max(full_at, now_seconds) + self._seconds_per_line
+        is_admitted = full_at - now_seconds <= self._full_seconds
         if is_admitted:
             self._kinds[kind] = full_at, 0
         else:
-            self._kinds[kind] = full_at - SECONDS_PER_LINE, left_out + 1
+            self._kinds[kind] = full_at - self._seconds_per_line, left_out + 1
         if len(self._kinds) > KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]
         return left_out if is_admitted else None

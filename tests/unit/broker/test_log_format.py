@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from ackgate.broker.run import JsonFormatter, KeyValueFormatter
+from ackgate.broker.run import JsonFormatter, KeyValueFormatter, SpanLogFilter
 from ackgate.network.damper import (
     KINDS_MAX,
     LINES_AT_ONCE_MAX,
@@ -88,3 +88,26 @@ def test_a_line_of_json_holds_everything() -> None:
     assert (told["level"], told["logger"], told["message"]) == ("ERROR", "n", "of ü\n")
     assert told["exception"].endswith("ValueError: a\nb")
     assert told["time"] in KeyValueFormatter().format(record)
+
+
+def test_a_collector_that_does_not_answer_is_a_line_a_minute() -> None:
+    few = SpanLogFilter()
+    written = []
+    for second in range(0, 180, 5):
+        error = ConnectionError("refused %s")
+        record = logging.LogRecord(
+            "opentelemetry.sdk.x", logging.ERROR, "f", 7, "%s lost", ("spans",), (None, error, None)
+        )
+        record.created = float(second)
+        if few.filter(record):
+            written.append(KeyValueFormatter().format(record).split("message=", 1)[1])
+    lost = "spans lost: ConnectionError('refused %s')"
+    assert written == [
+        json.dumps(lost),
+        *[json.dumps(f"{lost} (and 11 such lines left out)")] * 2,
+    ]
+
+
+def test_only_lines_of_opentelemetry_are_left_out() -> None:
+    few = SpanLogFilter()
+    assert all(few.filter(record("the same")) for _ in range(100))
