@@ -86,6 +86,7 @@ class _HasPorts(Protocol):
         port: int,
         tls: ReloadedTls | None = None,
         sockets: Sequence[socket.socket] = (),
+        listener_name: str = "",
     ) -> int:
         """Returns the port. Raises `OSError`."""
 
@@ -104,11 +105,11 @@ class _PortsTls:
         self._peers: ReloadedTls | None = None
         self._client_files = dict(_client_files(settings))
         seconds = tls.tls_cert_refresh_check_duration_sec
-        is_bound = any(bound.scheme == "pulsar+ssl" for bound in broker.bound_listeners)
-        if broker.broker_service_port_tls is not None or is_bound:
+        bound = {each.scheme for each in broker.bound_listeners}
+        if broker.broker_service_port_tls is not None or "pulsar+ssl" in bound:
             port = _port_tls(tls, tls.tls_protocols, tls.tls_ciphers, "tlsCiphers")
             self.protocol = ReloadedTls(port, seconds)
-        if broker.web_service_port_tls is not None:
+        if broker.web_service_port_tls is not None or "https" in bound:
             port = _port_tls(
                 tls,
                 tls.web_service_tls_protocols,
@@ -242,7 +243,8 @@ class BrokerServer:
 
         `metadata` (for those who embed brokers) is used instead of what the settings name; it
         becomes the broker's to close. `shared_ports`: listening sockets that other processes accept on,
-        too, by their scheme (`pulsar`, `https`); this broker does once it is a member of the cluster.
+        too, by their scheme (`pulsar`, `https`) or as `bindAddresses` names them; this broker does once it
+        is a member of the cluster.
         `worker`: its number among these.
         """
         tracing = Tracing() if settings.broker.open_telemetry_traces_enabled else None
@@ -290,7 +292,6 @@ class BrokerServer:
                 "pulsar+ssl", self._protocol, broker.broker_service_port_tls, self._tls.protocol
             ),
         )
-        await self._listen_for_listeners()
         self._protocol.answer_lookups_by(self.ownership)
         from ackgate.broker.admin import Peers, serve_http  # noqa: PLC0415 - after the port answers
 
@@ -300,12 +301,14 @@ class BrokerServer:
         )
         self.ownership.ask_to_acquire = self._peers.acquire
 
-        self._admin = await serve_http(self)
+        self._admin = serve_http(self)
         stopping.then("the admin interface", self._admin.close)
         self.web = Urls(
             await self._listen("http", self._admin, broker.web_service_port),
             await self._listen("https", self._admin, broker.web_service_port_tls, self._tls.web),
         )
+        if self.worker is None:
+            await self._listen_for_listeners({})
         # First: clients are waiting for that.
         stopping.then("closing topics", self._close_topics, share=6)
         stopping.then("the port", self._protocol.stop_accepting)
@@ -344,11 +347,14 @@ class BrokerServer:
             ) from error
         return url_of(scheme, self._advertised_host, found)
 
-    async def _listen_for_listeners(self) -> None:
+    async def _listen_for_listeners(self, ports: SharedPorts) -> None:
+        """Accept on `bindAddresses`, or on what `ports` has of them."""
+        servers = self._servers
         for bound in self.settings.broker.bound_listeners:
-            tls = self._tls.protocol if bound.scheme == "pulsar+ssl" else None
+            server, tls = servers[bound.scheme]
+            sockets = ports.get(bound.text, ())
             try:
-                await self._protocol.listen(bound.host, bound.port, tls, listener_name=bound.name)
+                await server.listen(bound.host, bound.port, tls, sockets, listener_name=bound.name)
             except OSError as error:
                 raise ConfigurationError(
                     f"bindAddresses: cannot listen on {bound.host}:{bound.port}: {words_of(error)}"
@@ -356,16 +362,20 @@ class BrokerServer:
 
     async def _share(self, ports: SharedPorts) -> None:
         """Accept on ports of several processes, too."""
-        host = self.settings.broker.bind_address
-        servers: dict[str, tuple[_HasPorts, ReloadedTls | None]] = {
+        for scheme, (server, tls) in self._servers.items():
+            if scheme in ports:
+                await server.listen("", 0, tls, ports[scheme])
+        await self._listen_for_listeners(ports)
+
+    @property
+    def _servers(self) -> Mapping[str, tuple[_HasPorts, ReloadedTls | None]]:
+        """What speaks on a port, by its scheme."""
+        return {
             "pulsar": (self._protocol, None),
             "pulsar+ssl": (self._protocol, self._tls.protocol),
             "http": (self._admin, None),
             "https": (self._admin, self._tls.web),
         }
-        for scheme, sockets in ports.items():
-            server, tls = servers[scheme]
-            await server.listen(host, 0, tls, sockets)
 
     def _on_settings(self) -> None:
         self.registry.configure()

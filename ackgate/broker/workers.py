@@ -97,7 +97,7 @@ class WorkerPart(NamedTuple):
     number: int
     """From 1 on."""
     ports: Mapping[str, Sequence[socket.socket]]
-    """Those that all workers share, by scheme."""
+    """Those that all workers share, by scheme or as `bindAddresses` names them."""
 
     @classmethod
     def read(cls, number: int) -> Self:
@@ -105,8 +105,8 @@ class WorkerPart(NamedTuple):
         try:
             given = json.loads(_first_line())["sockets"]
             ports = {
-                str(scheme): tuple(socket.socket(fileno=int(each)) for each in descriptors)
-                for scheme, descriptors in given.items()
+                str(name): tuple(socket.socket(fileno=int(each)) for each in descriptors)
+                for name, descriptors in given.items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
@@ -248,15 +248,23 @@ class _SharedPorts:
         try:
             for key, scheme in _SCHEMES.items():
                 if key in wanted:
-                    sockets = await listening_sockets(broker.bind_address, wanted[key])
-                    shared.sockets[scheme] = sockets
-                    shared.addresses.append(url_of(scheme, host, sockets[0].getsockname()[1]))
-        except OSError as error:
+                    port = await shared._listen(scheme, broker.bind_address, wanted[key])
+                    shared.addresses.append(url_of(scheme, host, port))
+            for bound in broker.bound_listeners:
+                await shared._listen(bound.text, bound.host, bound.port)
+        except ConfigurationError:
             shared.close()
-            raise ConfigurationError(
-                f"cannot listen on {broker.bind_address}:{wanted[key]}: {words_of(error)}"
-            ) from error
+            raise
         return shared
+
+    async def _listen(self, name: str, host: str, port: int) -> int:
+        try:
+            self.sockets[name] = await listening_sockets(host, port)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port}: {words_of(error)}"
+            ) from error
+        return int(self.sockets[name][0].getsockname()[1])
 
     def close(self) -> None:
         """Nobody can connect any more once the workers have closed theirs, too."""
@@ -266,8 +274,8 @@ class _SharedPorts:
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
-        """What a child process inherits, by scheme."""
-        return {scheme: [s.fileno() for s in sockets] for scheme, sockets in self.sockets.items()}
+        """What a child process inherits, named as in `WorkerPart.ports`."""
+        return {name: [s.fileno() for s in sockets] for name, sockets in self.sockets.items()}
 
 
 class _Crew:

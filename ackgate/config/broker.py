@@ -44,6 +44,8 @@ class BoundListener(NamedTuple):
     scheme: str
     host: str
     port: int
+    text: str
+    """As `bindAddresses` says it; there once."""
 
 
 _WORKER_PORTS_STEP: Final = 10
@@ -130,7 +132,7 @@ class BrokerSettings(SettingsGroup):
         (),
         "Further addresses to listen on. A client that connects to one gets the addresses of its listener, "
         "one of `advertisedListeners`, without naming it.",
-        unit="name:scheme://host:port, scheme pulsar or pulsar+ssl",
+        unit="name:scheme://host:port",
         pulsar=(),
     )
     broker_workers: int = setting(
@@ -545,7 +547,11 @@ class BrokerSettings(SettingsGroup):
         """What `bindAddresses` names."""
         return [
             BoundListener(
-                match["name"], match["scheme"], match["host"].strip("[]"), int(match["port"])
+                name=match["name"],
+                scheme=match["scheme"],
+                host=match["host"].strip("[]"),
+                port=int(match["port"]),
+                text=match[0],
             )
             for match in filter(None, map(_LISTENER.fullmatch, self.bind_addresses))
         ]
@@ -558,8 +564,6 @@ class BrokerSettings(SettingsGroup):
             match = _LISTENER.fullmatch(text)
             if match is None or not 0 < int(match["port"]) <= PORT_MAX:
                 raise ValueError(f"{text!r} is no address of a listener")
-            if match["scheme"] not in {"pulsar", "pulsar+ssl"}:
-                raise ValueError(f"{text!r} is not of pulsar:// or pulsar+ssl://")
             if match["place"] in places:
                 raise ValueError(f"{match['place']} stands there twice")
             places.add(match["place"])
@@ -618,8 +622,6 @@ class BrokerSettings(SettingsGroup):
                 raise ValueError(f"advertisedListeners: {place} is of two listeners")
             if names.setdefault(f"{name}:{scheme}", place) != place:
                 raise ValueError(f"listener {name} has two addresses {scheme}")
-        if self.bind_addresses and self.broker_workers > 1:
-            raise ValueError("bindAddresses are of one process, and brokerWorkers is above 1")
         for bound in self.bound_listeners:
             if bound.name not in listeners:
                 raise ValueError(

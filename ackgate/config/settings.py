@@ -127,7 +127,7 @@ class Settings(BaseModel):
             )
         if broker.advertised_listeners:
             self._agree_on_listeners_of_workers()
-        taken: dict[int, str] = {}
+        taken = {bound.port: f"that of {bound.text}" for bound in broker.bound_listeners}
         for number in range(broker.broker_workers + 1):
             for key, port in broker.ports_of_worker(number).items():
                 whose = f"{key} of worker {number}" if number else key
@@ -183,9 +183,9 @@ class Settings(BaseModel):
                 raise ValueError(f"{tls_key} needs tlsCertificateFilePath")
         if not self.tls.tls_certificate_file_path:
             for bound in broker.bound_listeners:
-                if bound.scheme == "pulsar+ssl":
+                if bound.scheme in {"pulsar+ssl", "https"}:
                     raise ValueError(
-                        f"bindAddresses: pulsar+ssl of {bound.name} needs tlsCertificateFilePath"
+                        f"bindAddresses: {bound.scheme} of {bound.name} needs tlsCertificateFilePath"
                     )
         ports = (broker.broker_service_port_tls, broker.web_service_port_tls)
         if self.tls.tls_require_trusted_client_cert_on_connect and ports == (None, None):

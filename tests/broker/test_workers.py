@@ -12,13 +12,14 @@ import re
 import signal
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
 from ackgate.network import TrialCertificates, make_trial_certificates
-from ackgate.testing import BrokerAdmin
+from ackgate.testing import BrokerAdmin, BrokerProcess
 from tests.broker.target import eventually, numbered, send_all
 from tests.broker.worker_processes import Workers, if_answered
 
@@ -205,3 +206,30 @@ def _metrics(url: str, query: str = "") -> str:
 def _overview(workers: Workers) -> list[dict[str, Any]]:
     with urllib.request.urlopen(f"{workers.admin_url}/ackgate/overview") as answer:
         return list(json.load(answer)["rows"])
+
+
+def test_all_workers_accept_on_the_addresses_of_listeners(tmp_path: Path) -> None:
+    # Worker n takes ports that are ten times n higher: below those that the system gives away by itself.
+    port = 20_000 + os.getpid() % 200 * 50
+    bound, web = port + 1, port + 2
+    settings = {
+        "brokerWorkers": 2,
+        "webServicePort": port + 5,
+        "advertisedListeners": f"inside:pulsar://127.0.0.1:{port},outside:pulsar://127.0.0.2:{port}",
+        "bindAddress": "0.0.0.0",
+        "bindAddresses": f"outside:pulsar://127.0.0.3:{bound},outside:http://127.0.0.3:{web}",
+    }
+    with BrokerProcess(tmp_path / "data", settings=settings, port=port) as broker:
+        connected = pulsar.Client(f"pulsar://127.0.0.3:{bound}")
+        try:
+            for topic in TOPICS:
+                connected.create_producer(topic).send(b"hello")
+                path = topic.replace("://", "/")
+                with urllib.request.urlopen(
+                    f"http://127.0.0.3:{web}/lookup/v2/topic/{path}"
+                ) as got:
+                    led = json.load(got)["brokerUrl"]
+                assert led in {f"pulsar://127.0.0.2:{port + 10 * number}" for number in (1, 2)}
+        finally:
+            connected.close()
+        assert broker.stop() == 0

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -99,11 +100,13 @@ class AdminServer:
 
     def __init__(
         self,
-        runner: web.ServerRunner,
+        make_runner: Callable[[str], web.ServerRunner],
         handshake_seconds: Callable[[], float],
         streams: _Streams,
     ) -> None:
-        self._runner = runner
+        self._make_runner = make_runner
+        self._runners: dict[str, web.ServerRunner] = {}
+        """By the name of a listener; one runner does not know which port a request came by."""
         self._handshake_seconds = handshake_seconds
         self._streams = streams
         self._listeners: list[Listener] = []
@@ -114,13 +117,19 @@ class AdminServer:
         port: int,
         tls: ReloadedTls | None = None,
         sockets: Sequence[socket.socket] = (),
+        listener_name: str = "",
     ) -> int:
         """Returns the port. Raises `OSError`. May be called for several.
 
-        `sockets`, which listen already, are used instead of host and port.
+        `sockets`, which listen already, are used instead of host and port. `listener_name`: whose addresses
+        the clients get that connect here, unless they name another listener.
         """
-        server = self._runner.server
-        assert server is not None  # the runner was set up
+        runner = self._runners.get(listener_name)
+        if runner is None:
+            runner = self._runners[listener_name] = self._make_runner(listener_name)
+            await runner.setup()
+        server = runner.server
+        assert server is not None
         listener = await listen(
             host,
             port,
@@ -137,10 +146,10 @@ class AdminServer:
         while self._listeners:
             self._listeners.pop().close()
         self._streams.end()
-        await self._runner.cleanup()
+        await asyncio.gather(*(runner.cleanup() for runner in self._runners.values()))
 
 
-async def serve_http(broker: AdminBroker) -> AdminServer:
+def serve_http(broker: AdminBroker) -> AdminServer:
     """Ready to listen."""
     settings = broker.settings.broker
     guard = BrowserGuard(
@@ -157,8 +166,8 @@ async def serve_http(broker: AdminBroker) -> AdminServer:
     )
     streams = _Streams()
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        reply = await answer(broker, guard, access, request)
+    async def handle(listener_name: str, request: web.BaseRequest) -> web.StreamResponse:
+        reply = await answer(broker, guard, access, request, listener_name)
         client = reply.client or request.remote or ""
         if reply.events is not None:
             reply = streams.refusal(client, is_role=bool(reply.client)) or reply
@@ -167,13 +176,15 @@ async def serve_http(broker: AdminBroker) -> AdminServer:
             return await streams.send(request, client, reply.events, headers)
         return web.Response(status=reply.status, body=reply.body or None, headers=headers)
 
-    runner = web.ServerRunner(
-        _BoundedServer(handle, access_log=None, logger=_http_log),
-        shutdown_timeout=SHUTDOWN_SECONDS,
-    )
-    await runner.setup()
+    def make_runner(listener_name: str) -> web.ServerRunner:
+        handler = partial(handle, listener_name)
+        return web.ServerRunner(
+            _BoundedServer(handler, access_log=None, logger=_http_log),
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+
     return AdminServer(
-        runner, lambda: broker.services.settings.broker.handshake_timeout_seconds, streams
+        make_runner, lambda: broker.services.settings.broker.handshake_timeout_seconds, streams
     )
 
 
@@ -282,10 +293,15 @@ _http_log.setLevel(logging.DEBUG)  # some clients that speak no HTTP are shown a
 
 
 async def answer(
-    broker: AdminBroker, guard: BrowserGuard, access: AccessGuard, request: web.BaseRequest
+    broker: AdminBroker,
+    guard: BrowserGuard,
+    access: AccessGuard,
+    request: web.BaseRequest,
+    listener: str = "",
 ) -> Reply:
-    """What a request is answered, whatever happens."""
+    """What a request is answered, whatever happens. `listener`: that of the port it came by."""
     try:
+        listener = _only(request, "X-Pulsar-ListenerName") or listener
         headers = _headers_of(request)
         raw_path, _, raw_query = request.raw_path.partition("?")
         guard.check(headers, is_page=raw_path == page.PAGE_PATH and request.method == "GET")
@@ -295,7 +311,6 @@ async def answer(
         need = need_of_path(request.method, found.template)
         identity = await access.identify(need, _shown(request))
         query = _query(raw_query)
-        listener = _only(request, "X-Pulsar-ListenerName")
         call = Call(
             broker, found.parameters, query, b"", request.method, raw_path, identity, listener
         )
@@ -305,7 +320,8 @@ async def answer(
             guard.check_body(headers)
         return await found.handler(replace(call, body=body))
     except NotOwnedError as error:
-        return _redirect(error, request.raw_path, is_tls=request.secure)
+        web_of_owner = broker.ownership.web_reached_by(error.web, listener)
+        return _redirect(error, web_of_owner.like(is_tls=request.secure), request.raw_path)
     except NotAuthorizedError as error:
         access.note_refusal(request.remote or "", request.method, error)
         return json_reply({"reason": str(error)}, status_of(error))
@@ -352,9 +368,9 @@ def _shown(request: web.BaseRequest) -> Shown:
     )
 
 
-def _redirect(error: NotOwnedError, raw_path: str, *, is_tls: bool) -> Reply:
-    """Redirect to the broker that serves the topic, or that has to take it; by TLS if it was asked so."""
-    location = error.web.like(is_tls=is_tls) + raw_path
+def _redirect(error: NotOwnedError, address: str, raw_path: str) -> Reply:
+    """Redirect to the broker that serves the topic, or that has to take it."""
+    location = address + raw_path
     if not error.is_owner and f"{AUTHORITATIVE}=true" not in raw_path:
         location += f"{'&' if '?' in raw_path else '?'}{AUTHORITATIVE}=true"
     return Reply(307, location=location)

@@ -91,21 +91,21 @@ def _destination(call: Call) -> BrokerRecord | None:
 async def look_up(call: Call) -> Reply:
     """The addresses of the broker that serves the topic, which may not exist; those of `?listenerName=`.
 
-    Without it, of the listener in the header `X-Pulsar-ListenerName`.
+    Without it, of the listener in the header `X-Pulsar-ListenerName`, else of that of the port.
     """
     name = call.topic_name
     found = await call.broker.ownership.locate(name, is_authoritative=call.is_asked(AUTHORITATIVE))
     if not found.is_owner:
         raise NotOwnedError(name, found.web, is_owner=False)
-    service = call.broker.ownership.reached_by(
-        found, call.query.get("listenerName") or call.listener
-    )
+    listener = call.query.get("listenerName") or call.listener
+    service = call.broker.ownership.reached_by(found, listener)
+    web = call.broker.ownership.web_reached_by(found.web, listener)
     return json_reply(
         {
             "brokerUrl": service.plain,
             "brokerUrlTls": service.tls,
-            "httpUrl": found.web.plain,
-            "httpUrlTls": found.web.tls,
+            "httpUrl": web.plain,
+            "httpUrlTls": web.tls,
             "nativeUrl": service.plain,
             "brokerUrlSsl": service.tls,
         }

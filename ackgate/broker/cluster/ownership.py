@@ -349,6 +349,18 @@ class Ownership:
                 return each.service
         raise ServiceNotReadyError(f"broker {located.broker_id} has no listener {quoted(listener)}")
 
+    def web_reached_by(self, web: Urls, listener: str) -> Urls:
+        """The admin interface of a broker, of which `web` is the internal address, for clients of a listener.
+
+        `web` itself for those that name none, and where that listener has no admin interface.
+        """
+        known = (*self.view.brokers.values(), *filter(None, [self._me]))
+        for record in known if listener else ():
+            for each in record.listeners if record.web == web else ():
+                if each.name == listener and each.web.any:
+                    return each.web
+        return web
+
     def _here(self) -> Location:
         me = self._require_me()
         return Location(me.broker_id, me.service, me.web, is_here=True, is_owner=True)

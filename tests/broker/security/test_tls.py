@@ -22,6 +22,7 @@ from ackgate.broker.wire.replies import encode
 from ackgate.commands.cli import main
 from ackgate.network import ClientTls, PemFile, TrialCertificates, make_trial_certificates
 from ackgate.testing import BrokerFailedError, BrokerProcess
+from ackgate.testing.ports import free_ports
 from tests.broker.target import eventually
 
 pytestmark = pytest.mark.slow
@@ -235,8 +236,13 @@ def test_commands_ask_by_https(broker, made, tmp_path, monkeypatch, capsys) -> N
 
 
 def test_only_by_tls_and_only_with_a_certificate(made, tmp_path) -> None:
+    port, bound, web = free_ports(3)
+    outside = f"pulsar+ssl://localhost:{port}"
     strict = settings(
         made,
+        brokerServicePortTls=port,
+        advertisedListeners=f"inside:pulsar+ssl://127.0.0.1:{port},outside:{outside}",
+        bindAddresses=f"outside:pulsar+ssl://127.0.0.1:{bound},outside:https://127.0.0.1:{web}",
         brokerServicePort="",
         webServicePort="",
         tlsRequireTrustedClientCertOnConnect=True,
@@ -250,6 +256,14 @@ def test_only_by_tls_and_only_with_a_certificate(made, tmp_path) -> None:
             send_and_receive(connected, "strict", 3)
         finally:
             connected.close()
+        connected = client(f"pulsar+ssl://127.0.0.1:{bound}", made, "admin")
+        try:
+            send_and_receive(connected, "strict", 3)
+        finally:
+            connected.close()
+        path = "/lookup/v2/topic/persistent/public/default/strict"
+        status, body = get(f"https://127.0.0.1:{web}", path, context(made, "admin"))
+        assert (status, json.loads(body)["brokerUrlTls"]) == (200, outside)
         anonymous = client(broker.service_url, made, seconds=2)
         try:
             with pytest.raises(pulsar.PulsarException):

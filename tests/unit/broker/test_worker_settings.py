@@ -49,6 +49,13 @@ def busy_port() -> Iterator[int]:
             "advertisedListeners: a of worker 2 would be h:65540, and there is no such port",
         ),
         (
+            [
+                *("--workers", "2", "--set", "advertisedListeners=a:pulsar://h:7000"),
+                *("--set", "bindAddresses=a:pulsar://h:6670"),
+            ],
+            "brokerServicePort of worker 2 would be 6670, as that of a:pulsar://h:6670 is",
+        ),
+        (
             ["--workers", "2", "--port", "0", "--set", "advertisedListeners=a:pulsar://h:7000"],
             "brokerServicePort is 0, so nobody can map a port of advertisedListeners",
         ),

@@ -207,7 +207,7 @@ class Call:
     identity: ClientIdentity | None = None
     """Who asks; None where nobody needs to know."""
     listener: str = ""
-    """Pulsar's header ``X-Pulsar-ListenerName``; empty: absent."""
+    """Pulsar's header ``X-Pulsar-ListenerName``, else that of the port; empty: neither."""
 
     # -- names
 
