@@ -137,8 +137,10 @@ async def test_what_does_not_fit_is_named(
             await client.close()
         assert str(asked.value).startswith(f"bookie {bookie.bookie_id}")
         assert "wrong" not in str(asked.value)
-        assert str(asked.value) in str(created.value)
-        return str(asked.value)
+        # OpenSSL's reason comes with it, or is lost with the connection.
+        sentence = str(asked.value).partition(" (")[0]
+        assert sentence in str(created.value)
+        return sentence
 
     assert "wants clients to authenticate" in await refusal(secure_bookkeeper)
     for login in (wrong, stranger):
@@ -148,7 +150,9 @@ async def test_what_does_not_fit_is_named(
     assert "its certificate is refused" in await refusal(
         secure_bookkeeper, tls=others.tls, login=LOGIN
     )
-    assert "TLS" in await refusal(secure_bookkeeper, tls=without_certificate, login=LOGIN)
+    assert "it may want another certificate" in await refusal(
+        secure_bookkeeper, tls=without_certificate, login=LOGIN
+    )
     assert "has no TLS" in await refusal(real_bookkeeper, tls=certificates.tls)
 
 

@@ -234,7 +234,10 @@ def tls_refusal(name: str, error: ssl.SSLError) -> BookieRefusedError:
     """TLS was begun and failed: a certificate, as a rule."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BookieRefusedError(f"{name}: its certificate is refused: {error.verify_message}")
-    return BookieRefusedError(f"{name}: TLS: {error.reason or error}")
+    reason = error.reason or str(error)
+    if _CERTIFICATE_ALERT.search(reason):
+        return BookieRefusedError(f"{_refused_certificate(name)} ({reason})")
+    return BookieRefusedError(f"{name}: TLS: {reason}")
 
 
 def lost_connection(
@@ -248,11 +251,16 @@ def lost_connection(
     if isinstance(exc, ssl.SSLError):
         return tls_refusal(name, exc)
     if is_after_tls:
-        return BookieRefusedError(
-            f"{name} ended the connection after the TLS handshake: it may want another certificate"
-        )
+        return BookieRefusedError(_refused_certificate(name))
     return StorageError(f"{name}: {exc or 'it closed the connection'}")
 
+
+def _refused_certificate(name: str) -> str:
+    return f"{name} ended the connection after the TLS handshake: it may want another certificate"
+
+
+_CERTIFICATE_ALERT: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA)")
+"""What OpenSSL calls the other side's refusals of ours."""
 
 _DIRECTIVE: Final = re.compile(rb'([\w-]+)=(?:"((?:[^"\\]|\\.)*)"|([^,\s]*))')
 
