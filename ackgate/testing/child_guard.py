@@ -7,6 +7,8 @@ works from every thread, unlike ``PR_SET_PDEATHSIG``, and on every POSIX system.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import subprocess
 import sys
 import threading
@@ -26,6 +28,8 @@ for pid in living:
         pass
 """
 
+END_SECONDS_MAX: Final = 1.0
+
 
 class ChildGuard:
     """Children of this process that must end with it. One for a whole process is enough."""
@@ -44,6 +48,8 @@ class ChildGuard:
     def _send(self, line: str) -> None:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
+                atexit.unregister(self._end)
+                atexit.register(self._end)
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-c", _WATCH],
                     stdin=subprocess.PIPE,
@@ -53,6 +59,12 @@ class ChildGuard:
                 )
             assert self._process.stdin is not None
             self._process.stdin.write(line)
+
+    def _end(self) -> None:
+        """Wait for it: Python warns of one that is left running. Not for long: a fork may have the pipe."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.communicate(timeout=END_SECONDS_MAX)
 
 
 CHILDREN: Final = ChildGuard()
