@@ -156,7 +156,7 @@ class Topic:
         names = [name for name in found if name not in HIDDEN_CURSORS]
         await self._opening.stored(names)
         if self.services.settings.broker.broker_deduplication_enabled:
-            await self._open_dedup()
+            await self._open_dedup(exists=DEDUP_CURSOR in found)
 
     def configure(self) -> None:
         """Settings or policies have changed."""
@@ -449,8 +449,9 @@ class Topic:
             {**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)}
         )
 
-    async def _open_dedup(self) -> None:
-        store = await self.open_store(DEDUP_CURSOR, create_at=self.ledger.ledgers.first_position)
+    async def _open_dedup(self, *, exists: bool) -> None:
+        create_at = None if exists else self.ledger.ledgers.first_position
+        store = await self.open_store(DEDUP_CURSOR, create_at=create_at)
         dedup = TopicDeduplication(self.ledger, store, self.services.settings.broker)
         await dedup.load()
         self._dedup = dedup
@@ -505,9 +506,10 @@ class Topic:
         """The store of a cursor, hidden or not.
 
         `create_at`: the mark-delete of a new one, None: it must be there. `settings`: others than the
-        broker's.
+        broker's. Raises `OwnershipError` if the topic has another owner, who may have listed the cursors
+        before this one was there.
         """
-        return await CursorStore.open(
+        store = await CursorStore.open(
             path=cursor_path(self.path, name),
             ledgers=self.ledger.ledgers,
             ledger_client=self.services.ledger_client,
@@ -519,6 +521,16 @@ class Topic:
             create_at=create_at,
             cursor_properties=properties,
         )
+        if create_at is not None and not self.is_closing:
+            try:
+                await self.ledger.confirm_owner()
+            except (AckGateError, asyncio.CancelledError) as error:
+                why = f"whether topic {self.name} is still owned is unknown: {error}"
+                store.abandon(error if isinstance(error, OwnershipError) else OwnershipError(why))
+                if isinstance(error, OwnershipError):
+                    self.on_fenced(error)
+                raise
+        return store
 
     def remove_subscription(self, subscription: SubscriptionDriver) -> None:
         """A subscription is gone (unsubscribed, or a reader's last consumer left)."""

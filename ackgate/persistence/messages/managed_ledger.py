@@ -693,6 +693,14 @@ class ManagedLedger(Generic[EntryT]):
         if self._writer is not None and self._switch is None and self._may_roll():
             await self.roll()
 
+    async def confirm_owner(self) -> None:
+        """Return when it is certain that the topic had no later owner at some moment since the call.
+
+        A read would not do: a server that lags may answer it. So the node is written as it is. Raises
+        `OwnershipError`, `MetadataStoreError`.
+        """
+        await self._node.change()
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         await self._node.change(lambda node: replace(node, properties=dict(properties)))
 

@@ -36,3 +36,18 @@ async def test_it_is_let_go_of_though_nobody_publishes() -> None:
     assert new.loaded(NAME) is successor
     await new.close()
     await old.close()
+
+
+async def test_a_subscription_that_a_later_owner_has_not_listed_is_not_confirmed() -> None:
+    tree, ledgers = MemoryTree(), MemoryLedgers()
+    old, new = broker(tree, ledgers), broker(tree, ledgers)
+    topic = await old.topic(NAME, create=True)
+    successor = await new.topic(NAME, create=False)
+    with pytest.raises(OwnershipError):
+        await topic.subscription("late", InitialPosition.EARLIEST)
+    assert old.loaded(NAME) is None
+    assert "late" not in successor.subscriptions
+    again = await successor.subscription("late", InitialPosition.EARLIEST)
+    await again.flush()
+    await new.close()
+    await old.close()
