@@ -111,6 +111,10 @@ async def _unfenced(*_: Any) -> set[int]:
     return set()
 
 
+async def _at_once(*_: Any) -> None:
+    """Nothing is waited for."""
+
+
 async def _none_found(*_: Any) -> list[int]:
     """Nothing is looked for."""
     return []
@@ -246,7 +250,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ack_quorum": 2,
             "fault_seconds": 0.05,
         },
-        seed=40,
+        seed=269,
     ),
     Mutation(
         "a writer does not look whether it was fenced",
@@ -369,6 +373,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         seed=3,
     ),
     Mutation(
+        "a new subscription does not wait for the topic's node",
+        "ackgate.persistence.messages.managed_ledger:ManagedLedger.confirm_owner",
+        _at_once,
+        {
+            "faults": {"switch": 4.0, "cut metadata": 4.0, "cut client": 2.0},
+            "fault_seconds": 0.1,
+            "metadata_ms": 50.0,
+            "brokers": 3,
+        },
+        seed=9,
+    ),
+    Mutation(
         "a topic's epoch does not grow",
         "ackgate.persistence.messages.managed_ledger:replace",
         _epoch_of_before,
@@ -400,7 +416,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "ack_quorum": 1,
             "brokers": 1,
         },
-        seed=1,
+        seed=53,
     ),
     # ---------------------------------------------------------------- the gate
     Mutation(
