@@ -20,6 +20,7 @@ import pytest
 
 from ackgate.network import TrialCertificates, make_trial_certificates
 from ackgate.testing import BrokerAdmin, BrokerProcess
+from ackgate.testing.ports import free_ports
 from tests.broker.target import eventually, numbered, send_all
 from tests.broker.worker_processes import Workers, if_answered
 
@@ -209,8 +210,9 @@ def _overview(workers: Workers) -> list[dict[str, Any]]:
 
 
 def test_all_workers_accept_on_the_addresses_of_listeners(tmp_path: Path) -> None:
-    # Worker n takes ports that are ten times n higher: below those that the system gives away by itself.
-    port = 20_000 + os.getpid() % 200 * 50
+    free = set(free_ports(60))
+    # Worker n takes ports that are ten times n higher.
+    port = next(p for p in free if free.issuperset(range(p, p + 26)))
     bound, web = port + 1, port + 2
     settings = {
         "brokerWorkers": 2,
