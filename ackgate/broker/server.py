@@ -321,7 +321,7 @@ class BrokerServer:
         self.directory.describe(
             {address.partition(":")[0]: address for address in addresses if address}
         )
-        stopping.then("upkeep", self._end_upkeep)
+        stopping.then("upkeep", self._end_upkeep, share=3)  # it looks at the disks once more
         sampling = Chore(self._sample, lambda: SAMPLE_SECONDS)
         storing = Chore(self.storage.upkeep, lambda: STORAGE_LOOK_SECONDS)
         certificates = Chore(self._warn_of_certificates, lambda: CERTIFICATE_WARNING_SECONDS)

@@ -5,7 +5,7 @@ before it have left::
 
     began                                                               began + time
       | upkeep | topics: cursors, ledgers, handover    | clients | ledgers | metadata |
-      |--1-----|------------------6--------------------|---1-----|----2----|----1-----|
+      |--3-----|------------------6--------------------|---1-----|----2----|----1-----|
 
 A step that is not through by then is cancelled and not waited for, whatever it does about that; the next
 one begins. What it left undone is what a `kill -9` would have left: the next start recovers it, and nothing
