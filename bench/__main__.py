@@ -24,7 +24,7 @@ BENCHES: Final = (
     "bench_topics",
     "bench_overview",
     "bench_broker",
-    "bench_tls",
+    "bench_security",
     "bench_workers",
     "bench_tail",
     "bench_flood",

@@ -44,9 +44,10 @@ def publish(
     batched: bool,
     message_bytes: int = len(PAYLOAD),
     trust: str | None = None,
+    token: str | None = None,
 ) -> dict[str, Any]:
     """`count` messages, asynchronously; confirmed per second. `trust`: authorities of TLS, PEM."""
-    client = _client(url, trust)
+    client = _client(url, trust, token)
     payload = (PAYLOAD * (message_bytes // len(PAYLOAD) + 1))[:message_bytes]
     _subscribe(client, topic, 1).close()  # so that the messages are kept
     producer = client.create_producer(
@@ -65,9 +66,11 @@ def publish(
     return {"per_second": count / seconds}
 
 
-def consume(url: str, topic: str, count: int, *, trust: str | None = None) -> dict[str, Any]:
+def consume(
+    url: str, topic: str, count: int, *, trust: str | None = None, token: str | None = None
+) -> dict[str, Any]:
     """`count` messages received and acked one by one on a Shared subscription."""
-    client = _client(url, trust)
+    client = _client(url, trust, token)
     consumer = _subscribe(client, topic, 1000)
     consumer.acknowledge(consumer.receive(timeout_millis=20_000))
     began = time.perf_counter()
@@ -259,9 +262,9 @@ def _percentiles(took_ns: array.array[int]) -> dict[str, float]:
     return {**figures, "max_ms": round(ordered[-1] / 1e6, 2), "messages": len(ordered)}
 
 
-def idle_topics(url: str, prefix: str, count: int) -> dict[str, Any]:
+def idle_topics(url: str, prefix: str, count: int, *, token: str | None = None) -> dict[str, Any]:
     """`count` topics, each with one subscription that stays connected for a moment."""
-    client = _client(url)
+    client = _client(url, token=token)
     for index in range(count):
         client.subscribe(f"{prefix}-{index}", "s", consumer_type=pulsar.ConsumerType.Shared).close()
     client.close()
@@ -277,10 +280,11 @@ def _until_silence(consumer: pulsar.Consumer) -> list[pulsar.Message]:
             return got
 
 
-def _client(url: str, trust: str | None = None) -> pulsar.Client:
+def _client(url: str, trust: str | None = None, token: str | None = None) -> pulsar.Client:
     return pulsar.Client(
         url,
         tls_trust_certs_file_path=trust,
+        authentication=None if token is None else pulsar.AuthenticationToken(token),
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     )
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far; 0 where there is no /proc."""
+    """User and system time of all its threads so far; 0 if the system does not say."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime(~pid << 3 | 2)  # as Linux numbers the clocks of processes
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int | None = None) -> int:
