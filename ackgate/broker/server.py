@@ -145,9 +145,10 @@ def _client_files(settings: Settings) -> Iterator[tuple[str, CertificateFile]]:
     if tls is not None and tls.certificate.path:
         yield "zookeeper", CertificateFile(tls.certificate)
     path = persistence.bookkeeper_tls_certificate_file_path
-    if persistence.bookkeeper_tls_client_authentication and path:
+    has_bookies = bool(persistence.bookkeeper_metadata_service_uri)
+    if has_bookies and persistence.bookkeeper_tls_client_authentication and path:
         file = PemFile("bookkeeperTLSCertificateFilePath", path)
-        yield "bookies", CertificateFile(file, is_read_once=True)
+        yield "bookies", CertificateFile(file)
 
 
 def _peers_tls(tls: TlsSettings) -> ClientTls:

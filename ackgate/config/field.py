@@ -26,10 +26,18 @@ INT_MAX: Final = 2**31 - 1
 
 _OWN: Final = object()
 _WORDS_IN_CAPITALS: Final = {"mb": "MB"}
+_SPELT_OTHERWISE: Final = {
+    "bookkeeper_tls_cert_files_refresh_duration_seconds": (
+        "bookkeeperTlsCertFilesRefreshDurationSeconds"
+    )
+}
+"""Pulsar's own exceptions."""
 
 
 def key_of(attribute: str) -> str:
     """A field's key in Pulsar's spelling."""
+    if attribute in _SPELT_OTHERWISE:
+        return _SPELT_OTHERWISE[attribute]
     first, *rest = attribute.replace("open_id_", "openID_", 1).split("_")
     capitals = _WORDS_IN_CAPITALS | ({"tls": "TLS"} if first == "bookkeeper" else {})
     return first + "".join(capitals.get(word, word.capitalize()) for word in rest)

@@ -288,6 +288,15 @@ class PersistenceSettings(SettingsGroup):
     bookkeeper_tls_key_file_path: str = setting(
         "", "The key of that certificate, PEM. Empty: it is in the same file.", pulsar=""
     )
+    bookkeeper_tls_cert_files_refresh_duration_seconds: int = setting(
+        300,
+        "A connection to a bookie that is made so long after the last look at these files sees whether "
+        "they have changed. 0: never.",
+        unit="s",
+        pulsar=300,
+        ge=0,
+        le=INT_MAX,
+    )
     bookkeeper_tls_hostname_verification_enabled: bool = setting(
         default=True,
         description="A bookie's certificate must name the host or address that it is registered with. "

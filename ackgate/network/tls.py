@@ -19,7 +19,7 @@ import logging
 import re
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -117,6 +117,9 @@ class ClientTls:
     key: PemFile = _NO_FILE
     """No path: in the certificate's file."""
 
+    key_password: str = field(default="", repr=False)
+    """Empty: the key is not encrypted."""
+
     verifies_server: bool = True
     """False: any certificate will do, so anybody in between can read and change everything."""
 
@@ -147,7 +150,7 @@ class ClientTls:
         else:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if self.certificate.path:
-            _load_certificate(context, self.certificate, self.key)
+            _load_certificate(context, self.certificate, self.key, self.key_password)
         _restrict(context, self.protocols, self.ciphers, self.ciphers_key)
         return context
 
@@ -283,19 +286,17 @@ class ReloadedTls:
 
 
 class CertificateFile:
-    """A certificate that something else reads: with each connection, or once at the start."""
+    """A certificate that something else reads, with its connections."""
 
-    def __init__(self, file: PemFile, *, is_read_once: bool = False) -> None:
-        """Reads the file if `is_read_once`. Raises `ConfigurationError`."""
+    def __init__(self, file: PemFile) -> None:
         self._file = file
-        self._text = file.text() if is_read_once else None
         self._expiry = _Expiry()
 
     @property
     def certificate_expires_at(self) -> float | None:
-        """As of `ReloadedTls`; of one that is read with each connection, the next one's."""
+        """As of `ReloadedTls`, of the file as it is now."""
         try:
-            return self._expiry.of(self._file.text() if self._text is None else self._text)
+            return self._expiry.of(self._file.text())
         except ConfigurationError:
             return None
 
@@ -359,7 +360,9 @@ def _load_trust(context: ssl.SSLContext, trust: PemFile) -> None:
         ) from error
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: PemFile, key: PemFile) -> None:
+def _load_certificate(
+    context: ssl.SSLContext, certificate: PemFile, key: PemFile, key_password: str = ""
+) -> None:
     if _CERTIFICATE not in certificate.text():
         raise ConfigurationError(f"{certificate}: holds no certificate in PEM form")
     source = key if key.path else certificate
@@ -369,13 +372,14 @@ def _load_certificate(context: ssl.SSLContext, certificate: PemFile, key: PemFil
 
     def password() -> str:  # else OpenSSL would ask at the terminal
         asked.append(True)
-        return ""
+        return key_password
 
     try:
         context.load_cert_chain(certificate.path, source.path, password)
     except ssl.SSLError as error:
         if asked:
-            raise ConfigurationError(f"{source}: the private key is encrypted") from error
+            why = "encrypted with another password" if key_password else "encrypted"
+            raise ConfigurationError(f"{source}: the private key is {why}") from error
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigurationError(
                 f"{source}: is not the key of the certificate in {certificate}"

@@ -1,16 +1,25 @@
 """Bookies that want TLS with a certificate of the client, and a login by SASL."""
 
 import asyncio
+import re
 import shutil
 import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+import pulsar
 import pytest
 import uvloop
+from cryptography.x509 import load_pem_x509_certificate
 
 from ackgate.bookkeeper import BookieLogin, BookieTls, BookKeeperClient, BookKeeperSettings
 from ackgate.errors import BookieRefusedError, ConfigurationError, NotEnoughBookiesError
 from ackgate.persistence import LedgerOptions
+from ackgate.testing import BrokerAdmin, BrokerProcess
+from tests.broker.target import eventually, numbered, payloads, receive, send_all
 from tests.support.bookkeeper import RealBookKeeper, missing
 
 pytestmark = pytest.mark.slow
@@ -180,10 +189,90 @@ async def test_tools_take_certificates_and_login_from_the_configuration(
     assert (told.code, "authenticate" in told.err) == (2, True)
 
 
+@contextmanager
+def connected(service_url: str) -> Iterator[pulsar.Client]:
+    client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_a_broker_on_them_recovers_after_kill_9_and_reports_when_its_certificate_expires(
+    secure_bookkeeper, certificates, tmp_path
+):
+    settings = {
+        "bookkeeperMetadataServiceUri": secure_bookkeeper.uri,
+        "managedLedgerDefaultEnsembleSize": 1,
+        "managedLedgerDefaultWriteQuorum": 1,
+        "managedLedgerDefaultAckQuorum": 1,
+        "bookkeeperTLSClientAuthentication": True,
+        "bookkeeperTLSTrustCertsFilePath": certificates.authority,
+        "bookkeeperTLSCertificateFilePath": certificates.client,
+        "bookkeeperTLSKeyFilePath": certificates.client_key,
+        "bookkeeperClientAuthenticationPlugin": (
+            "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+        ),
+        "bookkeeperClientAuthenticationParameters": f"{LOGIN.user}:{LOGIN.password}",
+    }
+    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
+        admin = BrokerAdmin(broker.admin_url)
+        with connected(broker.service_url) as client:
+            consumer = client.subscribe("orders", "s", consumer_type=pulsar.ConsumerType.Shared)
+            send_all(client.create_producer("orders"), numbered(20))
+            for message in receive(consumer, 20)[::2]:
+                consumer.acknowledge(message)
+            eventually(
+                lambda: admin.subscription_stats("orders", "s")["ackState"]["rangesPersisted"] == 9
+            )
+        broker.kill()
+        broker.start()
+        with connected(broker.service_url) as client:
+            consumer = client.subscribe("orders", "s", consumer_type=pulsar.ConsumerType.Shared)
+            assert payloads(receive(consumer, 10)) == numbered(20)[1::2]
+        with urllib.request.urlopen(f"{broker.admin_url}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        assert LOGIN.password not in broker.log + text
+    [expires] = re.findall(
+        r'^ackgate_tls_client_certificate_expiry_timestamp_seconds{.*to="bookies"} (.*)$',
+        text,
+        re.MULTILINE,
+    )
+    pem = Path(certificates.client).read_bytes()
+    assert float(expires) == load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+
+
 async def test_a_login_that_no_bookie_wants_does_not_disturb(real_bookkeeper, connect):
     client = await connect(real_bookkeeper, login=LOGIN)
     writer = await client.create(LedgerOptions(3, 3, 2))
     assert await writer.add_entry(b"x") == 0
+
+
+async def test_new_certificates_are_used_by_the_next_connection(
+    secure_bookkeeper, certificates, tmp_path
+):
+    strangers = make_certificates(tmp_path / "strangers")
+    authority, client = tmp_path / "ca.pem", tmp_path / "client.pem"
+
+    def put(shown):
+        shutil.copy(shown.authority, authority)
+        parts = (Path(part).read_text() for part in (shown.client, shown.client_key))
+        client.write_text("".join(parts))
+
+    put(strangers)
+    tls = BookieTls(authority, client, reload_seconds=1e-9)
+    settings = BookKeeperSettings(tls=tls, login=LOGIN)
+    bookkeeper = await BookKeeperClient.connect(secure_bookkeeper.uri, settings=settings)
+    try:
+        [bookie] = await bookkeeper.bookies()
+        with pytest.raises(BookieRefusedError, match="its certificate is refused"):
+            await bookkeeper.disk_space(bookie.bookie_id)
+        put(certificates)
+        writer = await bookkeeper.create(LedgerOptions(1, 1, 1))
+        put(strangers)
+        assert await writer.add_entry(b"by the connection that is there") == 0
+    finally:
+        await bookkeeper.close()
 
 
 def test_certificates_that_cannot_be_read_are_named(certificates, tmp_path):
@@ -193,4 +282,4 @@ def test_certificates_that_cannot_be_read_are_named(certificates, tmp_path):
         BookieTls(certificates.bookie_key),
     ):
         with pytest.raises(ConfigurationError, match=r"TLS to bookies: .*\.(pem|key)"):
-            tls.context()
+            tls.loaded()

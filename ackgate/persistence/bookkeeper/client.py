@@ -435,4 +435,4 @@ class BookKeeperClient:
 
 
 def _security_of(settings: BookKeeperSettings) -> Security:
-    return Security(settings.tls.context() if settings.tls is not None else None, settings.login)
+    return Security(settings.tls.loaded() if settings.tls is not None else None, settings.login)

@@ -39,6 +39,7 @@ from ackgate.persistence.bookkeeper.protocol import FRAME_BYTES_MAX
 from ackgate.persistence.system.futures import fail_quietly, resolve
 
 if TYPE_CHECKING:
+    from ackgate.network import ReloadedTls
     from ackgate.persistence.bookkeeper.metadata_format import BookieAddress
     from ackgate.persistence.bookkeeper.settings import BookieLogin
 
@@ -61,7 +62,7 @@ class BookieDiskSpace(NamedTuple):
 class Security(NamedTuple):
     """What bookies want to see before the first entry. Nothing by default."""
 
-    tls: ssl.SSLContext | None = None
+    tls: ReloadedTls | None = None
     login: BookieLogin | None = None
 
 
@@ -91,7 +92,7 @@ class Handshake(asyncio.Protocol):
         )
         try:
             if security.tls is not None:
-                await handshake._start_tls(security.tls)
+                await handshake._start_tls(security.tls.newest())
             if security.login is not None:
                 await handshake._log_in(security.login)
         except BaseException:

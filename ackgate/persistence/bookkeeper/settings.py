@@ -1,15 +1,16 @@
 """Bounds and paces of the client of a BookKeeper cluster, and how it is let in.
 
-Pure, but for the certificates that `BookieTls.context` reads.
+Pure, but for the certificates that `BookieTls.loaded` reads.
 """
 
 from __future__ import annotations
 
-import ssl
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ackgate.errors import ConfigurationError
+from ackgate.network import ClientTls, PemFile, ReloadedTls
 from ackgate.persistence.bookkeeper.protocol import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -37,19 +38,26 @@ class BookieTls:
     """Whether the name or address that a bookie is registered with must be in its certificate. The Java
     client does not ask for that by default."""
 
-    def context(self) -> ssl.SSLContext:
+    reload_seconds: float = 300.0
+    """Connections made so long after the last look at the files see whether they have changed. 0: never."""
+
+    def loaded(self) -> ReloadedTls:
         """Read the files. Raises `ConfigurationError`."""
+
+        def pem(name: str, path: str | Path | None) -> PemFile:
+            return PemFile(name, "" if path is None else str(path))
+
+        tls = ClientTls(
+            trust=pem("trust_file", self.trust_file),
+            certificate=pem("certificate_file", self.certificate_file),
+            key=pem("key_file", self.key_file),
+            key_password=self.key_password or "",
+            verifies_host_name=self.verifies_host_name,
+        )
         try:
-            context = ssl.create_default_context(cafile=self.trust_file)
-            context.check_hostname = self.verifies_host_name
-            if self.certificate_file is not None:
-                password = self.key_password or ""  # never ask at the terminal
-                context.load_cert_chain(self.certificate_file, self.key_file, password)
-        except (OSError, ValueError) as error:
-            names = (self.trust_file, self.certificate_file, self.key_file)
-            files = ", ".join(str(name) for name in names if name is not None)
-            raise ConfigurationError(f"TLS to bookies: {files}: {error}") from error
-        return context
+            return ReloadedTls(tls, self.reload_seconds or math.inf)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"TLS to bookies: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,7 @@ def _tls_of(settings: PersistenceSettings) -> BookieTls | None:
         certificate_file=settings.bookkeeper_tls_certificate_file_path or None,
         key_file=settings.bookkeeper_tls_key_file_path or None,
         verifies_host_name=settings.bookkeeper_tls_hostname_verification_enabled,
+        reload_seconds=settings.bookkeeper_tls_cert_files_refresh_duration_seconds,
     )
 
 

@@ -119,6 +119,8 @@ def brokers(
             "metadataStoreUrl": f"zk:127.0.0.1:{zookeeper.secure_port}/tls",
             "metadataStoreConfigPath": conf,
             "bookieDirectories": directory / "bookie",
+            "bookkeeperTLSClientAuthentication": True,  # of no use with directories
+            "bookkeeperTLSCertificateFilePath": made.server.certificate,
             "brokerServicePort": "",
             "brokerServicePortTls": 0,
             "webServicePort": "",

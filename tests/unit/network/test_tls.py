@@ -227,10 +227,8 @@ def test_when_the_certificate_of_a_client_expires_is_known(tmp_path: Path) -> No
     assert file.certificate_expires_at == pytest.approx(now + 10 * day, abs=600)
     make_trial_certificates(tmp_path, days=100, replaces=True)
     assert file.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)
-    once = CertificateFile(PemFile("key", str(shown)), is_read_once=True)
     shown.unlink()
     assert file.certificate_expires_at is None
-    assert once.certificate_expires_at == pytest.approx(now + 100 * day, abs=600)
 
 
 def test_certificates_that_expire_soon_are_worth_a_warning() -> None:
