@@ -129,16 +129,7 @@ public final class AckgateProcess implements AutoCloseable {
         given.putAll(settings);
         given.forEach((key, value) -> line.addAll(List.of("--set", key + "=" + value)));
         CompletableFuture<String> ready = new CompletableFuture<>();
-        try {
-            ProcessBuilder starting = new ProcessBuilder(line).redirectErrorStream(true);
-            starting.environment().remove(COMMAND_VARIABLE); // the broker would take it for a setting
-            process = starting.start();
-        } catch (IOException error) {
-            throw new IllegalStateException(
-                    command + " cannot be started: " + error.getMessage() + ". Install it with pip install"
-                            + " 'ackgate[broker]', or name it in " + COMMAND_PROPERTY + " or " + COMMAND_VARIABLE,
-                    error);
-        }
+        process = spawn(line);
         Process started = process;
         drain = new Thread(() -> drain(started, ready), "ackgate-log");
         drain.setDaemon(true);
@@ -175,15 +166,8 @@ public final class AckgateProcess implements AutoCloseable {
     @Override
     public void close() {
         kill();
-        if (!ownsDirectory) {
-            return;
-        }
-        try (Stream<Path> files = Files.walk(directory)) {
-            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
-                Files.delete(file);
-            }
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
+        if (ownsDirectory) {
+            remove(directory);
         }
     }
 
@@ -260,6 +244,30 @@ public final class AckgateProcess implements AutoCloseable {
         return found;
     }
 
+    /** A process of ackgate, with standard error in its output. */
+    static Process spawn(List<String> line) {
+        ProcessBuilder starting = new ProcessBuilder(line).redirectErrorStream(true);
+        starting.environment().remove(COMMAND_VARIABLE); // ackgate would take it for a setting
+        try {
+            return starting.start();
+        } catch (IOException error) {
+            throw new IllegalStateException(
+                    line.get(0) + " cannot be started: " + error.getMessage() + ". Install it with pip install"
+                            + " 'ackgate[broker]', or name it in " + COMMAND_PROPERTY + " or " + COMMAND_VARIABLE,
+                    error);
+        }
+    }
+
+    static void remove(Path directory) {
+        try (Stream<Path> files = Files.walk(directory)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
     /** Without arguments. */
     static List<String> defaultCommand() {
         String named = System.getProperty(COMMAND_PROPERTY, System.getenv(COMMAND_VARIABLE));
@@ -281,6 +289,12 @@ public final class AckgateProcess implements AutoCloseable {
         /** A key of {@code broker.conf}. */
         public Builder setting(String key, Object value) {
             settings.put(key, String.valueOf(value));
+            return this;
+        }
+
+        /** Keys of {@code broker.conf} with their values, such as {@link AckgateCredentials#tokenSettings}. */
+        public Builder settings(Map<String, ?> given) {
+            given.forEach(this::setting);
             return this;
         }
 
