@@ -394,8 +394,13 @@ class HeldEntries:
         if is_active and entries:
             entries = self._less_delayed(entries, now_ms)
             self._note_undelayed(entries[-1:], now_ms)
-        if self.tracker is not None and (self._read_through is None or last > self._read_through):
-            self._read_through = last
+        tracker = self.tracker
+        if tracker is not None:
+            if self._read_through is None or last > self._read_through:
+                self._read_through = last
+            if tracker.is_recovering:  # a bucket that is still to be read may name them
+                for entry in entries:
+                    tracker.discard(entry.position)
         return entries
 
     def _less_delayed(self, entries: Sequence[EntryT], now_ms: int) -> Sequence[EntryT]:

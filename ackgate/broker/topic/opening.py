@@ -38,6 +38,9 @@ class OpeningTopic(SubscribedTopic, Protocol):
     def check_open(self) -> None:
         """Raises `ServiceNotReadyError` while the topic is on its way out."""
 
+    async def until_trimmed(self) -> None:
+        """Return when no ledger is on its way out."""
+
     async def open_store(
         self,
         name: str,
@@ -55,6 +58,8 @@ class SubscriptionOpening:
     def __init__(self, topic: OpeningTopic) -> None:
         self._topic = topic
         self._under_way: dict[str, asyncio.Future[SubscriptionDriver]] = {}
+        self.beginnings: dict[str, Position] = {}
+        """Mark-deletes of subscriptions that are being made: what is after them must stay."""
 
     async def stored(self, names: Sequence[str]) -> None:
         """Open these, many at the same time. Raises what storage raises; some may be open then."""
@@ -98,9 +103,8 @@ class SubscriptionOpening:
         if opening is not None:
             return await asyncio.shield(opening)
         self._check_new(name, by_client=by_client)
-        create_at = self._initial_mark_delete(initial)
         self._under_way[name] = opening = asyncio.ensure_future(
-            self._created(name, create_at=create_at, properties=properties)
+            self._created(name, initial, properties=properties)
         )
         try:
             return await asyncio.shield(opening)
@@ -133,10 +137,19 @@ class SubscriptionOpening:
         return max(ledgers.first_position, min(ledgers.previous(initial), ledgers.last_confirmed))
 
     async def _created(
-        self, name: str, *, create_at: Position, properties: Mapping[str, str] | None
+        self,
+        name: str,
+        initial: InitialPosition | Position,
+        *,
+        properties: Mapping[str, str] | None,
     ) -> SubscriptionDriver:
         topic = self._topic
-        store = await topic.open_store(name, create_at=create_at, properties=properties)
+        await topic.until_trimmed()
+        create_at = self.beginnings[name] = self._initial_mark_delete(initial)
+        try:
+            store = await topic.open_store(name, create_at=create_at, properties=properties)
+        finally:
+            del self.beginnings[name]
         if topic.is_closing:  # the close of the topic did not include this one
             store.abandon(OwnershipError(f"topic {topic.name} was closed meanwhile"))
             topic.check_open()

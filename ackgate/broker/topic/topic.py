@@ -586,7 +586,8 @@ class Topic:
     def consumed_through(self) -> Position:
         """What every durable subscription has acked, durably; the end when there is none.
 
-        A subscription that was moved back has not acked what it moved over, durable or not.
+        A subscription that was moved back has not acked what it moved over, durable or not. One that is
+        being made has acked nothing after its beginning.
         """
         marks = [
             min(s.persisted_mark_delete, s.cursor.mark_delete)
@@ -595,6 +596,7 @@ class Topic:
         ]
         if self._dedup is not None:
             marks.append(self._dedup.persisted_mark_delete)
+        marks += self._opening.beginnings.values()
         return min(marks, default=self.ledger.ledgers.last_confirmed)
 
     async def flush_cursors(self) -> None:

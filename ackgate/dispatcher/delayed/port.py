@@ -130,6 +130,14 @@ class DelayedTracker(HeldSource, Protocol):
         """
         ...
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether entries that an earlier owner stored are still to come.
+
+        Until then the owner has to `discard` what it delivers: it would be tracked besides.
+        """
+        ...
+
     def has_due(self, now_ms: int) -> bool:
         """Whether `pop_due` would give anything."""
         ...

@@ -126,6 +126,9 @@ class SharedIndex:
                 self._note_ledger(ledger_id)
                 for view in self.views:
                     view.hear_added(ledger_id, entries)
+        if not self.tracker.is_recovering:
+            for view in self.views:
+                view.settled.clear()
 
     def hear_lost(self, lost: Mapping[int, BitMap]) -> None:
         """The tracker has lost these: they are to be read and offered again, by each view."""
@@ -243,6 +246,8 @@ class SharedView:
     ) -> None:
         self.gone = PositionSet()
         """What the index tracks, and not for this view. Changed by the index, too."""
+        self.settled = PositionSet()
+        """Discarded while the index recovers, and not tracked yet. Cleared by the index."""
         self.forgotten_through = mark_delete
         self._index = index
         self._acked = acked
@@ -262,6 +267,7 @@ class SharedView:
         if time < 0 or time <= self._index.refused_through(now_ms):
             self.discard(position)
             return False
+        self.settled.discard(*position)
         if position in self._due:
             return True
         if position in self._index.tracker:
@@ -290,6 +296,7 @@ class SharedView:
             self.discard_many(ledger_id, bitmap_of(ids[~is_delayed]))
             ids, times = ids[is_delayed], times[is_delayed]
         offered = bitmap_of(ids)
+        self.settled.discard_many(ledger_id, offered)
         due, shared = self._due.tracked(ledger_id), self._index.tracker.tracked(ledger_id)
         if due is not None:
             offered -= due
@@ -312,7 +319,8 @@ class SharedView:
         gone = BitMap()
         if ledger_id == forgotten.ledger_id and forgotten.entry_id >= 0:
             gone.add_range(0, forgotten.entry_id + 1)
-        for known in (self._acked(ledger_id), self._due.tracked(ledger_id)):
+        settled = self.settled.bitmap(ledger_id)
+        for known in (self._acked(ledger_id), self._due.tracked(ledger_id), settled):
             if known is not None:
                 gone |= known
         gone &= entries
@@ -373,6 +381,10 @@ class SharedView:
                 return False
         return True
 
+    @property
+    def is_recovering(self) -> bool:
+        return self._index.tracker.is_recovering
+
     def pauses_reads(self, now_ms: int) -> bool:  # noqa: ARG002
         """Never: what is published is in the index already, and is not read."""
         return False
@@ -391,7 +403,11 @@ class SharedView:
         """This subscription has acked it: others go on waiting for it. Was it held?"""
         if self._due.discard(position):
             return True
-        if position not in self._index.tracker or not self.gone.add(*position):
+        if position not in self._index.tracker:
+            if self._index.tracker.is_recovering:
+                self.settled.add(*position)
+            return False
+        if not self.gone.add(*position):
             return False
         self._index.unwanted(Position(*position))
         return True
@@ -428,6 +444,7 @@ class SharedView:
             if entries:
                 self.gone.add_many(ledger_id, entries.copy())
         self._due.clear()
+        self.settled.clear()
         self._index.sweep()
 
     # -- the rest -------------------------------------------------------------------------------
@@ -440,6 +457,7 @@ class SharedView:
         """It has left the index, and takes nothing any more."""
         self._is_closed = True
         self.gone.clear()
+        self.settled.clear()
         self._due.clear()
 
     def _check_open(self) -> None:

@@ -207,6 +207,10 @@ class TimeBucketTracker:
         key = self._first_key()
         return key is not None and key <= self._keys.cutoff(now_ms)
 
+    @property
+    def is_recovering(self) -> bool:
+        return False
+
     def pauses_reads(self, now_ms: int) -> bool:
         """Whether all that could be read now is due later than what is tracked."""
         lookahead = self._settings.fixed_delay_lookahead

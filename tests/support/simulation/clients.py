@@ -185,7 +185,7 @@ class Client:
 
     def replied(self, request_id: int, error: BaseException | None, value: object) -> None:
         """See `ClientSide`."""
-        reply = self._replies.get(request_id)
+        reply = self._replies.pop(request_id, None)
         if reply is not None and not reply.done():
             if error is not None:
                 reply.set_exception(error)
@@ -448,9 +448,12 @@ class ConsumingClient(Client):
             through = self.rng.randint(1, count)
         acked = (1 << through) - 1
         rest = (1 << count) - 1 & ~acked
-        if rest:
+        if mask & rest or (rest and self.world.plan.batch_index_acks):
             message_id.ack_set.extend(words_of_mask(rest))
             self.held.append((position, mask & rest))
+        elif rest:
+            # The whole entry: the others were acked before.
+            acked = (1 << count) - 1
         keys = [k for k in facts.keys_of(position) if acked >> k.place & 1]
         self.facts.cumulative_sent(Key(*position, 0), keys, self.number)
         self.held = [(p, m) for p, m in self.held if p >= position and m]

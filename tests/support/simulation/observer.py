@@ -403,10 +403,9 @@ def _is_acked(cursor: ManagedCursor) -> Callable[[Key], bool]:
 
 
 def _stays(topic: Topic) -> Callable[[Key], bool]:
-    """Whether a message is there, and is not just being trimmed: that was decided before."""
-    ledgers, is_trimming = topic.ledger.ledgers, topic.is_trimming
-    last = ledgers.ledger_ids[-1] if ledgers.ledger_ids else -1
-    return lambda key: ledgers.exists(key.position) and (not is_trimming or key.ledger_id == last)
+    """Whether a message is there. A trim that is under way leaves it: it began with this cursor known."""
+    ledgers = topic.ledger.ledgers
+    return lambda key: ledgers.exists(key.position)
 
 
 def _has_stopped(store: CursorStore) -> bool:

@@ -242,7 +242,7 @@ def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
         subscription = await topic.subscription("s", InitialPosition.EARLIEST)
         producer = SimpleNamespace(session=Session(), producer_id=1)
         for number in range(4):
-            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
+            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number, 0.0))
         while topic.ledger.pending_adds:
             await asyncio.sleep(0.01)
         first = topic.ledger.ledgers.last_confirmed.ledger_id
@@ -262,6 +262,46 @@ def test_a_seek_that_meets_trimming_goes_to_what_stays() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("trims_first", [True, False])
+def test_what_a_new_subscription_begins_with_is_not_trimmed(
+    trims_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation, seed 70009637: another subscription is deleted, this one is made."""
+
+    async def announced_slowly(*_: object) -> None:
+        await asyncio.sleep(SLOWLY)
+
+    async def main() -> None:
+        monkeypatch.setattr(MemoryLedgerClient, "announce_deletion", announced_slowly)
+        slowly = Rule(Fault.DELAY, "metadata.put", "*/t/new", times=None, seconds=2 * SLOWLY)
+        world = World() if trims_first else World(slowly)
+        topic = await world.registry.topic(NAME, create=True)
+        old = await topic.subscription("old", InitialPosition.EARLIEST)
+        producer = SimpleNamespace(session=Session(), producer_id=1)
+        for number in range(4):
+            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number, 0.0))
+        while topic.ledger.pending_adds:
+            await asyncio.sleep(0.01)
+        first = topic.ledger.ledgers.last_confirmed.ledger_id
+        await topic.ledger.roll()
+        if trims_first:
+            await old.delete()
+            assert topic.is_trimming
+        making = asyncio.ensure_future(topic.subscription("new", InitialPosition.EARLIEST))
+        await asyncio.sleep(1)
+        if not trims_first:
+            await old.delete()
+        subscription = await making
+        begins_at = subscription.cursor.mark_delete
+        backlog = subscription.cursor.backlog_entries
+        await topic.until_trimmed()
+        assert subscription.cursor.mark_delete == begins_at
+        assert subscription.cursor.backlog_entries == backlog == (0 if trims_first else 4)
+        assert (first in topic.ledger.ledgers.ledger_ids) is not trims_first
+
+    run(main())
+
+
 def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
     async def main() -> None:
         world = World()
@@ -269,7 +309,7 @@ def test_what_a_subscription_moved_back_over_is_not_trimmed() -> None:
         subscription = await topic.subscription("s", InitialPosition.EARLIEST)
         producer = SimpleNamespace(session=Session(), producer_id=1)
         for number in range(4):
-            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number))
+            topic.ledger.add(seal_entry(b"", b"%d" % number), 1, (producer, number, number, 0.0))
         while topic.ledger.pending_adds:
             await asyncio.sleep(0.01)
         last = topic.ledger.ledgers.last_confirmed

@@ -1,7 +1,4 @@
-"""What upstream's tests of its bucket tracker say, and what they ought to say.
-
-Numbers in brackets are those of the list of testable behaviours in our notes on upstream.
-"""
+"""What upstream's tests of its bucket tracker say, and what they ought to say."""
 
 from __future__ import annotations
 
@@ -80,7 +77,6 @@ def test_order_is_by_key_then_by_position_wherever_the_entries_are() -> None:
 def test_sealing_and_merging_change_nothing_of_what_is_delivered_when(
     entries_min: int, buckets_max: int
 ) -> None:
-    """[P7]"""
     settings = replace(SMALL, entries_min=entries_min, buckets_max=buckets_max, load_lead_ms=20)
     host = Host(settings)
     rng = np.random.default_rng(7)
