@@ -180,6 +180,7 @@ def test_package_itself_costs_nothing() -> None:
     assert not {"numpy", "pydantic", "asyncio"} & loaded_by("import ackgate")
 
 
+@pytest.mark.slow
 def test_embedding_loads_no_broker_and_none_of_its_dependencies() -> None:
     loaded = loaded_by(EMBEDDING)
     foreign = {"aiohttp", "google.protobuf", "kazoo", "pulsar", "pyarrow", "pyspark", "uvloop"}
@@ -189,11 +190,13 @@ def test_embedding_loads_no_broker_and_none_of_its_dependencies() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_machine_and_its_trackers_load_no_configuration() -> None:
     loaded = loaded_by("import ackgate.subscription, ackgate.dispatcher.buckets, ackgate.client")
     assert not {"asyncio", "pydantic", "ackgate.config.settings"} & loaded
 
 
+@pytest.mark.slow
 def test_trackers_wheels_and_bucket_storage_need_no_broker() -> None:
     loaded = loaded_by(
         "from ackgate.dispatcher.delayed import TimeBucketTracker\n"

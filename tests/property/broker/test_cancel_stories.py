@@ -16,7 +16,7 @@ from tests.support.bare_broker import loop_clock_ms
 from tests.support.virtual_time import run_in_virtual_time
 from tests.unit.broker.delayed.delivery_world import settle
 
-SEEDS = range(3)
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2)))
 HOLDS = {CancelOutcome.CANCELLED, CancelOutcome.ALREADY_CANCELLED}
 SHARED_INDEX = {**BUCKETS, "delayedDeliverySharedIndexEnabled": "true"}
 SHARED, KEY_SHARED = SubscriptionType.SHARED, SubscriptionType.KEY_SHARED

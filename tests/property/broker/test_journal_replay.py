@@ -135,6 +135,7 @@ class Work:
         await self.begin()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_journal_leads_to_the_same_cursors(seed: int) -> None:
     async def run() -> None:

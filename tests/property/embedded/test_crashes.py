@@ -165,6 +165,7 @@ class World:
         assert self.published <= self.received | self.acked, "skipped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_faults", [False, True], ids=["crashes", "crashes and faults"])
 @given(
     seed=st.integers(0, 1 << 30),

@@ -91,7 +91,10 @@ class ShortRuns(RuleBasedStateMachine):
         self.machine.finish()
 
 
-ShortRuns.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+ShortRuns.TestCase.settings = settings(
+    max_examples=settings.default.max_examples // 3,
+    stateful_step_count=settings.default.stateful_step_count * 2 // 3,
+)
 TestShortRuns = ShortRuns.TestCase
 
 WEIGHTS = {
@@ -152,6 +155,7 @@ def test_a_long_run(seed: int) -> None:
     long_run(seed, steps=250)
 
 
+@pytest.mark.slow
 def test_long_runs_meet_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
     for seed in range(100, 104):

@@ -68,6 +68,7 @@ SMALL = block(
 )
 
 
+@pytest.mark.slow
 @given(rows, packings)
 def test_a_block_comes_back_as_it_was(rows: list[DeliveryEvent], packing: Packing) -> None:
     assert block(rows).rows() == rows
@@ -126,6 +127,7 @@ def test_every_truncation_and_every_flipped_bit_is_noticed(compression: Compress
                 decode_events(bytes(damaged))
 
 
+@pytest.mark.slow
 def test_a_body_that_is_wrong_under_a_right_checksum_is_noticed_or_is_another_block() -> None:
     """Nothing but our own errors, whatever a wrong writer seals."""
     _, body = unseal(encode_events(SMALL, Packing()))

@@ -126,7 +126,7 @@ def expected(data: bytes) -> dict[str, Any] | None:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(ENTRIES)
 def test_columns_hold_what_the_library_finds(entries: list[bytes]) -> None:
     columns = decode_message_columns(entries, NAMES)

@@ -212,6 +212,7 @@ def live(plan: FaultPlan, files: SimulatedFiles | None = None) -> FaultPlan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seconds"), FAULTS, ids=str)
 def test_each_call_in_turn(fault: Fault, seconds: float) -> None:
     calls = live(FaultPlan()).calls

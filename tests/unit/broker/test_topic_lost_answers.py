@@ -131,6 +131,7 @@ def live(plan: FaultPlan) -> FaultPlan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "seconds"),
     [

@@ -117,6 +117,7 @@ def test_forged_tokens_of_the_issuer_are_refused(shown: str) -> None:
         role(Issuer().provider(), shown)
 
 
+@pytest.mark.slow
 def test_a_new_key_is_found_and_unknown_ones_ask_rarely() -> None:
     issuer = Issuer()
     provider = issuer.provider()
@@ -195,6 +196,7 @@ def served() -> Iterator[Issuer]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_an_issuer_is_asked_over_http(served: Issuer) -> None:
     provider = OpenIdProvider((served.url,), RULES, http_fetch(""), requires_https=False)
     assert role(provider, token(iss=served.url)) == "app"

@@ -116,6 +116,7 @@ def test_the_verdicts_are_those_of_avros_java_library(is_readable: bool) -> None
     assert not differences
 
 
+@pytest.mark.slow
 def test_types_that_name_each_other_in_a_long_row_end_in_a_reason() -> None:
     def row(prefix: str) -> dict[str, Any]:
         first = of(f"{prefix}0", record(name="T0"), default=None)

@@ -482,6 +482,7 @@ async def test_closing_the_server_lets_clients_hear_everything_said() -> None:
             await server.open()
 
 
+@pytest.mark.slow
 async def test_a_client_that_connects_again_without_end_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -18,6 +18,7 @@ from tests.unit.ledgers.conftest import World, avro_records
 MakeWorld = Callable[..., World]
 
 
+@pytest.mark.slow
 async def test_one_sync_carries_all_that_waits(world: World) -> None:
     client = await world.start()
     writers = [await client.create(LedgerOptions()) for _ in range(200)]
@@ -49,6 +50,7 @@ async def test_hundreds_of_ledgers_are_written_read_and_recovered(make_world: Ma
     assert client.bookies[0].statistics().open_files <= 16
 
 
+@pytest.mark.slow
 async def test_file_descriptors_are_bounded(make_world: MakeWorld) -> None:
     world = make_world(settings=BookieSettings(checkpoint_idle_seconds=None, open_files_max=8))
     before = len(os.listdir("/proc/self/fd"))

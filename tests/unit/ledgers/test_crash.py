@@ -44,6 +44,7 @@ async def test_confirmed_entries_outlive_a_crash(
     assert world.files(part="journal") == []
 
 
+@pytest.mark.slow
 async def test_a_crash_between_append_and_confirm_leaves_a_prefix(world: World) -> None:
     """The disk goes away at every single call that an append leads to."""
     for die_at in range(1, 12):

@@ -233,6 +233,7 @@ def break_writes(world: World, bookie: int) -> None:
     world.disk.before = before
 
 
+@pytest.mark.slow
 async def test_a_spare_has_nothing_to_say_about_what_the_writer_stored(
     make_world: MakeWorld,
 ) -> None:

@@ -217,6 +217,7 @@ OWNER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["fenced", "killed"])
 async def test_another_process_is_fenced_or_its_journal_taken_over(
     make_world: MakeWorld, tmp_path: Path, ending: str

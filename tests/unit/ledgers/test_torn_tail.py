@@ -66,6 +66,7 @@ def copies(file: Path, directory: Path) -> tuple[Path, Path]:
     return target, target / file.relative_to(bookie)
 
 
+@pytest.mark.slow
 async def test_a_tail_cut_anywhere_is_cut_at_the_last_whole_block(
     crashed: Path, tmp_path: Path
 ) -> None:

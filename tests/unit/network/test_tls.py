@@ -124,6 +124,7 @@ async def greeting(at: int, context: ssl.SSLContext, host: str = "127.0.0.1") ->
             await writer.wait_closed()
 
 
+@pytest.mark.slow
 def test_a_client_shows_a_certificate_or_none(run, made, others, caplog) -> None:
     async def story() -> None:
         listening = await port(server_tls(made))
@@ -164,6 +165,7 @@ def test_without_an_authority_nobody_is_asked_for_a_certificate(run, made) -> No
     run(story())
 
 
+@pytest.mark.slow
 def test_changed_files_are_used_and_broken_ones_are_not(run, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
 
@@ -206,6 +208,7 @@ def test_changed_files_are_used_and_broken_ones_are_not(run, tmp_path, caplog) -
     assert f"tlsKeyFilePath={tmp_path}/server.key.pem: cannot be read: No such file" in caplog.text
 
 
+@pytest.mark.slow
 def test_files_are_looked_at_when_it_is_time(made: TrialCertificates, tmp_path: Path) -> None:
     made = make_trial_certificates(tmp_path)
     now = [0.0]
@@ -219,6 +222,7 @@ def test_files_are_looked_at_when_it_is_time(made: TrialCertificates, tmp_path: 
     assert tls.reloads == 1
 
 
+@pytest.mark.slow
 def test_when_the_certificate_of_a_client_expires_is_known(tmp_path: Path) -> None:
     now, day = time.time(), 86_400
     made = make_trial_certificates(tmp_path, days=10)
@@ -238,6 +242,7 @@ def test_certificates_that_expire_soon_are_worth_a_warning() -> None:
     assert expiry_warning(now, now) == "has expired at 2027-01-15 08:00 UTC"
 
 
+@pytest.mark.slow
 def test_when_the_certificate_in_use_expires_is_known(tmp_path: Path) -> None:
     now, day = time.time(), 86_400
     made = make_trial_certificates(tmp_path, days=10)

@@ -152,6 +152,7 @@ async def test_what_is_larger_than_an_entry_is_cut_and_joined() -> None:
     assert list(found.segments) == [summary_of(columns) for columns in segments]
 
 
+@pytest.mark.slow
 async def test_metadata_of_very_many_segments_comes_in_parts() -> None:
     world = World()
     first, last, segments = bucket(2_600, segment_entries=2, seed=4)
@@ -260,6 +261,7 @@ async def test_a_cancelled_write_is_deleted_by_the_next_sweep() -> None:
     assert world.storage.ledgers == {}
 
 
+@pytest.mark.slow
 async def test_a_large_snapshot_waits_for_room_and_lets_others_run() -> None:
     world = World()
     world.client = FaultyLedgerClient(MemoryLedgerClient(world.storage, in_flight_adds_max=5))

@@ -90,6 +90,7 @@ async def test_a_flipped_bit_loses_one_ack_at_most_and_says_so(
         assert (store.report.lost, store.report.damaged_records) == (None, 0)
 
 
+@pytest.mark.slow
 async def test_of_two_copies_the_good_one_is_read(tmp_path: Path) -> None:
     settings = PersistenceSettings(
         managed_ledger_default_ensemble_size=2,

@@ -30,6 +30,7 @@ def lasting(store: Losable, **options: float) -> LastingStore:
     return LastingStore(cast("ZooKeeperMetadataStore", store), **options)
 
 
+@pytest.mark.slow
 async def test_calls_go_on_in_the_next_session() -> None:
     store = Losable(MemoryTree())
     nodes = lasting(store)
@@ -47,6 +48,7 @@ async def test_calls_go_on_in_the_next_session() -> None:
     await nodes.close()
 
 
+@pytest.mark.slow
 async def test_a_call_waits_no_longer_than_it_may() -> None:
     store = Losable(MemoryTree())
     nodes = lasting(store, wait_seconds=0.3)

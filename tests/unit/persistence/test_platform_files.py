@@ -104,6 +104,7 @@ async def test_elsewhere_nothing_is_opened_and_a_sentence_says_why(
             sync(-1)
 
 
+@pytest.mark.slow
 def test_elsewhere_the_broker_says_so_in_one_line(tmp_path: Path) -> None:
     as_on_windows = (
         "import asyncio, logging, sys; sys.modules['fcntl'] = None;"

@@ -160,6 +160,7 @@ async def test_cuts_what_there_is_and_what_comes(proxy, wire):
     writer.transport.abort()
 
 
+@pytest.mark.slow
 async def test_held_bytes_are_bounded(proxy, wire):
     proxy.switch(ProxyMode.HOLD)
     _, writer = wire

@@ -120,6 +120,7 @@ def test_a_power_loss_leaves_any_part_of_what_was_not_synced() -> None:
     assert b"safe222" not in found
 
 
+@pytest.mark.slow
 def test_sectors_of_a_write_are_lost_one_by_one() -> None:
     def prepare() -> SimulatedFiles:
         files, disk = machine()

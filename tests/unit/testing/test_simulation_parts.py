@@ -51,6 +51,7 @@ def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
     simulated(main)
 
 
+@pytest.mark.slow
 def test_the_same_seed_schedules_the_same_and_another_one_does_not() -> None:
     def order(seed: int) -> list[str]:
         said: list[str] = []

@@ -14,6 +14,7 @@ import pytest
 from ackgate.testing import BrokerProcess, ZooKeeperFailedError, ZooKeeperProcess, zookeeper
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "version-2").write_text("not a directory")
@@ -25,6 +26,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         _ = server.pid
 
 
+@pytest.mark.slow
 def test_a_paused_server_is_silent_and_goes_on(tmp_path: Path) -> None:
     with ZooKeeperProcess(tmp_path, force_sync=False) as server:
         assert server.ask("ruok") == "imok"
@@ -70,6 +72,7 @@ def test_missing_jars_and_java_are_named(
         ZooKeeperProcess(tmp_path).start()
 
 
+@pytest.mark.slow
 def test_maven_fetches_the_jars_once(tmp_path: Path, jars: Path, no_jars: Path) -> None:
     maven = no_jars / "mvn"
     maven.write_text("#!/bin/sh\necho 'no network'\nexit 1\n")

@@ -48,7 +48,9 @@ BucketMachine: Any = type(
         for number in range(1 + weight // 8)
     },
 )
-BucketMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+BucketMachine.TestCase.settings = settings(
+    stateful_step_count=settings.default.stateful_step_count * 3 // 2
+)
 TestBuckets = BucketMachine.TestCase
 
 

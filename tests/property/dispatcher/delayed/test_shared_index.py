@@ -269,7 +269,9 @@ class SharedWorld:
             assert subscriber.acked | subscriber.in_flight == set(self.published)
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 10))
+@pytest.mark.parametrize(
+    "first_seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60, 10))]
+)
 def test_no_view_loses_an_entry_whatever_the_others_do(
     first_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

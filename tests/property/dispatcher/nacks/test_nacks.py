@@ -232,5 +232,5 @@ class NackMachine(RuleBasedStateMachine):
         assert bool(self.tracker.byte_estimate) == bool(len(self.tracker)) == bool(waits)
 
 
-NackMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+NackMachine.TestCase.settings = settings(max_examples=4 * settings.default.max_examples)
 TestNackTracker = NackMachine.TestCase

@@ -144,6 +144,7 @@ async def test_a_registry_that_is_full_says_so() -> None:
     assert "may take 2500" in outcome.why
 
 
+@pytest.mark.slow
 @virtual
 async def test_loads_do_not_wait_for_what_hangs_behind() -> None:
     world = StorageWorld()
@@ -307,6 +308,7 @@ async def test_a_deposed_owner_is_told_and_changes_nothing() -> None:
     assert await world.registered() == [mine]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["creating", "stored", "registered"])
 @virtual
 async def test_a_deleted_subscription_leaves_no_ledger(moment: str) -> None:

@@ -207,6 +207,7 @@ async def test_a_key_keeps_its_order_among_what_falls_due() -> None:
             assert len(of_key) in {0, 10}
 
 
+@pytest.mark.slow
 @in_virtual_time
 async def test_a_read_of_nothing_but_delayed_entries_does_not_stall() -> None:
     world = await started(delayedDeliveryFixedDelayDetectionLookahead="0")

@@ -354,6 +354,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert tracker.next_deadline_ms == 50
 
 
+@pytest.mark.slow
 def test_counts_and_memory_are_known_at_any_time() -> None:
     tracker = tracker_of(1_024)
     empty = tracker.byte_estimate

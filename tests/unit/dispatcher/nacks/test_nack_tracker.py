@@ -357,6 +357,7 @@ def test_precision_that_cannot_be(bits: int) -> None:
         NackSettings(precision_bits=bits)
 
 
+@pytest.mark.slow
 def test_more_ledgers_than_are_tracked() -> None:
     tracker = NackTracker()
     for ledger_id in range(BLOCKS_MAX):

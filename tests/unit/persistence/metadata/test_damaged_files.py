@@ -99,6 +99,7 @@ async def opened_tree(directory: Path, *, read_only: bool = False) -> Tree:
         await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", LEFT)
 async def test_undamaged_files_are_opened_without_a_word(
     tmp_path: Path, left: str, caplog: pytest.LogCaptureFixture
@@ -143,6 +144,7 @@ async def test_one_damaged_file_loses_nothing_and_is_told(
         shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 async def test_the_issue_one_bit_at_60_percent_of_the_log_of_sqlite(tmp_path: Path) -> None:
     """Kill -9, and one bit in what SQLite has not yet brought into the database."""
     stored = await made(tmp_path, "killed", 1)
@@ -155,6 +157,7 @@ async def test_the_issue_one_bit_at_60_percent_of_the_log_of_sqlite(tmp_path: Pa
     assert await opened_tree(stored.directory) == stored.tree
 
 
+@pytest.mark.slow
 async def test_a_reader_refuses_when_our_log_is_damaged_too(tmp_path: Path) -> None:
     stored = await made(tmp_path, "killed", 1)
     (stored.directory / f"{NAME}-wal").unlink()
@@ -166,6 +169,7 @@ async def test_a_reader_refuses_when_our_log_is_damaged_too(tmp_path: Path) -> N
         await read_tree(stored.directory)
 
 
+@pytest.mark.slow
 async def test_damage_that_nothing_mends_is_refused_with_a_way_back(tmp_path: Path) -> None:
     stored = await made(tmp_path, "stopped", 2)
     (stored.directory / f"{NAME}-mirror").unlink()

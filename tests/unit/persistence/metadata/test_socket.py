@@ -157,6 +157,7 @@ async def test_a_silent_session_ends(served: Served) -> None:
     client.writer.close()
 
 
+@pytest.mark.slow
 async def test_a_session_with_pings_outlives_its_timeout(served: Served) -> None:
     store = await SocketMetadataStore.open(
         served.server.path, options=SessionOptions(session_timeout_ms=100)

@@ -112,6 +112,7 @@ def run(source: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 async def test_ephemeral_nodes_of_a_killed_process_are_gone(tmp_path: Path) -> None:
     run(KILLED, tmp_path / "m.db")
     reader = await SqliteMetadataStore.open(tmp_path / "m.db", read_only=True)
@@ -122,6 +123,7 @@ async def test_ephemeral_nodes_of_a_killed_process_are_gone(tmp_path: Path) -> N
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "closed"])
 async def test_a_read_only_directory_can_be_read(is_killed: bool, tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents[:3]):  # so that another user gets here
