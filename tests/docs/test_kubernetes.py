@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +29,7 @@ SCHEMAS = json.loads((Path(__file__).parent / "kubernetes_schemas" / "v1.34.json
 ONE, SEVERAL = "broker.yaml", "cluster.yaml"
 BOTH = pytest.mark.parametrize("name", [ONE, SEVERAL])
 POD = {"POD_NAME": "ackgate-0", "POD_NAMESPACE": "shop"}
+POD_IP = "10.244.0.7"
 
 
 @cache
@@ -54,21 +61,25 @@ def mistakes(stated: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(stated)]
 
 
+def environment(name: str) -> dict[str, str]:
+    """That of the broker in pod 0."""
+    return {
+        each["name"]: re.sub(r"\$\((\w+)\)", lambda found: POD[found[1]], each["value"])
+        for each in broker(name)["env"]
+        if "value" in each
+    }
+
+
 def settings(name: str, tmp_path: Path) -> Settings:
     """As the broker in pod 0 would read them. Every key must have an effect."""
     (stated,) = of_kind(name, "ConfigMap")
     file = tmp_path / "broker.conf"
     file.write_text(stated["data"]["broker.conf"])
-    environment = {
-        each["name"]: re.sub(r"\$\((\w+)\)", lambda found: POD[found[1]], each["value"])
-        for each in broker(name)["env"]
-        if "value" in each
-    }
     program, *words = broker(name)["command"]
     arguments: Any = cli.command_parser().parse_args(words)
     assert program == "ackgate"
     assert arguments.config.name in stated["data"]
-    loaded = load_settings(file, arguments.overrides, environment)
+    loaded = load_settings(file, arguments.overrides, environment(name))
     assert loaded.unused == loaded.of_directories == ()
     return loaded.settings
 
@@ -165,6 +176,49 @@ def test_one_broker_keeps_all_on_its_volume(tmp_path: Path) -> None:
     assert not read.is_on_bookkeeper
     (claim,) = stateful_set(ONE)["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
+
+
+def test_pod_0_runs_answers_its_probes_and_stops(tmp_path: Path) -> None:
+    """Its own command and environment; its volumes are folders, its ports are free ones."""
+    (config,) = of_kind(ONE, "ConfigMap")
+    (tmp_path / "broker.conf").write_text(config["data"]["broker.conf"])
+    folders = {"/etc/ackgate/broker.conf": tmp_path / "broker.conf", "/data": tmp_path / "data"}
+    words = [str(folders.get(word, word)) for word in broker(ONE)["command"]]
+    command = [sys.executable, "-m", *words, "--port", "0", "--http-port", "0"]
+    search_path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(ONE) | search_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        name = environment(ONE)["ACKGATE_advertisedAddress"]
+        found = re.fullmatch(rf"ackgate ready pulsar://{name}:(\d+) http://{name}:(\d+)\n", ready)
+        assert found is not None, ready
+        service_port, web_port = found.groups()
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            status, _ = asked(web_port, broker(ONE)[probe]["httpGet"]["path"], POD_IP)
+            assert status == 200, probe
+        lookup = "/lookup/v2/topic/persistent/public/default/orders"
+        status, answer = asked(web_port, lookup, "ackgate.shop")
+        assert (status, json.loads(answer)["brokerUrl"]) == (200, f"pulsar://{name}:{service_port}")
+        assert asked(web_port, lookup, "attacker.example")[0] == 403
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=pod(ONE)["terminationGracePeriodSeconds"]) == 0
+
+
+def asked(port: str, path: str, host: str) -> tuple[int, bytes]:
+    """Status and body, as whoever knows the broker as `host` gets them."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    request.add_header("Host", f"{host}:{port}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
 
 
 def test_several_brokers_share_zookeeper_and_bookkeeper(tmp_path: Path) -> None:

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WRITE_BYTES = 1024 * 1024
-"""Blocks are gathered up to this size per write call."""
+_WRITE_BYTES = 512 * 1024
+"""Blocks are gathered up to this size, written and synced: a commit of the journal waits for a sync that
+is under way, 30 ms where that is one of 5 MB."""
 
 _DECODED_BLOCKS = 32
-"""Some megabytes; as many readers as that walk through ledgers without decoding blocks twice."""
+"""Decoded blocks kept, some megabytes: so many readers can each walk through a ledger without
+decoding a block twice."""
 
 
 @dataclass(slots=True)
@@ -254,6 +256,7 @@ class FragmentStorage:
             size += len(block)
             if size >= _WRITE_BYTES:
                 file.append(b"".join(pieces))
+                file.sync()
                 pieces.clear()
                 size = 0
         if pieces:
@@ -372,7 +375,7 @@ class DecodedBlocks:
             self._blocks.popitem(last=False)
 
     def forget(self, path: Path) -> None:
-        """A file was cut or removed."""
+        """Drop the blocks of a file that was cut or removed."""
         for key in [key for key in self._blocks if key[0] == path]:
             del self._blocks[key]
 
@@ -381,12 +384,12 @@ class FragmentCut(NamedTuple):
     """Where to cut a file, and what that takes away."""
 
     size: int
-    """0: nothing of it can be kept, the header neither."""
+    """Bytes that stay; 0: nothing can be kept, not even the header."""
     sync_marker: bytes
     last_entry_id: int
     """Last entry that stays; -1: none."""
     taken: list[StoredEntry]
-    """Those worth keeping."""
+    """Good entries of the part that is cut off."""
 
 
 class FragmentFile:

@@ -47,10 +47,10 @@ class SpaceFiles(Protocol):
         """What the file system of a directory has."""
 
     def device(self, directory: Path) -> int:
-        """The same number for directories that share their room."""
+        """A number that directories share when they share their room."""
 
     def allocated_bytes(self, path: Path) -> int:
-        """Of a file; 0 when there is none."""
+        """Bytes allocated to a file; 0 when there is none."""
 
     def allocate(self, path: Path, size_bytes: int) -> None:
         """Make the file take that many bytes; 0: remove it."""
@@ -111,7 +111,10 @@ class Plan(NamedTuple):
 def plan(
     free_bytes: int, reserved_bytes: int, wanted_bytes: int, *, was_low: bool, is_starting: bool
 ) -> Plan:
-    """See the module. `was_low`: what the last plan said."""
+    """Decide what to do about the room there is; see the module.
+
+    `was_low`: what the last plan said.
+    """
     all_bytes = free_bytes + reserved_bytes
     last_bytes = wanted_bytes // 4
     if all_bytes >= (3 if was_low else 2) * wanted_bytes:

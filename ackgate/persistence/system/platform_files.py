@@ -105,6 +105,21 @@ def lock(descriptor: int, *, wait: bool) -> bool:
     return True
 
 
+def is_known_here_alone(descriptor: int) -> bool:
+    """Whether a file has no name any more, and no descriptor but this one, anywhere. False: perhaps not.
+
+    Linux grants a write lease on such a file only. Without a name nobody can open it after this.
+    """
+    try:
+        if sys.platform != "linux" or os.fstat(descriptor).st_nlink:
+            return False
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
     """The path of a Unix socket or, if it is too long and this is Linux, a short one to the same place.
