@@ -56,7 +56,7 @@ HANDOVER_PAUSE_MS: Final = 40
 """Between two hand-overs, a little more than the period of the real client's timer (33 ms)."""
 
 HANDOVER_ENTRIES_MAX: Final = 10_000
-"""Of one topic at a time."""
+"""Most entries of one topic that are handed over at a time."""
 
 LEDGERS_KNOWN_MAX: Final = 100_000
 """Ledgers of which the topic is remembered, for message ids that come without their message."""

@@ -69,7 +69,7 @@ class _Batch:
 
 
 class Redelivery(NamedTuple):
-    """An entry to ask for."""
+    """An entry to ask the broker for."""
 
     position: Position
     original: object
@@ -188,7 +188,7 @@ class TopicNacks:
                 self._settle(position)
 
     def _settle(self, position: Position) -> None:
-        """Forget the batch if nothing of it is open."""
+        """Forget the batch if none of its messages is unsettled."""
         batch = self._batches.get(position)
         if batch is None or batch.in_hand or batch.wanted or self._tracker.indexes(position):
             return

@@ -189,7 +189,7 @@ class CursorAcks:
     # -- changes that are not growth
 
     def reset(self, mark_delete: Position) -> None:
-        """Everything up to the mark-delete is acked, and nothing else."""
+        """Set the mark-delete: everything up to it is acked, and nothing else."""
         is_bare = not self.ranges.range_count and not self.batches.unacked
         if is_bare and mark_delete == self.mark_delete:
             return
@@ -201,9 +201,10 @@ class CursorAcks:
         self.grown_since = self.version
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """The ledger does not exist any more: its acks go, and what it held apart may now touch.
+        """Forget the acks of a ledger that does not exist any more.
 
-        That counts as growth: an older record that still has them acks nothing that exists.
+        What it held apart may now touch. That counts as growth: an older record that still has them
+        acks nothing that exists.
         """
         had_ranges = bool(self.ranges.take_ledger(ledger_id))
         had_batches = self.batches.drop_ledger(ledger_id)
@@ -296,11 +297,14 @@ class BatchAcks:
         return left
 
     def discard(self, position: Position) -> None:
-        """The entry was acked as a whole."""
+        """Forget an entry that was acked as a whole."""
         self.unacked.pop(position, None)
 
     def discard_bitmap(self, ledger_id: int, acked: BitMap) -> None:
-        """The entries of one ledger were acked as a whole. O(the smaller of the two sets)."""
+        """Forget entries of one ledger that were acked as a whole.
+
+        O(the smaller of the two sets).
+        """
         if len(self.unacked) <= len(acked):
             gone = [p for p in self.unacked if p[0] == ledger_id and p[1] in acked]
         else:
@@ -369,7 +373,7 @@ class GrowthLog:
             bitmap.add(entry_id)
 
     def add_bitmap(self, ledger_id: int, acked: BitMap) -> None:
-        """Many entries of one ledger were acked. `acked` is not taken over."""
+        """Record many acked entries of one ledger. `acked` is not taken over."""
         bitmap = self._acked.get(ledger_id)
         if bitmap is None:
             self._acked[ledger_id] = acked.copy()
@@ -377,19 +381,19 @@ class GrowthLog:
             bitmap |= acked
 
     def add_batch(self, position: Position) -> None:
-        """An entry's unacked indexes changed."""
+        """Record that an entry's unacked indexes changed."""
         self._batches[position] = None
 
     def set_properties(self) -> None:
         self._has_new_properties = True
 
     def spoil(self) -> None:
-        """The state did something else than grow."""
+        """Stop tracking: the state did something else than grow."""
         self.is_tracking = False
         self._forget(0)
 
     def begin(self, version: int) -> None:
-        """A snapshot was taken: track from here on, if the log is on."""
+        """Track from this snapshot on, if the log is on."""
         self.is_tracking = self.is_on
         self._forget(version)
 

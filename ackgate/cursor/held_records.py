@@ -88,16 +88,16 @@ NO_NACKS: Final = PendingNacks()
 
 @dataclass(frozen=True, slots=True)
 class NackImage:
-    """What there was to be stored at one version."""
+    """The pending nacks at one version, as they are to be stored."""
 
     version: int
     """Number of changes that made an image worth storing."""
 
     nacks: PendingNacks
-    """As far as it is to be kept."""
+    """The nacks to store; the latest may be left out."""
 
     entries_in_memory: int
-    """How many there were in all."""
+    """How many entries there were in all."""
 
 
 def earliest_nacks(
@@ -123,7 +123,7 @@ def earliest_nacks(
 def unacked_nacks(
     nacks: PendingNacks, mark_delete: Position, acked: Mapping[int, BitMap]
 ) -> PendingNacks:
-    """Those above the mark-delete that are not acked, each once, in copies."""
+    """The nacks above the mark-delete that are not acked, each once, in copies."""
     seen: dict[int, BitMap] = {}
     buckets: dict[int, dict[int, BitMap]] = {}
     for key_ms, ledger_id, entry_ids in nacks:
@@ -145,7 +145,7 @@ def unacked_nacks(
 
 
 def existing_nacks(nacks: PendingNacks, ledgers: MessageLedgers) -> PendingNacks:
-    """Those of entries that exist, in copies."""
+    """The nacks of entries that exist, in copies."""
     buckets: dict[int, dict[int, BitMap]] = {}
     for key_ms, ledger_id, entry_ids in nacks:
         left = entry_ids.copy()

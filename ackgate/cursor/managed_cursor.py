@@ -237,7 +237,7 @@ class ManagedCursor:
         return ranges_text(self._state.ranges, ranges_max)
 
     def statistics(self) -> CursorStatistics:
-        """Everything there is to say in numbers."""
+        """Counts of the ack state, as they are now."""
         backlog = self.backlog_entries
         return CursorStatistics(
             version=self.version,
@@ -368,7 +368,7 @@ class ManagedCursor:
         self._state.set_properties(properties)
 
     def catch_up(self, version: int) -> None:
-        """Changes that were recorded one by one were applied at once: they count as they did then."""
+        """Raise the version to this one: changes recorded one by one were applied at once."""
         self._check_unsealed()
         if version < self._state.version:
             raise CallerError(f"version {version} is lower than the present {self._state.version}")
@@ -405,7 +405,7 @@ class ManagedCursor:
         self._read_position = target
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """`MessageLedgers.trim_ledger` was called: acks of that ledger concern nothing any more."""
+        """Forget the acks of a ledger, after `MessageLedgers.trim_ledger`."""
         if ledger_id in self._entry_counts:
             raise CallerError(f"ledger {ledger_id} exists: trim it in the message ledgers first")
         self._state.ack_through(self._ledgers.trimmed_through)

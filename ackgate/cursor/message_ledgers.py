@@ -79,7 +79,7 @@ class MessageLedgers:
     # -- changes, reported by the managed ledger
 
     def open_ledger(self, ledger_id: int) -> None:
-        """A new ledger takes entries from now on; the one before it takes no more."""
+        """Add a ledger that takes entries from now on; the one before it takes no more."""
         newest = self._newest_id
         if not newest < ledger_id <= LEDGER_ID_MAX:
             raise PositionError(f"ledger {ledger_id} cannot be opened after ledger {newest}")
@@ -92,7 +92,7 @@ class MessageLedgers:
             self._last_confirmed = Position(ledger_id, -1)
 
     def add_entries(self, ledger_id: int, count: int) -> None:
-        """`count` further entries of the open ledger are confirmed."""
+        """Count `count` further confirmed entries of the open ledger."""
         if not self._is_last_open or self._ids[-1] != ledger_id:
             raise PositionError(f"ledger {ledger_id} takes no entries: it is not the open ledger")
         entries = self._counts[ledger_id] + count
@@ -108,7 +108,7 @@ class MessageLedgers:
         self._last_confirmed = Position(ledger_id, entries - 1)
 
     def close_ledger(self, ledger_id: int, entry_count: int) -> None:
-        """The ledger keeps `entry_count` entries from now on. Entries not reported before are added."""
+        """Close the ledger with `entry_count` entries. Those not reported before are added."""
         known = self._counts.get(ledger_id)
         if known is None:
             raise PositionError(f"ledger {ledger_id} cannot be closed: it is not known")
@@ -123,7 +123,10 @@ class MessageLedgers:
             self._is_last_open = False
 
     def trim_ledger(self, ledger_id: int) -> None:
-        """The ledger's entries are gone. Cursors need their own call (`ledger_trimmed`)."""
+        """Remove a ledger whose entries are gone.
+
+        Cursors need their own call (`ledger_trimmed`).
+        """
         count = self._counts.pop(ledger_id, None)
         if count is None:
             return

@@ -60,7 +60,7 @@ _LEDGER_ID: Final = itemgetter(0)
 
 
 class _Ledger:
-    """The entries of one ledger, and how it was when it was last weighed."""
+    """The entries of one ledger, and its size when it was last weighed."""
 
     __slots__ = ("bitmap", "bytes", "changes_left", "entries_weighed")
 
@@ -332,7 +332,7 @@ class PositionSet:
         self._weigh(ledger)
 
     def _remove(self, ledger_id: int) -> None:
-        """A ledger whose entries are counted out already."""
+        """Remove a ledger whose entries are counted out already."""
         ledger = self._ledgers.pop(ledger_id)
         self._bytes -= ledger.bytes
         self._entries_weighed -= ledger.entries_weighed

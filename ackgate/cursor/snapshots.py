@@ -142,7 +142,7 @@ class RecoveredStateReport:
     """Acked entries of ledgers that do not exist (any more), dropped."""
 
     unknown_ledger_ids: tuple[int, ...] = ()
-    """Those ledgers, ascending."""
+    """Ids of those ledgers, ascending."""
 
     batch_sets_dropped: int = 0
     """Partly acked entries that do not exist, are acked as a whole, or hold an impossible set."""

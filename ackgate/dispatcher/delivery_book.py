@@ -50,14 +50,14 @@ class DeliveryBook:
         )
 
     def remove_consumer(self, consumer: int) -> list[Position]:
-        """A consumer is gone. Returns what it had in flight."""
+        """Remove a consumer. Returns what it had in flight."""
         recipient = self.recipients.pop(consumer)
         self.ready.remove(recipient)
         self._owe_less(recipient.in_flight.messages)
         return recipient.in_flight.take_all()
 
     def add_permits(self, consumer: int, messages: int) -> None:
-        """It takes so many more."""
+        """Add permits: the consumer takes so many more messages."""
         recipient = self.recipients.get(consumer)
         if recipient is None:
             return
@@ -67,7 +67,7 @@ class DeliveryBook:
         self.ready.refresh(recipient)
 
     def set_writable(self, consumer: int, *, is_writable: bool) -> None:
-        """Its connection does or does not take bytes."""
+        """Set whether the consumer's connection takes bytes."""
         recipient = self.recipients.get(consumer)
         if recipient is not None:
             recipient.is_writable = is_writable
@@ -101,7 +101,7 @@ class DeliveryBook:
         positions: Sequence[Position],
         message_counts: Sequence[int] | None,
     ) -> int:
-        """The entries go to it. Returns their messages."""
+        """Put the entries in flight with the consumer. Returns the number of their messages."""
         messages = recipient.give(positions, message_counts)
         self.unacked_messages += messages
         unacked_max = self.limits.unacked_messages_per_subscription_max
@@ -175,7 +175,7 @@ class DeliveryBook:
         return taken
 
     def take_back(self, consumer: int, positions: Sequence[Position] | None) -> list[Position]:
-        """The consumer gives entries back (None: all). Returns those it had. Unblocks it."""
+        """Take entries back from the consumer (None: all). Returns those it had. Unblocks it."""
         recipient = self.recipients.get(consumer)
         if recipient is None:
             return []
@@ -192,7 +192,7 @@ class DeliveryBook:
         return returned
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Forget everything that is in flight."""
         for recipient in self.recipients.values():
             self._owe_less(recipient.in_flight.messages)
             recipient.in_flight.take_all()
@@ -263,7 +263,7 @@ class MessageAverage:
         self.value = 0.0
 
     def add(self, messages: int, entries: int) -> None:
-        """A delivery of so many messages in so many entries."""
+        """Count a delivery of so many messages in so many entries."""
         latest = messages / entries
         self.value = (
             self.value * _AVERAGE_MEMORY + latest * (1 - _AVERAGE_MEMORY) if self.value else latest
@@ -310,7 +310,7 @@ class Recipient:
         return self.permits
 
     def give(self, positions: Sequence[Position], message_counts: Sequence[int] | None) -> int:
-        """The entries go to it. Returns their messages."""
+        """Put the entries in flight. Returns the number of their messages."""
         messages = self.in_flight.add(positions, message_counts)
         self.permits -= messages
         self.messages_delivered += messages
@@ -329,7 +329,7 @@ class Recipient:
         return False
 
     def limit(self, unacked_max: int) -> None:
-        """The limit is another one from now on."""
+        """Set the limit of unacked messages."""
         self.unacked_max = unacked_max
         if unacked_max and self.in_flight.messages >= unacked_max:
             self.is_blocked = True
@@ -361,7 +361,7 @@ class Recipient:
 
 
 class ReadyConsumers:
-    """The consumers with room, each priority a queue of its own; the lowest number goes first."""
+    """The consumers with room, in a queue for each priority; the lowest number goes first."""
 
     __slots__ = ("_levels", "count")
 
@@ -396,7 +396,7 @@ class ReadyConsumers:
             self.count -= 1
 
     def next(self) -> Recipient | None:
-        """Whose turn it is. It goes to the end of its queue."""
+        """The consumer whose turn it is. It goes to the end of its queue."""
         if not self._levels:
             return None
         level = self._levels[min(self._levels)]

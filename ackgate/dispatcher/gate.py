@@ -225,7 +225,7 @@ class Gate:
         return self._settings
 
     def configure(self, settings: GateSettings, now_ms: int) -> bool:
-        """Judge what is known by other settings, at once."""
+        """Use these settings at once, for what is known now."""
         self._settings = settings
         return self._judge(now_ms)
 
@@ -241,7 +241,7 @@ class Gate:
         return self._judge(now_ms)
 
     def persisted(self, written: WrittenCounts, now_ms: int) -> bool:
-        """A write of the ack state is durable."""
+        """Take the outcome of a durable write of the ack state."""
         self._ranges_at_persist = written.ranges_in_memory
         self._ranges_persisted = written.ranges_persisted
         self._entries_dropped = written.entries_dropped

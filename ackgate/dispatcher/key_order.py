@@ -49,7 +49,7 @@ class _Flight:
 
 
 class KeyOrder:
-    """Who has and what waits, by key hash."""
+    """Which entries of each key hash are in flight, with whom, and which wait."""
 
     __slots__ = (
         "_filed",
@@ -112,7 +112,7 @@ class KeyOrder:
     # -- changes --------------------------------------------------------------------------------
 
     def given(self, position: Position, key_hash: int, consumer: int) -> None:
-        """The entry, waiting or new, is in flight with the consumer."""
+        """Note that the entry, waiting or new, is in flight with the consumer."""
         waiting = self._waiting.get(key_hash)
         if waiting is not None and position in self._hashes:
             self._stop_waiting(position, key_hash, waiting)
@@ -126,19 +126,22 @@ class KeyOrder:
             self._file(key_hash)
 
     def waits(self, position: Position, key_hash: int) -> None:
-        """A new entry could not be given."""
+        """Note a new entry that could not be given."""
         if position in self._hashes:
             return
         self._hashes[position] = key_hash
         self._start_waiting(position, key_hash)
 
     def fell_due(self, positions: Iterable[Position]) -> None:
-        """These may be given, but nothing is known of their keys yet."""
+        """Note entries that may be given, but whose keys are unknown yet."""
         hashes = self._hashes
         self.due.add_positions([position for position in positions if position not in hashes])
 
     def due_read(self, positions: Sequence[Position], key_hashes: Sequence[int]) -> None:
-        """A replay read brought these; those that fell due wait by key from now on."""
+        """Note the keys that a replay read brought.
+
+        Entries that fell due wait by key from now on.
+        """
         if not self.due.entry_count:
             return
         for position, key_hash in zip(positions, key_hashes, strict=True):
@@ -146,14 +149,14 @@ class KeyOrder:
                 self.waits(position, key_hash)
 
     def returned(self, positions: Iterable[Position]) -> None:
-        """These were in flight and wait now."""
+        """Note entries that were in flight and wait now."""
         for position in positions:
             key_hash = self._hashes[position]
             self._land(key_hash)
             self._start_waiting(position, key_hash)
 
     def gone(self, position: Position) -> bool:
-        """The entry is acked, wherever it was. Has that freed others of its key?"""
+        """Forget an acked entry, wherever it was. Has that freed others of its key?"""
         key_hash = self._hashes.pop(position, None)
         if key_hash is None:
             if self.due.entry_count:
@@ -172,18 +175,18 @@ class KeyOrder:
         return not was_filed and key_hash in self._filed
 
     def gone_through(self, position: Position) -> None:
-        """Everything up to the position is acked."""
+        """Forget everything up to the position: it is acked."""
         for at in [at for at in self._hashes if at <= position]:
             self.gone(at)
         self.due.take_through(position)
 
     def owners_changed(self) -> None:
-        """The ranges are divided otherwise. O(waiting hashes)."""
+        """Divide what waits anew: the key ranges have changed. O(waiting hashes)."""
         for key_hash in self._waiting:
             self._file(key_hash)
 
     def clear(self) -> None:
-        """Nothing is in flight, nothing waits."""
+        """Forget everything in flight and waiting."""
         self._hashes.clear()
         self._flights.clear()
         self._waiting.clear()

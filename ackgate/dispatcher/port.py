@@ -235,7 +235,7 @@ class Dispatcher(Protocol):
         ...
 
     def add_permits(self, consumer: int, messages: int) -> None:
-        """FLOW came. Then ask `next_read`. Unknown consumer: nothing happens."""
+        """Add the permits of a FLOW. Then ask `next_read`. Unknown consumer: nothing happens."""
         ...
 
     def set_writable(self, consumer: int, *, is_writable: bool) -> None:
@@ -376,7 +376,7 @@ class Dispatcher(Protocol):
         ...
 
     def configure(self, limits: DispatchLimits) -> None:
-        """New limits, from now on. Then ask `next_read`."""
+        """Use new limits, from now on. Then ask `next_read`."""
         ...
 
     @property
@@ -385,7 +385,7 @@ class Dispatcher(Protocol):
         ...
 
     def advance(self, now_ms: int) -> tuple[Effect, ...]:
-        """The time is now. Then ask `next_read`."""
+        """Do what the time asks for. Then ask `next_read`."""
         ...
 
     @property

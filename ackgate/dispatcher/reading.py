@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """At most one read is under way."""
+    """The one read that may be under way."""
 
     __slots__ = ("_number", "current")
 
@@ -62,7 +62,7 @@ class Reading:
         return (ReadFrom(positions[0]),)
 
     def abandon(self) -> None:
-        """Whatever is under way is stale."""
+        """Make the read under way stale, if there is one."""
         self.current = None
 
     def _begin(

@@ -53,7 +53,7 @@ class RedeliveryCounts:
         self._counts.pop(position, None)
 
     def forget_through(self, position: Position) -> None:
-        """Everything up to the position is acked."""
+        """Forget the counts of everything up to the position."""
         if self._counts:
             self._counts = {at: count for at, count in self._counts.items() if at > position}
 

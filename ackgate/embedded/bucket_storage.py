@@ -188,7 +188,7 @@ class BucketStorage:
         await self._snapshots.sweep()
 
     async def _tidy(self) -> None:
-        """Delete stored snapshots, and those that surely nothing names."""
+        """Delete stored snapshots, and those that certainly nothing names."""
         await delete_snapshots(self._snapshots, self._unregistered - self._doubtful)
         await self._snapshots.sweep()
 
@@ -216,7 +216,10 @@ class BucketStorage:
                 self._on_answer()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A bug is an outcome, too: the tracker waits for one."""
+        """Answer the plan of a task that ended.
+
+        A bug is an outcome, too: the tracker waits for one.
+        """
         plan = self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -35,7 +35,7 @@ class Message:
     payload: bytes
     """Empty where the host keeps its messages itself: then look at `entry`."""
     key: str
-    """Empty: none."""
+    """The message's key; empty: it has none."""
     redelivery_count: int
     """How often it was redelivered before."""
     published_ms: int
@@ -62,7 +62,7 @@ class TopicEntry:
 
     @classmethod
     def stored(cls, ledger_id: int, entry: LedgerEntry) -> TopicEntry:
-        """Of what a ledger returned. Raises `CorruptRecordError`."""
+        """The entry that a ledger returned. Raises `CorruptRecordError`."""
         made = cls(Position(ledger_id, entry.entry_id), entry.payload, 1)
         made.deliver_at_ms = made._number(_DELIVER_AT)
         return made
@@ -117,7 +117,7 @@ ENTRY_FORM: Final = EntryForm(TopicEntry, TopicEntry.stored)
 def encode_message(
     content: bytes, *, sequence_id: int, published_ms: int, key: str = "", deliver_at_ms: int = 0
 ) -> bytes:
-    """The entry of one message."""
+    """Encode one message as an entry."""
     metadata = bytearray(_PRODUCER)
     metadata += _varint(_SEQUENCE_ID << 3) + _varint(sequence_id)
     metadata += _varint(_PUBLISH_TIME << 3) + _varint(published_ms)

@@ -206,11 +206,11 @@ class EmbeddedStorage:
             raise
 
     def store_closed(self, path: str) -> None:
-        """The cursor at this node may be opened again."""
+        """Note that a store is closed: the cursor at this node may be opened again."""
         self._opened.discard(path)
 
     def topic_closed(self, name: str) -> None:
-        """The topic may be opened again."""
+        """Note that a topic is closed: it may be opened again."""
         self._topics.pop(name, None)
 
     def check_loop(self) -> None:

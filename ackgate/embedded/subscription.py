@@ -70,22 +70,22 @@ class TopicPort(Protocol):
 
     @property
     def average_entry_bytes(self) -> int:
-        """Of the entries that are read."""
+        """Mean bytes of the entries that are read."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The current time, in ms since 1970."""
 
     def cached(self, spans: Sequence[Span]) -> Sequence[Any] | None:
-        """The entries if they can be had at once."""
+        """The entries of the spans if all are in memory; else None."""
 
     async def read(self, spans: Sequence[Span]) -> Sequence[Any]:
         """The entries of the spans, in order of position."""
 
     def trim_soon(self) -> None:
-        """More may be acked by all."""
+        """Delete ledgers that are not needed, soon: more may be acked by all."""
 
     def closed(self, subscription: EmbeddedSubscription, *, is_deleted: bool = False) -> None:
-        """The subscription is not open any more."""
+        """Note that a subscription is not open any more."""
 
     def check_loop(self) -> None:
         """Raise `CallerError` on another event loop."""
@@ -194,7 +194,7 @@ class EmbeddedSubscription:
         priority: int = 0,
         hash_ranges: tuple[tuple[int, int], ...] = (),
     ) -> EmbeddedConsumer:
-        """A consumer, which gets up to `permits` messages ahead of what it has taken.
+        """Attach a consumer, which gets up to `permits` messages ahead of what it has taken.
 
         `priority`: Shared serves the lowest first. `hash_ranges`: of a sticky Key_Shared consumer.
         Raises `CallerError`, `ConsumerBusyError` (Exclusive, and taken), `ConsumerAssignError`.
@@ -395,7 +395,7 @@ class EmbeddedSubscription:
             self._core.read_failed(request, now_ms=self.topic.now_ms())
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """A message ledger is gone. The topic calls this."""
+        """Forget the acks of a message ledger that is gone. The topic calls this."""
         self._core.ledger_trimmed(ledger_id, now_ms=self.topic.now_ms())
         self.ask_turn()
 
@@ -552,7 +552,7 @@ class EmbeddedConsumer:
         return await self.subscription._ack(self, positions, is_cumulative=False)
 
     async def ack_cumulative(self, message: Message | Position) -> PersistOutcome:
-        """Ack everything up to this one. As `ack`."""
+        """Ack everything up to this message. Returns and raises as `ack`."""
         self._check()
         positions = _positions((message,))
         return await self.subscription._ack(self, positions, is_cumulative=True)
@@ -592,7 +592,10 @@ class EmbeddedConsumer:
     # ---------------------------------------------------------------- what its subscription calls
 
     def _take_in(self, delivery: Delivery[EmbeddedConsumer, Any]) -> int:
-        """Put into the queue. Returns how many are of before the last rewind, and are not wanted."""
+        """Put messages into the queue.
+
+        Returns how many are from before the last rewind: not wanted.
+        """
         if delivery.epoch is not None and delivery.epoch < self._epoch:
             return delivery.message_count
         counts = delivery.redelivery_counts or (0,) * len(delivery.entries)

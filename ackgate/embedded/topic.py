@@ -86,17 +86,17 @@ class StoragePort(Protocol):
         """The store of the cursor at this node."""
 
     def store_closed(self, path: str) -> None:
-        """It may be opened again."""
+        """Note that the cursor's store is closed: it may be opened again."""
 
     def topic_closed(self, name: str) -> None:
-        """It may be opened again."""
+        """Note that the topic is closed: it may be opened again."""
 
     def check_loop(self) -> None:
         """Raise `CallerError` on another event loop."""
 
 
 class _Publish:
-    """One call of `publish`: done when every message of it is."""
+    """One call of `publish`: done when all its messages are durable."""
 
     __slots__ = ("done", "missing", "positions")
 
@@ -117,7 +117,7 @@ class _Publish:
 
 
 class _Room:
-    """Bytes on their way to the disk, and who waits until there are fewer."""
+    """Counts the bytes on their way to the disk, and lets publishers wait until there are fewer."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -214,7 +214,7 @@ class EmbeddedTopic:
 
     @property
     def last_position(self) -> Position:
-        """Of the last durable message."""
+        """Position of the last durable message."""
         return self.message_ledgers.last_confirmed
 
     # ---------------------------------------------------------------- publishing
@@ -274,12 +274,15 @@ class EmbeddedTopic:
         return encoded
 
     def published(self) -> None:
-        """The host has added messages to its ledgers: subscriptions look for them."""
+        """Let subscriptions look for messages that the host has added to its ledgers."""
         self.check()
         self._ask_turns()
 
     def ledger_trimmed(self, ledger_id: int) -> None:
-        """The host has trimmed a ledger in `message_ledgers`: subscriptions forget what was acked in it."""
+        """Let subscriptions forget the acks of a ledger that the host trimmed first.
+
+        The host trims it in `message_ledgers`.
+        """
         self.check()
         for subscription in self._subscriptions.values():
             subscription.ledger_trimmed(ledger_id)
@@ -353,11 +356,11 @@ class EmbeddedTopic:
 
     @property
     def average_entry_bytes(self) -> int:
-        """Of the current ledger; 1 where the host keeps the messages."""
+        """Mean bytes of the current ledger's entries; 1 where the host keeps the messages."""
         return 1 if self._ledger is None else self._ledger.average_entry_bytes
 
     def cached(self, spans: Sequence[Span]) -> Sequence[Any] | None:
-        """The entries if they can be had at once."""
+        """The entries of the spans if all are in memory; else None."""
         if self._ledger is not None:
             return self._ledger.reads.cached(spans)
         if self._read is not None:
@@ -384,7 +387,7 @@ class EmbeddedTopic:
             self.trim_soon()
 
     def trim_soon(self) -> None:
-        """Something may be acked by all: delete ledgers that are not needed."""
+        """Delete ledgers that are not needed, soon: something may be acked by all."""
         ledger = self._ledger
         if ledger is None or self._trim is not None or self._is_closed or self._error is not None:
             return
@@ -423,12 +426,12 @@ class EmbeddedTopic:
         self._ask_turns()
 
     def on_failed(self, contexts: list[Any], error: AckGateError) -> None:
-        """These will not be retried."""
+        """Fail the publishes of these adds, which will not be retried."""
         for publish in contexts:
             publish.failed(error)
 
     def on_returned(self, entry_count: int) -> None:
-        """So many that had failed are stored after all."""
+        """Let subscriptions read entries that were reported as failed and are stored after all."""
         log.warning("topic %s: %d messages are stored after all", self.name, entry_count)
         self._ask_turns()
 
@@ -460,7 +463,7 @@ class EmbeddedTopic:
             raise ClosedHandleError(f"topic {self.name!r} is closed")
 
     def fail(self, error: AckGateError) -> None:
-        """Nothing goes on here: everybody who waits gets this error."""
+        """End the topic: everybody who waits gets this error."""
         if self._error is not None or self._is_closed:
             return
         self._error = error

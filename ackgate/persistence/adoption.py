@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerMetadata, MetadataStore
 
 OPENINGS_PATH: Final = "/ackgate/openings"
-"""What counts the runs of a host that embeds; brokers have a counter of their own."""
+"""Node that counts the runs of an embedding host; brokers have a counter of their own."""
 
 HOLDING_SUBSCRIPTION: Final = "ackgate-adopted"
 """Keeps the messages that a topic got back, until an operator deletes it."""
@@ -104,19 +104,19 @@ class Forgotten(NamedTuple):
 
     ledger_id: int
     kind: str
-    """As `LedgerOwner` has it."""
+    """Kind of its owner, as in `LedgerOwner.kind`."""
     owner: str
-    """Topic and cursor, for people."""
+    """Name of its topic and cursor, for messages."""
     path: str
-    """Of the node that is to name it; empty: of none."""
+    """Path of the metadata node that is to name the ledger; empty: no node will."""
     what: str
     """What is done with it: `adopt`, `give up`, or `drop` from its topic."""
     metadata: LedgerMetadata | None
     password: PasswordCheck | None
     is_known: bool
-    """Whether it has a node, and only its owner's lacks it."""
+    """Whether the ledger has a node of its own, and only its owner's node does not name it."""
     epoch: int = 0
-    """Of the owner that made it."""
+    """Epoch of the owner that made the ledger."""
 
 
 @dataclass(slots=True)
@@ -129,12 +129,12 @@ class AdoptionPlan:
     mark: Mark = field(default_factory=Mark)
     """What the bookies have seen."""
     next_ledger_id: int = 0
-    """What the metadata's counter of ledger ids says now."""
+    """Current value of the metadata store's counter of ledger ids."""
     runs: int = -1
-    """What their counter of runs says now."""
+    """Current value of the metadata store's counter of runs."""
     counter_path: str = RUN_COUNTER_PATH
     cluster: str | None = None
-    """The name to give to a metadata store that has none: the bookies'."""
+    """Name to give to a metadata store that has none: the one its bookies keep."""
     bookkeeper: str | None = None
     """The BookKeeper cluster that a metadata store does not know yet to have its ledgers."""
 
@@ -286,7 +286,7 @@ async def _look_for_gone(metadata: MetadataStore, plan: AdoptionPlan, stored: se
 
 
 def _keep_newest_states(plan: AdoptionPlan) -> None:
-    """Of each cursor only the newest of its forgotten ledgers is worth a name."""
+    """Keep the newest forgotten ledger of each cursor; give up the older ones."""
     newest: dict[str, int] = {}
     for each in plan.ledgers:
         if each.kind == "cursor":
@@ -303,7 +303,7 @@ def _keep_newest_states(plan: AdoptionPlan) -> None:
 async def plan_cluster_adoption(
     metadata: MetadataStore, client: BookKeeperClient, *, cluster: str | None = None
 ) -> AdoptionPlan:
-    """The same for ledgers on a BookKeeper cluster; changes nothing.
+    """As `plan_adoption`, for ledgers on a BookKeeper cluster; changes nothing.
 
     `cluster`: whose ledgers they are, for a metadata store that has lost its name. Raises
     `ConfigurationError` (a broker runs, another cluster, several names), `StorageError`.
@@ -351,7 +351,7 @@ async def plan_cluster_adoption(
 
 
 async def carry_out(storage: OpenedStorage, plan: AdoptionPlan) -> None:
-    """Do it. Interrupted anywhere, plan and carry out once more.
+    """Carry out the plan. If it is interrupted anywhere, plan and carry out once more.
 
     Raises `StorageError`, `CorruptRecordError`, `DigestMismatchError` (the password is missing).
     """

@@ -113,12 +113,13 @@ class PulsarCluster:
         bookies: BookKeeperSettings | None = None,
         password: bytes = b"",
     ) -> Self:
-        """`metadata`: ``zk:HOST:PORT[,HOST:PORT...][/CHROOT]``, as broker.conf's metadataStoreUrl.
+        """Begin a session to Pulsar's ZooKeeper.
 
+        `metadata`: ``zk:HOST:PORT[,HOST:PORT...][/CHROOT]``, as broker.conf's metadataStoreUrl.
         `bookkeeper`: bookkeeperMetadataServiceUri, where that is set; default: ``/ledgers`` beside
-        Pulsar's nodes. It is connected to when the first ledger is read, with `bookies` (TLS and SASL
-        are there). `password`: managedLedgerPassword, where that is set. Raises `ConfigurationError`,
-        `MetadataStoreError`.
+        Pulsar's nodes. It is connected to when the first ledger is read, with `bookies` (TLS and
+        SASL are there). `password`: managedLedgerPassword, where that is set. Raises
+        `ConfigurationError`, `MetadataStoreError`.
         """
         servers, _, chroot = zookeeper_address(metadata).partition("/")
         beside = "/".join(filter(None, (chroot, "ledgers")))
@@ -151,7 +152,7 @@ class PulsarCluster:
         )
 
     async def close(self) -> None:
-        """End connections and sessions."""
+        """End the connections to bookies and the session to ZooKeeper."""
         for task in self._events.values():
             task.cancel()
         await asyncio.gather(*self._events.values(), return_exceptions=True)
@@ -187,7 +188,7 @@ class PulsarCluster:
         return await asyncio.shield(self._opening)
 
     async def reader(self, ledger_id: int) -> UnrecoveredReader:
-        """A ledger, opened without recovery. Raises `NoSuchLedgerError`, `StorageError`."""
+        """Open a ledger without recovery. Raises `NoSuchLedgerError`, `StorageError`."""
         client = await self.bookies()
         if self._password:
             # Of schemas and of delayed messages the password is empty, whatever is set.
@@ -436,7 +437,10 @@ class PulsarCluster:
     # ------------------------------------------------------------------ delayed messages, entries
 
     async def bucket(self, place: BucketPlace) -> BucketView:
-        """A bucket by the first entry of its snapshot. Raises `CorruptRecordError`, `StorageError`."""
+        """Read a bucket by the first entry of its snapshot.
+
+        Raises `CorruptRecordError`, `StorageError`.
+        """
         reader = await self.reader(place.snapshot_ledger_id)
         [head] = await reader.read_unconfirmed(0, 0)
         segments = decode_bucket_head(head.payload, name=f"bucket {place.snapshot_ledger_id}")

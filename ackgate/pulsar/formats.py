@@ -106,13 +106,14 @@ class PersistedAcks:
     unacked_indexes: Mapping[Position, int]
     """Partly acked entries: bit i set = message i of the batch is not acked. Never 0."""
     properties: Mapping[str, int] = field(default_factory=dict)
-    """Of the mark-delete."""
+    """Properties of the mark-delete."""
     ranges_stored: int = 0
-    """As stored; a range over two ledgers is one here and two in `range_count`. Of words: as counted."""
+    """Ranges as stored: one over two ledgers is one here, two in `range_count`. Words: as
+    counted."""
     is_words: bool = False
     """Whether acks were stored as words of bit sets (managedLedgerPersistIndividualAckAsLongArray)."""
     bytes: int = 0
-    """Of the whole record."""
+    """Bytes of the whole record."""
     ranges_unread: int = 0
     """Ranges whose ledger is not known any more, so that their length is not; Pulsar drops them, too."""
 
@@ -176,7 +177,7 @@ class BucketPlace(NamedTuple):
     """A sealed bucket, and the ledger that holds its snapshot."""
 
     first_ledger_id: int
-    """Of the messages."""
+    """The lowest ledger of the bucket's messages."""
     last_ledger_id: int
     snapshot_ledger_id: int
 
@@ -430,7 +431,7 @@ def entry_of_compacted(payload: bytes, *, name: str) -> bytes:
 
 
 def _parsed(kind: type[MessageT], value: bytes, name: str) -> MessageT:
-    """The message in binary, compressed or text form."""
+    """Parse a message in binary, compressed or text form."""
     try:
         return _whole(kind, _inflated(value, name))
     except DecodeError as error:
@@ -443,7 +444,7 @@ def _parsed(kind: type[MessageT], value: bytes, name: str) -> MessageT:
 
 
 def _whole(kind: type[MessageT], body: bytes) -> MessageT:
-    """With all required fields. Raises `DecodeError`."""
+    """Parse a message with all its required fields. Raises `DecodeError`."""
     message = kind()
     message.ParseFromString(body)
     if not message.IsInitialized():

@@ -94,12 +94,12 @@ class PulsarTopic(NamedTuple):
 
 
 def encoded(name: str) -> str:
-    """A topic's or a subscription's name as a node is called (Java's `URLEncoder`)."""
+    """The node's name for a topic's or a subscription's name (Java's `URLEncoder`)."""
     return quote_plus(name, safe="*").replace("~", "%7E")
 
 
 def decoded(node: str) -> str:
-    """The name that a node was called after."""
+    """The name for a node's name; the reverse of `encoded`."""
     return unquote_plus(node, errors="replace")
 
 
@@ -136,7 +136,7 @@ class PulsarNodes:
         return nodes
 
     async def close(self) -> None:
-        """End the session."""
+        """End the session to ZooKeeper."""
         await self._store.close()
 
     async def get(self, path: str) -> NodeValue | None:
@@ -198,7 +198,7 @@ class PulsarNodes:
         ]
 
     async def partition_count(self, topic: PulsarTopic) -> int:
-        """0: it is not partitioned. Raises `CorruptRecordError`."""
+        """Partitions of the topic; 0: it is not partitioned. Raises `CorruptRecordError`."""
         above = f"/admin/partitioned-topics/{topic.tenant}/{topic.namespace}/{_PERSISTENT}"
         path = f"{above}/{encoded(topic.local_name)}"
         count = (await self.json(path)).get("partitions", 0)

@@ -47,7 +47,7 @@ _MEGABYTE: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
 
 FOREVER: Final = 2**63 - 1
-"""Of a time in ms: there is no end."""
+"""A time in ms that never comes."""
 
 
 class PulsarPolicy(NamedTuple, Generic[T]):
@@ -59,12 +59,12 @@ class PulsarPolicy(NamedTuple, Generic[T]):
 
 
 class PulsarRetention(NamedTuple):
-    """How long ledgers stay that every subscription has acked: as long as both hold."""
+    """How long the ledgers stay that every subscription has acked: as long as both limits allow."""
 
     minutes: int
-    """Since the ledger was closed. -1: no limit."""
+    """Minutes since the ledger was closed. -1: no limit."""
     megabytes: int
-    """Of the whole topic. -1: no limit."""
+    """Megabytes of the whole topic. -1: no limit."""
 
     def until_ms(self, closed_ms: int | None, bytes_after: int) -> int | None:
         """When the retention of a ledger ends, or `FOREVER`. None: it has none, or none any more.
@@ -80,7 +80,7 @@ class PulsarRetention(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PulsarPolicies:
-    """What is in force for a topic."""
+    """The policies in force for a topic."""
 
     retention: PulsarPolicy[PulsarRetention]
     ttl_seconds: PulsarPolicy[int]
@@ -104,12 +104,15 @@ class BrokerKeys:
     def updated(
         self, texts: Mapping[str, str], origin: str, version: tuple[int, int] | None = None
     ) -> BrokerKeys:
-        """With these texts by key in their place. Keys that are not used here are left out."""
+        """The keys with these texts in place of what they had.
+
+        Keys that are not used here are dropped.
+        """
         known = {key: PulsarPolicy(text, origin) for key, text in texts.items() if key in DEFAULTS}
         return BrokerKeys({**self.given, **known}, version or self.version)
 
     def integer(self, key: str) -> PulsarPolicy[int]:
-        """Raises `ConfigurationError`, as the next two do."""
+        """The key's value as an integer. Raises `ConfigurationError`, as the next two do."""
         return self._parsed(key, int)
 
     def number(self, key: str) -> PulsarPolicy[float]:
@@ -135,7 +138,7 @@ class BrokerKeys:
 
     @property
     def caps(self) -> PersistCaps:
-        """Raises `ConfigurationError`."""
+        """The brokers' caps on persisted acks. Raises `ConfigurationError`."""
         ranges = self.integer("managedLedgerMaxUnackedRangesToPersist")
         batches = self.integer("managedLedgerMaxBatchDeletedIndexToPersist")
         return PersistCaps(ranges.value, batches.value, self.ack_form, ranges.origin)
@@ -186,9 +189,10 @@ def policies_in_force(
     of_namespace: Mapping[str, Any],
     broker: BrokerKeys,
 ) -> PulsarPolicies:
-    """`of_topic`: the topic's own first. `of_namespace`: as stored, in JSON.
+    """Choose the most specific value of each policy.
 
-    Raises `CorruptRecordError` for a policy that is of no use, `ConfigurationError` for a key.
+    `of_topic`: the topic's own first. `of_namespace`: as stored, in JSON. Raises
+    `CorruptRecordError` for a policy that is of no use, `ConfigurationError` for a key.
     """
 
     def found(

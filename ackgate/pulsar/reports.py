@@ -34,11 +34,11 @@ class SubscriptionReport:
 
     cursor: CursorView
     outlook: GateOutlook
-    """Of the live state, where the broker was asked."""
+    """The gate's outlook: of the live state, where the broker was asked."""
     is_at_cap: bool
     """As much is persisted as the caps allow: further acks may be in memory only."""
     buckets: tuple[BucketView, ...]
-    """Of delayed messages."""
+    """Buckets of delayed messages."""
     live: LiveCursor | None = None
     """None: the broker was not asked, or does not have the cursor."""
     after_crash: Mapping[int, BitMap] | None = None
@@ -77,7 +77,7 @@ class TopicReport:
     """None: not read."""
 
     def beside(self, live: LiveTopic) -> TopicReport:
-        """The same with what its broker has in memory."""
+        """Add what the topic's broker has in memory. Returns a new report."""
         counts = dict(sorted({**self.view.entry_counts, **live.entry_counts}.items()))
         return replace(
             self,

@@ -61,7 +61,7 @@ class PersistCaps:
     """[managedLedgerMaxBatchDeletedIndexToPersist]"""
     form: AckForm = AckForm.RANGES
     origin: str = "default"
-    """Who says how many ranges."""
+    """Where `ranges_max` comes from."""
 
     def __post_init__(self) -> None:
         for name in ("ranges_max", "batch_indexes_max"):
@@ -182,7 +182,7 @@ _SECONDS_MAX = 86_400.0
 def gate_outlook(
     ranges: int, ranges_max: int, *, earlier: tuple[int, int] | None, now_ms: int
 ) -> GateOutlook:
-    """`earlier`: when (in ms), and how many ranges there were."""
+    """Forecast when the gate shuts. `earlier`: when (in ms), and how many ranges there were."""
     if ranges > ranges_max:
         return GateOutlook(ranges, ranges_max, 0.0, None)
     if earlier is None or now_ms - earlier[0] < _WATCHED_MS_MIN:

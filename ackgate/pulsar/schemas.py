@@ -55,7 +55,7 @@ class TopicSchema:
 
 
 def decode_schema(payload: bytes, version: int, *, name: str) -> TopicSchema:
-    """An entry of a schema's ledger. Raises `CorruptRecordError`."""
+    """Decode an entry of a schema's ledger. Raises `CorruptRecordError`."""
     try:
         stored = SchemaRecord.FromString(SchemaEntry.FromString(payload).schema_data)
     except DecodeError as error:
@@ -77,9 +77,10 @@ class ValueDecoder:
         self._decoders: dict[int, Decode | None] = {}
 
     def decode(self, payload: bytes, schema_version: bytes, *, key: str = "") -> Any:  # noqa: ANN401
-        """The value. `schema_version`: as in the message, empty for none; `key`: its partition key.
+        """Decode a payload.
 
-        Raises `ValueError` for a payload that does not fit, and without a schema that can be decoded.
+        `schema_version`: as in the message, empty for none; `key`: its partition key. Raises
+        `ValueError` for a payload that does not fit, and without a schema that can be decoded.
         """
         if not schema_version:
             raise ValueError("sent without a schema")
@@ -106,7 +107,7 @@ class ValueDecoder:
 
 
 def decoder_of(kind: str, definition: bytes, properties: Mapping[str, str]) -> Decode | None:
-    """What decodes payloads of this schema. None: nothing here does, or the schema is damaged."""
+    """The decoder for payloads of this schema. None: nothing here decodes it, or it is damaged."""
     try:
         match kind:
             case "NONE" | "BYTES":

@@ -39,7 +39,7 @@ class TopicView:
     entry_counts: Mapping[int, int]
     """Entries of each ledger, ascending; of the one that is being written as found on the bookies."""
     open_bytes: int | None = None
-    """Of the ledger that is being written."""
+    """Bytes of the ledger that is being written."""
 
     @property
     def entries(self) -> int:
@@ -89,7 +89,7 @@ class CursorView:
     buckets: tuple[BucketPlace, ...]
     """Sealed buckets of delayed messages."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Of the subscription, without Pulsar's internal ones."""
+    """Properties of the subscription, without Pulsar's internal ones."""
     trouble: str | None = None
     """Why a restart would lose acks: the ledger cannot be read."""
 
@@ -147,7 +147,7 @@ class BucketView:
     place: BucketPlace
     segments: tuple[StoredSegment, ...]
     bytes: int
-    """Of the snapshot."""
+    """Bytes of the snapshot."""
 
     @property
     def entries(self) -> int:
@@ -162,7 +162,7 @@ class BucketView:
 
 @dataclass(frozen=True, slots=True)
 class PulsarLedgerOwner:
-    """Whose a ledger is, as its own metadata say."""
+    """The owner of a ledger, as the ledger's own metadata name it."""
 
     kind: Literal["messages", "cursor", "delayed", "schema", "compacted", "other"]
     managed_ledger: str = ""
@@ -185,7 +185,7 @@ class LedgerView:
 
 
 def owner_of_ledger(metadata: LedgerMetadata) -> PulsarLedgerOwner:
-    """Whose the ledger is, by the custom metadata that Pulsar gives it."""
+    """The owner of a ledger, by the custom metadata that Pulsar gives it."""
     custom = {k: v.decode(errors="replace") for k, v in metadata.custom_metadata.items()}
     name = custom.get("pulsar/managed-ledger", "")
     match custom.get("component"):

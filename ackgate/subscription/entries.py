@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EntryFacts(Protocol):
-    """An entry that was read, as far as dispatch must know it. Any object of the host's will do."""
+    """An entry that was read, as far as dispatch needs it. Any object of the host will do."""
 
     @property
     def position(self) -> Position:
@@ -24,11 +24,11 @@ class EntryFacts(Protocol):
 
     @property
     def deliver_at_ms(self) -> int:
-        """Not to be delivered before; 0: at once."""
+        """Earliest delivery time, in ms since 1970; 0: at once."""
 
     @property
     def key(self) -> bytes:
-        """What Key_Shared hashes. Other kinds do not read it."""
+        """The key that Key_Shared hashes. Other kinds do not read it."""
 
     @property
     def chunk(self) -> MessageChunk | None:

@@ -381,7 +381,7 @@ class HeldEntries:
         return bitmaps[0] if bitmaps else None
 
     def sift(self, entries: Sequence[EntryT], now_ms: int, *, is_active: bool) -> Sequence[EntryT]:
-        """What of a normal read is to be delivered now.
+        """Return what of a normal read is to be delivered now.
 
         Entries that were only read through are dropped; delayed ones are held from here on, if
         delayed delivery ``is_active``.
@@ -404,7 +404,7 @@ class HeldEntries:
         return entries
 
     def _less_delayed(self, entries: Sequence[EntryT], now_ms: int) -> Sequence[EntryT]:
-        """Those that the tracker does not want."""
+        """The entries that the tracker does not hold."""
         delayed = delayed_by_ledger(entries, now_ms)
         if not delayed:
             return entries
@@ -451,7 +451,7 @@ class HeldEntries:
         return due
 
     def discard(self, positions: Iterable[Position]) -> None:
-        """These are acked, as a whole."""
+        """Forget entries that were acked as a whole."""
         if self.left_out is None:
             return
         of_ledger, bitmap = None, None
@@ -467,13 +467,13 @@ class HeldEntries:
             of_ledger = None
 
     def forget_through(self, mark_delete: Position) -> None:
-        """Everything up to this one is acked or trimmed."""
+        """Forget everything up to this position: it is acked or trimmed."""
         for source in self._sources:
             source.forget_through(mark_delete)
         self._ahead.take_through(mark_delete)
 
     def rewound(self) -> None:
-        """The dispatcher has forgotten all; the cursor reads again whatever is not held."""
+        """Note a rewind: the dispatcher forgot all, and the cursor rereads what is not held."""
         self._ahead.clear()
 
     def clear_delayed(self) -> None:

@@ -110,7 +110,7 @@ DUE_RETRY_MS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSettings:
-    """What a subscription obeys. Replaced as a whole by `Subscription.configure`."""
+    """The settings of a subscription. Replaced as a whole by `Subscription.configure`."""
 
     gate: GateSettings = field(default_factory=GateSettings)
     """For the kinds that hold; the gate of the other kinds never shuts."""
@@ -442,14 +442,20 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return True
 
     def flow(self, consumer: ConsumerT, permits: int, *, now_ms: int) -> None:
-        """The consumer takes so many more messages. Raises `CallerError` if that is less than none."""
+        """Add permits: the consumer takes so many more messages.
+
+        Raises `CallerError` for a negative number.
+        """
         known, dispatcher = self._known(consumer)
         _check_permits(permits)
         known.last_flow_ms = self._total.last_flow_ms = now_ms
         dispatcher.add_permits(known.key, permits)
 
     def writable(self, consumer: ConsumerT, *, is_writable: bool) -> None:
-        """The consumer's connection takes bytes, or does not: then nothing is assigned to it."""
+        """Set whether the consumer's connection takes bytes.
+
+        While it does not, it is assigned nothing.
+        """
         known, dispatcher = self._known(consumer)
         dispatcher.set_writable(known.key, is_writable=is_writable)
 
@@ -464,7 +470,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return self._dispatcher.messages_redelivered(key)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        """What the dispatcher wants at once, in its order."""
+        """Carry out the dispatcher's effects, in their order."""
         for effect in effects:
             match effect:
                 case Rewind():
@@ -748,7 +754,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
         return expired
 
     def ledger_trimmed(self, ledger_id: int, *, now_ms: int) -> None:
-        """A message ledger is gone, and what was acked in it. Trim it in the ledgers first."""
+        """Forget the acks of a message ledger that is gone. Trim it in the ledgers first."""
         self._cursor.ledger_trimmed(ledger_id)
         if self._dispatcher is not None:
             for known in self._by_key.values():
@@ -801,14 +807,17 @@ class Subscription(Generic[ConsumerT, EntryT]):
     # ---------------------------------------------------------------- persistence
 
     def persisted(self, outcome: WrittenCounts, *, now_ms: int) -> None:
-        """A version of the ack state is durable, with what the write left out."""
+        """Take the outcome of a durable write, with what the write left out."""
         self._is_write_offered = False
         self._receipts.durable(outcome.version)
         self._gate.persisted(outcome, now_ms)
         self._gate_moved(now_ms)
 
     def persist_failed(self, since_ms: int, *, now_ms: int) -> None:
-        """Nothing could be written since then; `persisted` ends it. The write is offered again."""
+        """Note that nothing could be written since then. The write is offered again.
+
+        `persisted` ends it.
+        """
         self._is_write_offered = False
         self._nacks_offered = NEVER_OFFERED
         self._write_at_ms = now_ms + WRITE_RETRY_MS
@@ -825,13 +834,13 @@ class Subscription(Generic[ConsumerT, EntryT]):
             self._receipts.answer(receipt)
 
     def fail_receipts(self, error: AckGateError) -> None:
-        """No write will ever come: answer every receipt that waits with why."""
+        """Fail every receipt that waits: no write will ever come."""
         self._receipts.fail(error)
 
     # ---------------------------------------------------------------- settings
 
     def configure(self, settings: SubscriptionSettings, *, now_ms: int) -> None:
-        """New settings, from now on."""
+        """Use new settings, from now on."""
         self._settings = settings
         self._gate.configure(self._gate_settings(), now_ms)
         self._held.configure(settings.delays)
@@ -856,7 +865,7 @@ class Subscription(Generic[ConsumerT, EntryT]):
     # ---------------------------------------------------------------- the gate
 
     def _observe(self, now_ms: int) -> None:
-        """The ack state may have changed."""
+        """Let the gate judge the ack state, which may have changed."""
         cursor, gate = self._cursor, self._gate
         if cursor.mark_delete != self._mark_delete_seen:
             self._mark_delete_seen = cursor.mark_delete
@@ -1194,7 +1203,10 @@ class Subscription(Generic[ConsumerT, EntryT]):
         self._request = None
 
     def _abandon(self, request: ReadRequest) -> None:
-        """Assign none of it; a normal read moves the read position back, unless the cursor was moved."""
+        """Assign none of a read.
+
+        A normal one moves the read position back, unless the cursor was moved.
+        """
         if request.dispatched is None or self._dispatcher is None:
             return
         passed: Sequence[Position] = ()

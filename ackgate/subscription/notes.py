@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Attached(NamedTuple):
-    """A consumer was attached, which asked for this kind of subscription."""
+    """A consumer was attached, and asked for this kind of subscription."""
 
     consumer: Any
     kind: SubscriptionKind
@@ -55,9 +55,9 @@ class PartialAck(NamedTuple):
 
     position: Position
     mask: int
-    """As the consumer sent it."""
+    """Bits of the messages that stay unacked, as the consumer sent them."""
     before: int | None
-    """As the cursor had it before the call; None: it was not partly acked."""
+    """The same before the call, as the cursor had it; None: it was not partly acked."""
     was_acked: bool
     """Whether the whole entry was acked before the call."""
 

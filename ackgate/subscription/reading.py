@@ -48,11 +48,11 @@ class CursorReads:
         """Set after a failure, doubled by each success."""
 
     def failed(self) -> None:
-        """The next read is of one entry, and those after it of more and more."""
+        """Begin with one entry after a failed read, then read more and more."""
         self._entries_max = 1
 
     def succeeded(self) -> None:
-        """The last read had no error."""
+        """Note that the last read had no error."""
         if self._entries_max is not None:
             self._entries_max *= 2
             if self._entries_max > STEP_ENTRIES_MAX:
@@ -157,7 +157,7 @@ class LostEntries:
             self._entries.add_many(ledger_id, lost.copy())
 
     def clear(self) -> None:
-        """The cursor will read them."""
+        """Forget everything: the cursor will read it."""
         self._entries.clear()
         self._group = ()
 
@@ -172,7 +172,7 @@ class LostEntries:
         return []
 
     def found(self) -> None:
-        """The entries of `next_spans` were read: stop asking for them."""
+        """Note that the entries of `next_spans` were read: stop asking for them."""
         self._entries.discard_positions(self._group)
         self._group = ()
 

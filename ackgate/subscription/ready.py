@@ -95,13 +95,13 @@ class Write:
 
 
 class Receipt(NamedTuple, Generic[ConsumerT]):
-    """Acks that asked for a receipt are durable; with an `error` that is unknown."""
+    """A receipt: the acks are durable. With an `error` it is unknown whether they are."""
 
     consumer: ConsumerT
     token: object
-    """What came with the ack."""
+    """The receipt token that came with the ack."""
     version: int
-    """Of the ack state that holds them."""
+    """Version of the ack state that holds the acks."""
     error: AckGateError | None = None
 
 

@@ -57,14 +57,14 @@ class ReceiptQueue(Generic[ConsumerT]):
         self._answered.append(receipt)
 
     def durable(self, version: int) -> None:
-        """Everything up to the version is durable."""
+        """Answer the receipts up to this version: it is durable."""
         self.durable_version = max(self.durable_version, version)
         waiting = self._waiting
         while waiting and waiting[0][1].version <= self.durable_version:
             self._answered.append(waiting.popleft()[1])
 
     def expire(self, now_ms: int) -> None:
-        """Receipts that have waited too long are answered with `PersistTimeoutError`."""
+        """Answer receipts that have waited too long with `PersistTimeoutError`."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= now_ms:
             receipt = waiting.popleft()[1]
@@ -74,12 +74,12 @@ class ReceiptQueue(Generic[ConsumerT]):
             self._answered.append(receipt._replace(error=error))
 
     def fail(self, error: AckGateError) -> None:
-        """No write will ever come: every receipt that waits is answered with why."""
+        """Answer every receipt that waits with this error: no write will ever come."""
         self._answered += [receipt._replace(error=error) for _, receipt in self._waiting or ()]
         self._waiting = None
 
     def take(self) -> Sequence[Receipt[ConsumerT]]:
-        """What is answered and was not taken yet."""
+        """Take the receipts that were answered since the last call."""
         if not self._answered:
             return ()
         taken, self._answered = self._answered, []

@@ -45,7 +45,7 @@ class SubscriptionStatistics:
     dispatched: Mapping[Any, ConsumerStatistics]
     """Each attached consumer as the dispatcher sees it."""
     total: ConsumerCounts
-    """Of all consumers, those that have left included."""
+    """Sum over all consumers, those that have left included."""
     receipts_waiting: int
     durable_version: int
     last_mark_delete_ms: int

@@ -112,11 +112,11 @@ class BrokerAdmin(AdminClient):
     # ---------------------------------------------------------------- topics
 
     def topics(self, namespace: str = "public/default") -> list[str]:
-        """Full names, of partitions and of topics without partitions."""
+        """Full names of a namespace's partitions and of its topics without partitions."""
         return _texts(self.get("persistent", *_namespace(namespace)[1:]))
 
     def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
-        """Full names, without their partitions."""
+        """Full names of a namespace's partitioned topics, without their partitions."""
         return _texts(self.get("persistent", *_namespace(namespace)[1:], "partitioned"))
 
     def create_topic(self, topic: str, *, partitions: int = 0) -> None:
@@ -141,13 +141,13 @@ class BrokerAdmin(AdminClient):
         return _integer(self.get(_topic(topic), "partitions"), "partitions")
 
     def unload_topic(self, topic: str) -> None:
-        """Close it; the next use loads it again from storage."""
+        """Close a topic; the next use loads it again from storage."""
         self.ask("PUT", _topic(topic), "unload")
 
     # ---------------------------------------------------------------- schemas
 
     def schema(self, topic: str) -> Mapping[str, Any]:
-        """The latest: Pulsar's members ``type``, ``data``, ``version``, ``properties``."""
+        """The topic's latest schema: members ``type``, ``data``, ``version``, ``properties``."""
         return _object(self.get(*_schema(topic), "schema"))
 
     def create_schema(self, topic: str, schema_type: str, definition: str = "") -> int:

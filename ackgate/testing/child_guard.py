@@ -42,7 +42,7 @@ class ChildGuard:
         self._send(f"+{pid}\n")
 
     def remove(self, pid: int) -> None:
-        """A child was waited for: its number may soon be another process's."""
+        """Forget a child that was waited for: its number may soon be another process's."""
         self._send(f"-{pid}\n")
 
     def _send(self, line: str) -> None:

@@ -56,7 +56,7 @@ _IMPORTS_IF_INSTALLED: Final = ("uvloop", "ackgate.persistence.zookeeper.store")
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` is for a child, as far as `BrokerProcess` asks."""
+    """A forked child, with as much of `subprocess.Popen` as `BrokerProcess` needs."""
 
     def __init__(self, pid: int, status: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -71,14 +71,14 @@ class ForkedProcess:
         return self._ended_within(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises `subprocess.TimeoutExpired`."""
+        """Wait for the end. Returns the exit code. Raises `subprocess.TimeoutExpired`."""
         code = self._ended_within(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
         return code
 
     def send_signal(self, number: int) -> None:
-        """To a process that has ended: nothing."""
+        """Send a signal; nothing happens if the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -112,7 +112,7 @@ def _is_readable(descriptor: int, timeout: float) -> bool:
 
 
 class ForkServer:
-    """One, on one interpreter with one set of what it reads at its start."""
+    """One server: one interpreter, with one set of what it reads at its start."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._lock = threading.Lock()
@@ -128,7 +128,7 @@ class ForkServer:
         self._socket = ours
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
-        """``ackgate`` with these words. Raises `OSError` when the server cannot do it."""
+        """Fork an ``ackgate`` with these words. Raises `OSError` when the server cannot do it."""
         request = json.dumps([list(words), dict(environment), str(Path.cwd())]).encode()
         if len(request) > _REQUEST_BYTES_MAX:
             raise OSError(f"a request of {len(request)} bytes")
@@ -150,7 +150,7 @@ class ForkServer:
             return ForkedProcess(pid, status, open(output, "rb"), open(errors, "rb"))  # noqa: PTH123
 
     def stop(self) -> None:
-        """End it. What it forked goes on."""
+        """End the server. The processes that it forked go on."""
         self._socket.close()
         self._process.wait()
 
@@ -256,7 +256,7 @@ def _do(job: _Job) -> NoReturn:
 
 
 def main() -> None:
-    """The server's process."""
+    """Run the server's process."""
     gc.disable()  # nothing here is garbage, and every fork shares what is here
     for name in _IMPORTS:
         import_module(name)

@@ -49,7 +49,7 @@ class _Ledger:
 
 
 class MemoryLedgers:
-    """What bookies and ledger metadata together hold."""
+    """The storage: the ledgers that bookies and metadata would hold."""
 
     def __init__(self, *, bookie_count: int = 3) -> None:
         self.bookie_ids = tuple(f"memory-{i}" for i in range(bookie_count))
@@ -325,7 +325,7 @@ class MemoryLedgerClient:
         return not self.storage.ledger(ledger_id).entries
 
     async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
-        """Say so in their custom metadata."""
+        """Write the deletion into their custom metadata."""
         self._check_open()
         for ledger_id in ledger_ids:
             ledger = self.storage.ledgers.get(ledger_id)

@@ -56,13 +56,14 @@ class ProxyMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyCounts:
-    """What has happened so far."""
+    """Connections and bytes so far, by what became of them."""
 
     accepted: int = 0
     refused: int = 0
-    """Came while the wire was cut, or were too many, or the target refused them."""
+    """Connections that came while the wire was cut, were too many, or were refused by the
+    target."""
     reset: int = 0
-    """Ended by a switch."""
+    """Connections that a switch ended."""
     bytes_to_target: int = 0
     bytes_to_client: int = 0
     bytes_dropped: int = 0
@@ -117,7 +118,7 @@ class TcpProxy:
     def switch(
         self, mode: ProxyMode, *, delay_ms: float = 0.0, drops_answers_only: bool = False
     ) -> None:
-        """Behave in this way from now on."""
+        """Treat bytes in this way from now on."""
         state = _State(mode, delay_ms / 1000, drops_answers_only)
         self._in_loop(lambda: self._switch(state))
 
@@ -141,7 +142,7 @@ class TcpProxy:
         self.stop()
 
     def _in_loop(self, act: Callable[[], None]) -> None:
-        """Do it between two steps of the pumps, and return when it is done."""
+        """Run a call in the loop, between two steps of the pumps, and return when it is done."""
         done: _Outcome = _Outcome()
         self._loop.call_soon_threadsafe(done.of, act)
         done.wait()
@@ -203,7 +204,7 @@ class TcpProxy:
 
 
 class _Connection:
-    """A client, the target, and a pump each way."""
+    """A connection: the client, the target, and a pump for each direction."""
 
     def __init__(
         self, proxy: TcpProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -217,7 +218,7 @@ class _Connection:
         self._task: asyncio.Task[bool] | None = None
 
     async def run(self) -> None:
-        """Until both ends are closed, or one is reset."""
+        """Pump until both ends are closed, or one is reset."""
         self._task = asyncio.create_task(self._pump_both())
         await asyncio.wait([self._task])
         is_whole = not self._task.cancelled() and self._task.result()
@@ -232,7 +233,7 @@ class _Connection:
             self._task.cancel()
 
     async def _pump_both(self) -> bool:
-        """Whether both directions came to their end."""
+        """Pump both directions. Returns whether both came to their end."""
         await self._wire(is_answer=False)
         try:
             reader, writer = await asyncio.open_connection(*self._proxy.target, limit=_CHUNK_BYTES)
@@ -252,7 +253,7 @@ class _Connection:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool
     ) -> None:
-        """Bytes of one direction, through a bounded queue; the end of it, too (as b"")."""
+        """Pump one direction through a bounded queue, its end (b"") included."""
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_MAX)
         await _all_or_none(
             self._read(reader, waiting), self._write(waiting, writer, is_answer=is_answer)
@@ -321,7 +322,7 @@ class _Outcome:
 
 
 async def _all_or_none(*jobs: Coroutine[None, None, None]) -> None:
-    """Run them together; when one fails or all are cancelled, none goes on."""
+    """Run all together; when one fails or all are cancelled, none goes on."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)

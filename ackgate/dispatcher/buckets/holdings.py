@@ -140,7 +140,7 @@ class Holdings:
     # -- taking out what is due -----------------------------------------------------------------
 
     def take_due(self, last_key_ms: int, entries_max: int) -> list[Position]:
-        """The next tracked entries with keys up to this one; they are tracked no more."""
+        """Take out the next tracked entries with keys up to this one."""
         positions: list[Position] = []
         while len(positions) < entries_max:
             rows = self._take_rows(last_key_ms, entries_max - len(positions))
@@ -215,7 +215,7 @@ class Holdings:
         return count
 
     def _forget_copies(self, ledger_id: int, gone: BitMap) -> None:
-        """These are in the index no more."""
+        """Forget the copies of entries that are no longer in the index."""
         left = gone.copy()
         for bucket in self._by_ledger.get(ledger_id, ()):
             if not left:
@@ -321,7 +321,7 @@ class Holdings:
         return self.live_rows(joined([run.rest for run in bucket.runs]))
 
     def load(self, bucket: SealedBucket, columns: SnapshotSegment) -> int:
-        """Rows of a bucket's snapshot were read: those still wanted are in memory now."""
+        """Take rows that were read of a bucket's snapshot. Those still wanted are in memory now."""
         rows = picked(columns, take_rows(bucket.unloaded, columns))
         if rows.keys_ms.size:
             self.runs.add(rows, bucket)
@@ -329,7 +329,7 @@ class Holdings:
         return int(rows.keys_ms.size)
 
     def unload_from(self, bucket: SealedBucket, first: tuple[int, int, int]) -> None:
-        """What a bucket has in memory from (key, ledger, entry) on leaves it.
+        """Unload what a bucket has in memory from (key, ledger, entry) on.
 
         Its snapshot has that, too.
         """
@@ -348,7 +348,7 @@ class Holdings:
         self._weigh(bucket)
 
     def restore(self, bucket: SealedBucket, ledger_id: int, entries: BitMap) -> None:
-        """Entries that a recovered snapshot names, tracked nowhere else, are tracked now."""
+        """Track entries that a recovered snapshot names and that are tracked nowhere else."""
         new = self.index.add_many(ledger_id, entries).copy()
         if new:
             bucket.unloaded.add_many(ledger_id, new)
@@ -356,7 +356,7 @@ class Holdings:
             self._weigh(bucket)
 
     def take_over(self, sources: Iterable[SealedBucket], target: SealedBucket) -> None:
-        """All that these have is the target's: runs and unloaded entries."""
+        """Give all runs and unloaded entries of the sources to the target."""
         for source in sources:
             for run in list(source.runs):
                 self.runs.move(run, target)
@@ -395,7 +395,7 @@ class Holdings:
         del self.buckets[bucket.number]
 
     def set_groups(self, bucket: SealedBucket, groups: SegmentGroups, next_group: int) -> None:
-        """How a bucket is loaded from now on."""
+        """Set how a bucket is loaded from now on."""
         bucket.groups = groups
         bucket.next_group = next_group
         self.group_bytes += len(groups) * GROUP_BYTES

@@ -32,10 +32,10 @@ class RunOwner(Protocol):
     """The bucket that a run belongs to."""
 
     memory_entries: int
-    """Entries of all its runs; kept right by `LoadedRuns`."""
+    """Entries in all its runs; updated by `LoadedRuns`."""
 
     runs: list[LoadedRun]
-    """Those that have entries."""
+    """Its runs that still have entries."""
 
 
 class LoadedRun:
@@ -106,7 +106,7 @@ class LoadedRuns:
         return rest
 
     def move(self, run: LoadedRun, owner: RunOwner) -> None:
-        """Another bucket has it from now on."""
+        """Give a run to another bucket."""
         run.owner.runs.remove(run)
         run.owner.memory_entries -= len(run)
         owner.runs.append(run)
@@ -114,7 +114,10 @@ class LoadedRuns:
         run.owner = owner
 
     def replace(self, run: LoadedRun, columns: SnapshotSegment) -> None:
-        """Keep only these rows of it, a part of those that are left. Call `settle` in the end."""
+        """Keep only these rows of a run, a part of those that are left.
+
+        Call `settle` in the end.
+        """
         self._count(run, int(columns.keys_ms.size) - len(run))
         run.columns = columns
         run.head = 0
@@ -122,7 +125,7 @@ class LoadedRuns:
             run.owner.runs.remove(run)
 
     def settle(self) -> None:
-        """Runs were replaced: put the heap right. O(runs)."""
+        """Restore the heap after `replace`. O(runs)."""
         self._heap = [(run.head_key_ms, serial, run) for _, serial, run in self._heap if len(run)]
         heapify(self._heap)
 

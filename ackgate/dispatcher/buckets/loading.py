@@ -82,7 +82,7 @@ class Loading:
         return self._keys.due_ms(self._heap[0][0]) - self._book.settings.load_lead_ms
 
     def offer(self, bucket: SealedBucket) -> None:
-        """A bucket is stored, or its last load is done: it may have more to load."""
+        """Add a bucket that is stored, or whose last load is done: it may have more to load."""
         key_ms = bucket.next_load_key_ms
         if key_ms is not None and not bucket.is_loading:
             self._serial += 1

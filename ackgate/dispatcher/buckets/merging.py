@@ -45,7 +45,7 @@ NEVER_MS: Final = 2**63 - 1
 
 
 class Candidate(NamedTuple):
-    """A bucket as the choice sees it."""
+    """A bucket, as the choice of what to merge needs it."""
 
     entries: int
     next_key_ms: int
@@ -316,7 +316,7 @@ class Merging:
             self._failed(merge, now_ms, self._start_anew)
 
     def _start_anew(self, merge: _Merge, now_ms: int) -> None:
-        """A create failed: what it would have held is read again."""
+        """Read again what a failed create would have held."""
         if merge is not self._merge or merge.is_hindered:
             return
         merge.stage = _Stage.LOADING
@@ -371,7 +371,7 @@ class Merging:
         self.is_stale = True
 
     def clear(self) -> int | None:
-        """All buckets are gone. Returns the snapshot that a merge had written, if it had."""
+        """Forget all buckets. Returns the snapshot that a merge had written, if it had."""
         merge, self._merge = self._merge, None
         self.is_stale = False
         return None if merge is None else merge.snapshot_id

@@ -90,7 +90,7 @@ class MutableBucket:
     def add_many(
         self, keys_ms: NDArray[np.int64], ledger_id: int, entry_ids: NDArray[np.int64], now_ms: int
     ) -> None:
-        """Entries of one ledger, at least one."""
+        """Add entries of one ledger, at least one."""
         self._keys.frombytes(keys_ms.tobytes())
         self._ledgers.frombytes(np.full(keys_ms.size, ledger_id, np.int64).tobytes())
         self._entries.frombytes(entry_ids.tobytes())
@@ -115,14 +115,14 @@ class MutableBucket:
             runs.add(newest, self)
 
     def take_all(self, runs: LoadedRuns) -> SnapshotSegment:
-        """Everything, in order; the bucket is empty then."""
+        """Take everything, in order; the bucket is empty then."""
         parts = [runs.remove(run) for run in list(self.runs)]
         everything = joined([part for part in (*parts, self._take_columns()) if part.keys_ms.size])
         self.note_empty()
         return everything
 
     def note_empty(self) -> None:
-        """Everything was taken: what is remembered of it goes."""
+        """Reset what is remembered of the entries: all were taken."""
         if not self.memory_entries:
             self.oldest_ms = None
             self.highest_ledger_id = -1

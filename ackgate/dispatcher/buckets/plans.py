@@ -49,7 +49,7 @@ class ChangeRegistry(NamedTuple):
     plan: int
     add: tuple[BucketRecord, ...]
     remove: tuple[int, ...]
-    """Snapshot ids."""
+    """Snapshot ids to remove."""
 
 
 class LoadMetadata(NamedTuple):
@@ -108,7 +108,7 @@ class Unreadable(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """It did not work now; perhaps later. Nothing is known to be done."""
+    """The plan did not succeed now; it may later. Nothing is known to be done."""
 
     why: str
 

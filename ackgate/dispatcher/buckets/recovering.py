@@ -68,18 +68,18 @@ class Recovering:
 
     @property
     def is_on(self) -> bool:
-        """Whether any bucket is unread."""
+        """Whether the metadata of any bucket is still to be read."""
         return self._unread > 0
 
     @property
     def byte_estimate(self) -> int:
-        """Memory of what is remembered meanwhile."""
+        """Memory of what is remembered during the recovery, in bytes."""
         return self._settled.byte_estimate
 
     def begin(
         self, records: Iterable[BucketRecord], acked: Callable[[int], BitMap | None] | None
     ) -> None:
-        """These are registered. Lowest positions first: those the cursor reads first."""
+        """Begin with these registered buckets, lowest positions first, as the cursor reads."""
         if acked is not None:
             self._acked = acked
         for record in sorted(records):
@@ -104,11 +104,11 @@ class Recovering:
             self._settled.add(ledger_id, entry_id)
 
     def settle_many(self, ledger_id: int, entries: BitMap) -> None:
-        """These were refused or discarded."""
+        """Note entries that were refused or discarded."""
         self._settled.add_many(ledger_id, entries.copy())
 
     def forget_through(self, mark_delete: Position) -> list[SealedBucket]:
-        """Mark-delete is here now. Returns unread buckets that it has passed."""
+        """Apply a mark-delete. Returns unread buckets that lie below it."""
         if self._mark_delete is None or mark_delete > self._mark_delete:
             self._mark_delete = mark_delete
         self._settled.take_through(mark_delete)
@@ -119,7 +119,7 @@ class Recovering:
         ]
 
     def gone(self) -> None:
-        """An unread bucket is gone."""
+        """Note that an unread bucket is gone."""
         self._unread -= 1
         if not self._unread:
             self._end()
@@ -175,7 +175,7 @@ class Recovering:
         self.gone()
 
     def _still_wanted(self, ledger_id: int, named: BitMap) -> BitMap:
-        """Those that are not acked and not on their way."""
+        """The named entries that are not acked and not on their way."""
         for others in (
             self._acked(ledger_id),
             self._settled.bitmap(ledger_id),
@@ -191,7 +191,7 @@ class Recovering:
         return named
 
     def _end(self) -> None:
-        """Everything is known: nothing needs to be remembered any more."""
+        """End the recovery: everything is known, and nothing needs to be remembered any more."""
         self._settled.clear()
         self._acked = _nothing_acked
         self._mark_delete = None

@@ -62,11 +62,11 @@ class SnapshotKeeper:
         return len(self._garbage) + len(self._deleting)
 
     def recover(self, records: Iterable[BucketRecord]) -> None:
-        """This is what the registry names."""
+        """Take over what the registry names at the start."""
         self._mirror = RegistryMirror(records)
 
     def keep(self, record: BucketRecord) -> None:
-        """Add this one with the next change of the registry; see `names`."""
+        """Add a bucket with the next change of the registry; see `names`."""
         self._mirror.desired[record.snapshot_id] = record
 
     def give_up(self, snapshot_id: int) -> None:
@@ -212,7 +212,7 @@ class RegistryMirror:
         self._sent = None
 
     def failed(self) -> None:
-        """It was not, or perhaps it was."""
+        """Note that the change failed; it may have been made all the same."""
         assert self._sent is not None
         change, _ = self._sent
         self._doubtful.update(change.remove)

@@ -81,7 +81,7 @@ class SealedBucket:
     )
 
     number: Final[int]
-    """Counts the buckets of a tracker."""
+    """Number of the bucket, counted by its tracker."""
 
     state: BucketState
     first: Position
@@ -91,7 +91,7 @@ class SealedBucket:
     """Known from REGISTERING on, and while UNREAD."""
 
     bytes_stored: int
-    """Of its snapshot."""
+    """Bytes of its snapshot."""
 
     stored_columns: SnapshotSegment | None
     """What its snapshot holds; from STORING until it is STORED."""
@@ -115,7 +115,7 @@ class SealedBucket:
     """Its entries in memory."""
 
     memory_entries: int
-    """How many those are; some may have been discarded since."""
+    """Entries in these runs; some may have been discarded since."""
 
     attempts: int
     """Failures in a row of what is being tried: create, metadata, load."""
@@ -126,7 +126,7 @@ class SealedBucket:
     is_merging: bool
 
     merged_into: SealedBucket | None
-    """What took its entries over."""
+    """The bucket that took its entries over."""
 
     unloaded_bytes: int
     """What `unloaded` was last weighed at, in the tracker's sum."""
@@ -157,7 +157,7 @@ class SealedBucket:
         return self.unloaded.entry_count + self.memory_entries
 
     def move_to(self, state: BucketState) -> None:
-        """Raises `IllegalTransitionError` if it cannot, and has changed nothing then."""
+        """Change the state. Raises `IllegalTransitionError`, with nothing changed, if it cannot."""
         if state not in _NEXT[self.state]:
             raise IllegalTransitionError(
                 f"bucket {self.number} ({self.first}..{self.last}) cannot go from "

@@ -62,7 +62,7 @@ def joined(parts: Sequence[SnapshotSegment]) -> SnapshotSegment:
 
 
 def stacked(parts: Sequence[SnapshotSegment]) -> SnapshotSegment:
-    """One below the other, as they are."""
+    """The rows of all parts one after the other, as they are."""
     if len(parts) == 1:
         return parts[0]
     return SnapshotSegment(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -159,7 +159,7 @@ def add_rows(positions: PositionSet, columns: SnapshotSegment) -> None:
 
 
 def take_rows(positions: PositionSet, columns: SnapshotSegment) -> NDArray[np.bool_]:
-    """Take all rows out. Which of them were in? A position that comes twice counts once."""
+    """Remove all rows from the set. Returns which were in it; a repeated position counts once."""
     held = np.zeros(columns.entry_ids.size, np.bool_)
     for ledger_id, rows in by_ledger(columns):
         ids = columns.entry_ids[rows]
@@ -259,7 +259,7 @@ class SegmentGroups(NamedTuple):
 def groups_of(
     first_keys_ms: Iterable[int], entry_counts: Iterable[int], *, entries_min: int
 ) -> SegmentGroups:
-    """Neighbours, until they have `entries_min` entries together."""
+    """Group neighbouring segments until each group has `entries_min` entries."""
     keys = np.fromiter(first_keys_ms, np.int64)
     totals = np.cumsum(np.fromiter(entry_counts, np.int64))
     bounds = [0]

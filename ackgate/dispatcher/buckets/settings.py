@@ -92,7 +92,7 @@ class BucketSettings:
 
 
 def bucket_settings(settings: DelayedSettings) -> BucketSettings:
-    """What a bucket tracker is to do, of the settings."""
+    """The settings of a bucket tracker, from those of the broker."""
     return BucketSettings(
         entries_min=settings.delayed_delivery_min_index_count_per_bucket,
         entries_max=max(

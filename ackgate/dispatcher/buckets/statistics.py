@@ -17,7 +17,7 @@ LATENCY_BOUNDS_MS: Final = (50, 100, 500, 1_000, 5_000, 30_000, 60_000)
 
 
 class OperationType(enum.Enum):
-    """Label ``type`` of ``pulsar_delayed_message_index_bucket_op_count``."""
+    """Kinds of operations: ``type`` of ``pulsar_delayed_message_index_bucket_op_count``."""
 
     CREATE = "create"
     LOAD = "load"
@@ -32,7 +32,7 @@ class OperationStatistics:
     succeeded: int
     failed: int
     latency_counts: tuple[int, ...]
-    """Of both, by `LATENCY_BOUNDS_MS`, and one more for what took longer."""
+    """Both states, by `LATENCY_BOUNDS_MS`, and one more for what took longer."""
     latency_sum_ms: int
 
 
@@ -61,7 +61,7 @@ class OperationCounter:
 
 @dataclass(frozen=True, slots=True)
 class BucketStatistics:
-    """A bucket tracker in numbers, frozen."""
+    """Counts and sizes of a bucket tracker, frozen."""
 
     entries: int = statistic("Tracked entries; without those of buckets that are not read yet")
     byte_estimate: int = statistic("Memory of the index", "bytes")

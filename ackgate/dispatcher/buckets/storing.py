@@ -123,7 +123,7 @@ class Storing:
             self._queue.append(bucket)
 
     def _settle(self, bucket: SealedBucket, now_ms: int) -> None:
-        """It is registered: what is not due soon leaves memory."""
+        """Unload a bucket that is registered now, except what is due soon."""
         groups, columns = bucket.groups, bucket.stored_columns
         assert groups is not None
         assert columns is not None

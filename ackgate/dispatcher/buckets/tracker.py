@@ -136,7 +136,7 @@ class BucketTracker:
         return self._book.take()
 
     def answer(self, plan: int, outcome: Outcome, now_ms: int) -> None:
-        """A plan was carried out, or was not. A second answer to it changes nothing."""
+        """Take the outcome of a plan. A second answer to it changes nothing."""
         is_expected = self._book.answer(plan, outcome, now_ms)
         if (
             not is_expected
@@ -214,7 +214,7 @@ class BucketTracker:
     def _accept_in_pieces(
         self, ledger_id: int, ids: NDArray[np.int64], keys_ms: NDArray[np.int64], now_ms: int
     ) -> None:
-        """No bucket gets more than it may have."""
+        """Track entries in pieces, so that no bucket gets more than it may have."""
         start = 0
         while start < ids.size:
             self._make_room(ledger_id, now_ms)
@@ -233,7 +233,7 @@ class BucketTracker:
             self._advance(now_ms)
 
     def seal(self, now_ms: int) -> None:
-        """Seal what is worth a ledger: the owner will leave, and who follows need not read it again."""
+        """Seal the mutable bucket if it is worth a ledger. The next owner need not reread it."""
         if AGE_SEAL_SHARE * self._holdings.mutable.memory_entries >= self._settings.entries_min:
             self._seal()
             self._advance(now_ms)
@@ -381,7 +381,7 @@ class BucketTracker:
         self._keeper.advance(now_ms)
 
     def _end_empty(self) -> None:
-        """Buckets with nothing in their snapshots that is wanted are over."""
+        """End the buckets whose snapshots hold nothing that is wanted."""
         shrunk = self._holdings.shrunk
         if not shrunk:
             return
@@ -395,7 +395,7 @@ class BucketTracker:
         shrunk.clear()
 
     def _end(self, bucket: SealedBucket) -> None:
-        """A stored or unread bucket is over: out of the registry, and its snapshot with it."""
+        """End a stored or unread bucket: remove it from the registry, and delete its snapshot."""
         was_unread = bucket.state is BucketState.UNREAD
         bucket.move_to(BucketState.GONE)
         bucket.is_loading = bucket.is_merging = False
@@ -407,7 +407,10 @@ class BucketTracker:
             self._recovering.gone()
 
     def _lose(self, bucket: SealedBucket) -> None:
-        """A bucket's snapshot cannot be read: what only it had is to be read from the topic."""
+        """Give up a bucket whose snapshot cannot be read.
+
+        What only it had is read from the topic.
+        """
         self._buckets_lost += 1
         self._entries_lost += self._holdings.lose(bucket)
         self._end(bucket)

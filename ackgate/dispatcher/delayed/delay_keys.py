@@ -47,10 +47,10 @@ class DelayKeys:
     """Keys are multiples of ``2**bits`` ms (but for `TIME_MS_MAX`)."""
 
     is_strict: Final[bool]
-    """Never early."""
+    """Whether nothing is delivered early."""
 
     ahead_ms: int
-    """Times that are no further ahead are not tracked."""
+    """Times that are no further ahead than this are not tracked."""
 
     lead_ms: int
     """A key is due so long before it has come (in not strict mode; may be below 0)."""
@@ -63,7 +63,7 @@ class DelayKeys:
         self.set_tick(tick_ms)
 
     def set_tick(self, tick_ms: int) -> None:
-        """Another tick: the width stays. Raises `CallerError` below 1 ms."""
+        """Set another tick; the width stays. Raises `CallerError` below 1 ms."""
         if tick_ms < 1:
             raise CallerError(f"a tick of {tick_ms} ms is below 1 ms")
         self.ahead_ms = 0 if self.is_strict else tick_ms

@@ -97,11 +97,11 @@ class HeldSource(Protocol):
         ...
 
     def forget_through(self, mark_delete: Position) -> int:
-        """Everything up to this one is acked or trimmed. Returns how many were held."""
+        """Forget everything up to this position. Returns how many entries were held."""
         ...
 
     def clear(self) -> None:
-        """Forget everything; work that is under way is stale."""
+        """Forget everything; the outcome of work that is under way is ignored."""
         ...
 
     def check(self) -> None:
@@ -147,5 +147,5 @@ class DelayedTracker(HeldSource, Protocol):
         ...
 
     def configure(self, settings: DelaySettings) -> None:
-        """New settings. Keys that are there stay as they are."""
+        """Use new settings from now on. Keys that are there stay as they are."""
         ...

@@ -52,7 +52,7 @@ DUE_ENTRIES_MAX: Final = 4_096
 
 
 class SharedIndex:
-    """What is delayed in one topic."""
+    """The delayed entries of one topic, and its subscriptions' views of them."""
 
     def __init__(self, tracker: DelayedTracker, settings: DelaySettings) -> None:
         """`tracker`: made with the same settings; only this object calls it from then on."""
@@ -78,7 +78,7 @@ class SharedIndex:
         return view
 
     def leave(self, view: SharedView) -> None:
-        """The subscription is gone; nothing is kept for it. The last one takes the index along."""
+        """Remove the view of a subscription that is gone. The last view empties the index."""
         if view not in self.views:
             return
         self.views.remove(view)
@@ -90,7 +90,7 @@ class SharedIndex:
     def add_published(
         self, ledger_id: int, entry_ids: ArrayLike, deliver_at_ms: ArrayLike, now_ms: int
     ) -> None:
-        """Delayed entries of one ledger have become durable: no view needs to read them."""
+        """Track delayed entries of one ledger that are durable now: no view needs to read them."""
         if self.views:
             ids = entry_ids_below(entry_ids, ENTRY_ID_MAX + 1, ledger_id)
             self.add_new(ledger_id, ids.astype(np.int64), times_ms(deliver_at_ms), now_ms, None)
@@ -131,7 +131,7 @@ class SharedIndex:
                 view.settled.clear()
 
     def hear_lost(self, lost: Mapping[int, BitMap]) -> None:
-        """The tracker has lost these: they are to be read and offered again, by each view."""
+        """Notify views that the tracker has lost these: each is to read and offer them again."""
         for view in self.views:
             for ledger_id, entries in lost.items():
                 view.gone.discard_many(ledger_id, entries)
@@ -160,7 +160,7 @@ class SharedIndex:
     # -- taking out -----------------------------------------------------------------------------
 
     def hand_out(self, now_ms: int) -> bool:
-        """Some of what is due goes to the views. False: nothing is due in the tracker."""
+        """Hand some of what is due to the views. False: nothing is due in the tracker."""
         due = self.tracker.pop_due(now_ms, DUE_ENTRIES_MAX)
         if not due:
             return False
@@ -209,7 +209,7 @@ class SharedIndex:
     # -- the rest -------------------------------------------------------------------------------
 
     def configure(self, settings: DelaySettings) -> None:
-        """New settings, for all views."""
+        """Use new settings, for all views."""
         self._keys.set_tick(settings.tick_ms)
         self.tracker.configure(settings)
 
@@ -311,7 +311,7 @@ class SharedView:
     # -- what the index says --------------------------------------------------------------------
 
     def hear_added(self, ledger_id: int, entries: BitMap) -> None:
-        """The index tracks these now. What of it the subscription has acked is none of its own."""
+        """Take entries that the index tracks now, but those that this subscription has acked."""
         forgotten = self.forgotten_through
         if ledger_id < forgotten.ledger_id:
             self.gone.add_many(ledger_id, entries.copy())
@@ -328,7 +328,7 @@ class SharedView:
             self.gone.add_many(ledger_id, gone)
 
     def hear_due(self, ledger_id: int, entries: BitMap, turn: int, now_ms: int) -> None:
-        """The index gives these away."""
+        """Take entries that fell due in the index."""
         gone = self.gone.discard_many(ledger_id, entries)
         own = entries - gone
         if own:
@@ -400,7 +400,7 @@ class SharedView:
         return self._due.pop_due(TIME_MS_MAX, entries_max)
 
     def discard(self, position: Position) -> bool:
-        """This subscription has acked it: others go on waiting for it. Was it held?"""
+        """Forget an entry that this subscription has acked; other views keep it. Was it held?"""
         if self._due.discard(position):
             return True
         if position not in self._index.tracker:
@@ -450,11 +450,11 @@ class SharedView:
     # -- the rest -------------------------------------------------------------------------------
 
     def configure(self, settings: DelaySettings) -> None:
-        """New settings: they hold for all views."""
+        """Use new settings. They hold for all views."""
         self._index.configure(settings)
 
     def close(self) -> None:
-        """It has left the index, and takes nothing any more."""
+        """Close the view, which has left the index."""
         self._is_closed = True
         self.gone.clear()
         self.settled.clear()

@@ -269,7 +269,7 @@ class TimeBucketTracker:
         return ledger_ids, entry_ids
 
     def _popped_stale(self, runs: Runs) -> None:
-        """Other records that there may be of them count no more."""
+        """Forget stale records of entries that were popped."""
         if self._stale.moved:
             _, ledger_ids, entry_ids = expanded(runs)
             for position in positions_of(ledger_ids, entry_ids):
@@ -286,7 +286,7 @@ class TimeBucketTracker:
         return True
 
     def forget_through(self, mark_delete: Position) -> int:
-        """Everything up to this one is acked or trimmed. Returns how many were tracked."""
+        """Forget everything up to this position. Returns how many entries were tracked."""
         count = 0
         for ledger_id, entries in self._index.take_through(mark_delete):
             count += len(entries)
@@ -337,7 +337,7 @@ class TimeBucketTracker:
     # -- the rest
 
     def configure(self, settings: DelaySettings) -> None:
-        """New settings. Keys that are there stay as they are, and so do width and mode."""
+        """Use new settings. Keys that are there stay as they are, and so do width and mode."""
         self._keys.set_tick(settings.tick_ms)
         self._settings = settings
 
@@ -421,7 +421,7 @@ class FixedDelay:
             self.is_fixed = False
 
     def tracked_many(self, deliver_at_ms: NDArray[np.int64], tick_ms: int) -> None:
-        """Entries were taken, in this order."""
+        """Take the times of entries that were tracked, in this order."""
         if not deliver_at_ms.size:
             return
         if self.is_fixed:
@@ -434,5 +434,5 @@ class FixedDelay:
             self.highest_ms = max(self.highest_ms, int(deliver_at_ms.max()))
 
     def refused(self) -> None:
-        """An entry came that does not wait."""
+        """Note an entry that does not wait."""
         self.is_fixed = False

@@ -48,7 +48,7 @@ class MemberNacks:
         """A heap of the keys of `_masks`, and perhaps some that are gone."""
 
     def put(self, slot: int, key: int, mask: int) -> None:
-        """These messages wait for this key, and no other from now on."""
+        """Let these messages wait for this key, and for no other from now on."""
         keys = self._keys_of.get(slot, ())
         for other in keys:
             if other != key:
@@ -107,7 +107,7 @@ class MemberNacks:
         return self._masks.get(key, {})
 
     def take(self, slot: int, key: int) -> int:
-        """What of the entry waits for this key waits no more: its mask, 0 if there is none."""
+        """Take out what of the entry waits for this key. Returns its mask; 0: nothing waits."""
         mask = self._masks.get(key, {}).get(slot, 0)
         if mask:
             self._clear_bits(slot, key, mask)

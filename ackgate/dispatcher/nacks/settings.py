@@ -37,7 +37,7 @@ class NackSettings:
     """``negativeAckPrecisionBitCnt``: come back up to ``2**bits - 1`` ms early. 0: to the ms."""
 
     def __post_init__(self) -> None:
-        """Raises `CallerError` naming the value that cannot be."""
+        """Raise `CallerError` naming the value that is out of bounds."""
         check_ms("the redelivery delay", self.delay_ms)
         bits = self.precision_bits
         if type(bits) is not int or not 0 <= bits <= PRECISION_BITS_MAX:
@@ -106,13 +106,13 @@ class MultiplierRedeliveryBackoff:
     """
 
     min_delay_ms: int = 10_000
-    """The first time. 0: never any delay."""
+    """The first delay. 0: never any delay."""
 
     max_delay_ms: int = 600_000
-    """At most, however often."""
+    """The longest delay, however often the entry was redelivered."""
 
     multiplier: float = 2.0
-    """From one time to the next; above 1."""
+    """Factor from one delay to the next; above 1."""
 
     jitter: float = 0.0
     """Share of a delay, 0 to 1, that chance may take off it."""
@@ -120,7 +120,7 @@ class MultiplierRedeliveryBackoff:
     _power_max: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        """Raises `CallerError` naming the value that cannot be."""
+        """Raise `CallerError` naming the value that is out of bounds."""
         _check_delay("min_delay_ms", self.min_delay_ms, 0)
         _check_delay("max_delay_ms", self.max_delay_ms, self.min_delay_ms)
         if not _finite("multiplier", self.multiplier) > 1:

@@ -157,7 +157,10 @@ class SlotBuckets:
         return len(columns.all_slots) - len(held_before)
 
     def close(self) -> None:
-        """Time has moved on: buckets are unlikely to grow any more. O(buckets that grew)."""
+        """Note that time has moved on: buckets are unlikely to grow any more.
+
+        O(buckets that grew).
+        """
         buckets = self._buckets
         for key, counted in self._open.items():
             bucket = buckets[key]
@@ -405,7 +408,7 @@ class SlotColumns(NamedTuple):
     keys: list[int]
     """Different ones, ascending."""
     borders: list[int]
-    """Slots of ``keys[i]`` are those from ``borders[i]`` to ``borders[i + 1]``."""
+    """The slots of ``keys[i]`` are those from ``borders[i]`` to ``borders[i + 1]``."""
     slots: NDArray[np.uint32]
 
     def groups(self) -> Iterator[tuple[int, Sequence[int] | BitMap]]:

@@ -64,7 +64,7 @@ class SlotTable:
         return len(self._order)
 
     def numbers(self) -> Iterable[int]:
-        """Of the blocks in use."""
+        """Numbers of the blocks in use."""
         return self._names
 
     # -- from positions
@@ -115,7 +115,7 @@ class SlotTable:
             )
 
     def release(self, number: int) -> None:
-        """No slot of the block is kept anywhere."""
+        """Free the block: no slot of it is kept anywhere."""
         name = self._names.pop(number)
         del self._numbers[name]
         del self._order[bisect_left(self._order, name)]

@@ -67,10 +67,11 @@ class DueNacks(NamedTuple):
     positions: list[Position]
     """Each once; by time bucket, then by position."""
     indexes: dict[Position, int]
-    """Of those nacked message by message: which messages (negative: all but some). Else whole."""
+    """Which messages, of entries nacked message by message (negative: all but some). Others
+    whole."""
 
     def add(self, position: Position, indexes: int) -> bool:
-        """These messages of it, too. Returns whether the position is new."""
+        """Add these messages of the entry. Returns whether the position is new."""
         before = self.indexes.get(position, 0)
         indexes |= before
         if indexes != WHOLE:
@@ -113,7 +114,7 @@ class NackTracker:
         self.configure(NackSettings() if settings is None else settings)
 
     def configure(self, settings: NackSettings) -> None:
-        """New settings, for nacks from now on."""
+        """Use new settings, for nacks from now on."""
         self._settings = settings
         self._delay_ms = None if settings.backoff is not None else settings.delay_of(0)
         self._key_mask = -1 << settings.precision_bits
@@ -404,7 +405,7 @@ class NackTracker:
         self._excluded.clear()
 
     def _release_blocks(self) -> None:
-        """Blocks of which nothing is kept can have other names. O(blocks), and rarely."""
+        """Release the blocks of which nothing is kept. O(blocks), and rarely."""
         if not len(self):
             self._whole.clear()
             self._table.clear()

@@ -116,7 +116,7 @@ class Level:
 
 
 class Levels:
-    """All levels, the clock, and what is on its way down."""
+    """All levels, the clock, and the entries that are moving down."""
 
     __slots__ = (
         "_fallen",
@@ -259,7 +259,7 @@ class Levels:
         return self._fall()
 
     def _fall(self) -> Entries:
-        """Move some of the falling entries. What came due, if it was a slot of level 0."""
+        """Move some of the falling entries down. Returns those due, if it was a slot of level 0."""
         begin = self._fallen
         falling = self._falling
         self._fallen = min(begin + CASCADE_MAX, len(falling))

@@ -189,7 +189,7 @@ class Purgatory(Generic[K, O]):
         return [operation for operation in completed if operation is not None]
 
     def complete(self, timer: Timer) -> O | None:
-        """Take this one out, whatever it waits for. None if it is gone already."""
+        """Take this operation out, whatever it waits for. None if it is gone already."""
         operation = self._wheel.item(timer)
         if operation is not None:
             self._wheel.cancel(timer)

@@ -75,7 +75,7 @@ FORMAT: Final = b"1"
 """Version of what we put into these files. A file of another version is left alone, and named."""
 
 HEADER_BYTES_MAX: Final = 64 * 1024
-"""No header of ours is near that; a longer one is not ours."""
+"""Longest header that is read. Ours are far shorter, so a longer one is not ours."""
 
 _MAGIC: Final = b"Obj\x01"
 _WINDOW_BYTES: Final = 8 * 1024
@@ -125,13 +125,13 @@ def block_head(count: int, size: int) -> bytes:
 
 
 class ContainerHeader(NamedTuple):
-    """What a file says of itself."""
+    """The header of a container file."""
 
     sync_marker: bytes
     size: int
     """Where the first block begins."""
     damage: str | None = None
-    """What is wrong with the rest of it; its blocks can be read all the same."""
+    """What is wrong with the rest of the header; the file's blocks can be read all the same."""
 
 
 def read_header(file: DiskFile) -> ContainerHeader | None:
@@ -236,7 +236,7 @@ def next_block(file: DiskFile, header: ContainerHeader, offset: int) -> int | No
 
 
 class _Window:
-    """Reads a file in large pieces that are asked for in small ones."""
+    """Buffers a file: reads large pieces and serves small ones from them."""
 
     def __init__(self, file: DiskFile) -> None:
         self.file_size = file.size()

@@ -133,28 +133,34 @@ class Bookie:
 
     @property
     def mark(self) -> Mark:
-        """How far the metadata store was when it was last seen here."""
+        """The metadata store's counters, as this bookie last saw them."""
         return self._opened.register.mark
 
     async def raise_mark(self, mark: Mark) -> None:
-        """Remember how far the metadata store is; durable when this returns. Raises `StorageError`."""
+        """Record the metadata store's counters; durable when this returns.
+
+        Raises `StorageError`.
+        """
         self._writable()
         await self._in_time(lambda: self._opened.register.raise_mark(mark))
 
     def begin(self, origin: LedgerOrigin, mark: Mark) -> Beginning:
-        """Keep what a new ledger is, before entries of it come."""
+        """Store a new ledger's origin, before its first entry is added."""
         self._writable()
         if self.is_silent:
             return self._rounds.put_off(origin)
         return self._rounds.begin(origin, mark)
 
     async def take_in(self, origin: LedgerOrigin) -> None:
-        """Keep what a ledger is that comes to this bookie later in its life. Raises `StorageError`."""
+        """Store the origin of a ledger that gets this bookie later in its life.
+
+        Raises `StorageError`.
+        """
         self._writable()
         await self._in_time(lambda: self._opened.register.origins.keep(origin))
 
     async def give_back(self, ledger_id: int) -> None:
-        """A ledger that was begun will not be. Raises `StorageError`."""
+        """Undo `begin` of a ledger that will not be made. Raises `StorageError`."""
         await self._in_time(lambda: self._opened.register.origins.forget([ledger_id]))
 
     async def kept_ledger_ids(self) -> set[int]:
@@ -201,18 +207,18 @@ class Bookie:
 
     @property
     def last_error(self) -> AckGateError | None:
-        """Why this bookie cannot be written, as far as known; None when the last write succeeded."""
+        """Why this bookie cannot be written, as far as known; None after a successful write."""
         return self._commit.last_error if self._commit else None
 
     async def probe(self) -> None:
-        """Try whether it can be written (again). Raises `StorageError`."""
+        """Try to write. Raises `StorageError` if this bookie cannot be written."""
         if self._cache.is_full:
             # The journal may be fine and the fragment files not; then nothing can be taken either.
             await self.checkpoint()
         await self._writable().probe()
 
     def ledger_closed(self, ledger_id: int) -> None:
-        """No more entries of this ledger come from here; what was kept to append them is forgotten."""
+        """Note that no more entries of the ledger come from here. Free what appending needed."""
         self._cache.active.closed.add(ledger_id)
         if self._commit:
             self._commit.fenced.discard(ledger_id)
@@ -243,7 +249,7 @@ class Bookie:
     def read_cached(
         self, ledger_id: int, first: int, last: int, entry_count: int
     ) -> list[StoredEntry] | None:
-        """What `read` would give, when that needs no disk; else None."""
+        """Return what `read` would, or None if the write cache does not hold all of it."""
         cached = self._cache.read(ledger_id, first, last)
         return cached if len(cached) >= entry_count else None
 
@@ -277,7 +283,10 @@ class Bookie:
         return cached + await self._in_time(stored)
 
     async def claim(self, cluster: str) -> None:
-        """Mark it as this cluster's. Raises `ConfigurationError`: another's; `StorageError`."""
+        """Mark this bookie as the cluster's.
+
+        Raises `ConfigurationError` if it is another cluster's, `StorageError`.
+        """
         await self._in_time(lambda: self._opened.claim(cluster))
 
     async def ledger_ids(self) -> set[int]:
@@ -333,7 +342,7 @@ class Bookie:
         await self._in_time(remove)
 
     async def take_over_dead_journals(self) -> int:
-        """Bring entries of writers that are gone into fragment files; the number of entries.
+        """Move the journal entries of dead writers into fragment files. Returns their number.
 
         Done at opening and when a ledger is fenced; cheap when there are none. Raises
         `StorageError`.
@@ -346,7 +355,7 @@ class Bookie:
             raise StorageError(f"bookie {self.bookie_id}: its disk does not answer") from None
 
     async def make_up(self) -> None:
-        """Do what there was no room for, as far as there is now. Raises `StorageError`."""
+        """Retry the writes that failed for lack of room. Raises `StorageError`."""
         if self.last_error is not None:
             await self.probe()
         if self._cache.bytes or (self._journal is not None and self._journal.unremoved_bytes):
@@ -408,7 +417,10 @@ class Bookie:
         self._unwritten = None
 
     def _check_room(self) -> None:
-        """A checkpoint that stops half-way takes the room that acks could use. Raises `OSError`."""
+        """Raise `OSError` unless there is room for a whole checkpoint.
+
+        One that stops half-way takes the room that acks could use.
+        """
         free_bytes = self._opened.disk.free_bytes(self.directory)
         if free_bytes is not None and free_bytes < self._cache.bytes + CHECKPOINT_ROOM_BYTES:
             raise OSError(errno.ENOSPC, "no room for what the journal holds", str(self.directory))
@@ -491,7 +503,7 @@ class Bookie:
         return False
 
     def statistics(self) -> BookieStatistics:
-        """What it has done and holds."""
+        """Counters and sizes, as they are now."""
         commit, journal = self._commit, self._journal
         error = (commit.last_error if commit else None) or self._checkpoint_error
         took = [1000 * seconds for seconds in commit.recent_seconds] if commit else []
@@ -527,7 +539,10 @@ class Bookie:
         return self._patience.is_silent
 
     async def _in_time(self, work: Callable[[], T]) -> T:
-        """Raises `StorageError`, also when the disk does not answer. The work may yet be done then."""
+        """Run work in the storage lane. Raises `StorageError`, also when the disk does not answer.
+
+        The work may still be done after that.
+        """
         return await self._patiently(self._on_storage(work))
 
     async def _patiently(self, answer: Awaitable[T]) -> T:

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Writer:
-    """Our place among those who write in this directory."""
+    """This process as one of the directory's writers."""
 
     name: str
     journal: Path
@@ -180,7 +180,10 @@ class BookieDirectory:
             logger.warning("%s: ignored, not ours: %s", self.directory, ", ".join(foreign[:20]))
 
     def close(self, *, is_written: bool) -> None:
-        """Leave. `is_written`: the fragment files have everything, the journal can go."""
+        """Leave the directory.
+
+        `is_written`: fragment files hold everything, so the journal can go.
+        """
         self.storage.close()
         writer = self.writer
         if writer is None:
@@ -239,7 +242,7 @@ class BookieDirectory:
         return stored.identity
 
     def _mended_identity(self) -> Identity | None:
-        """Under the directory's lock: what one of the two files has lost is written again."""
+        """Read the identity, and restore a lost file from the other. Needs the directory's lock."""
         stored = read_identity(self.directory, self._read_small)
         if stored.identity is None:
             return None
@@ -281,7 +284,7 @@ class BookieDirectory:
                 self.disk.sync_directory(directory)
 
     def _remove_deleted(self, *, is_alone: bool) -> None:
-        """Files of deleted ledgers that a crash has brought back go once more."""
+        """Remove files of deleted ledgers that a crash has brought back."""
         deleted = self.register.deleted()
         for ledger_id in deleted:
             self.storage.remove(ledger_id)
@@ -292,7 +295,10 @@ class BookieDirectory:
             self.register.all_deleted()
 
     def _take_over_dead(self) -> list[str]:
-        """Under the directory's lock. Returns the writers that are alive."""
+        """Take over the journals of dead writers. Needs the directory's lock.
+
+        Returns live writers.
+        """
         alive: list[str] = []
         for writer in self.others.writers():
             journal = self._journals / writer

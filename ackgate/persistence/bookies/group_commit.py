@@ -41,7 +41,7 @@ RECENT_COMMITS_MAX: Final = 128
 
 
 class GroupCommit:
-    """The way from `add` to durable, for one bookie."""
+    """Makes the adds of one bookie durable, in rounds."""
 
     __slots__ = (
         "_behind_bytes",
@@ -144,7 +144,7 @@ class GroupCommit:
         return pending
 
     def drop(self, ledger_id: int) -> None:
-        """Forget a deleted ledger, also what of it is still on its way."""
+        """Drop a deleted ledger's entries, those not yet committed included."""
         self._cache.drop(ledger_id)
         if self._task is not None:
             self._dropped.add(ledger_id)
@@ -162,11 +162,11 @@ class GroupCommit:
         return await waiter
 
     def checkpoint_went_on(self) -> None:
-        """A part of the write cache is in fragment files: a slow disk is not a silent one."""
+        """Note that a checkpoint makes progress, so that a slow disk does not count as silent."""
         self._round_began = asyncio.get_running_loop().time()
 
     def checkpoint_ended(self, error: AckGateError | None) -> None:
-        """The write cache was emptied into fragment files, or (error) could not be."""
+        """Note the end of a checkpoint; `error`: why the write cache could not be emptied."""
         self._checkpoint_error = error
         self._progress.set()
 

@@ -159,7 +159,7 @@ class JournalBlock(NamedTuple):
 
     block: Block
     entries: list[StoredEntry]
-    """Those worth keeping."""
+    """Entries of the block that are worth keeping."""
     damage: str | None
     """What is wrong with the block, if anything is."""
 
@@ -171,7 +171,7 @@ def read_journal(file: DiskFile, header: ContainerHeader, start: int) -> Iterato
 
 
 def saved_of(file: DiskFile, block: Block, data: bytes) -> JournalBlock:
-    """What can be saved of a block of this file with these bytes in it."""
+    """Decode a damaged or whole block of this file as far as possible; `data` is its bytes."""
     decoded, is_clean = decode_entries(data, block.entry_count)
     kept = worth_keeping(decoded, is_clean=is_clean)
     damage = None
@@ -281,7 +281,7 @@ class JournalView:
         return {ledger_id for seen in self._seen.values() for ledger_id in seen.places}
 
     def bytes_besides(self, writer: str, ledger_ids: Container[int]) -> int:
-        """Of the blocks in a writer's journal that hold entries of other ledgers than these."""
+        """Bytes of those blocks in a writer's journal that hold entries of other ledgers."""
         sizes: dict[tuple[Path, int], int] = {}
         for path, seen in self._seen.items():
             if path.parent.name == writer:

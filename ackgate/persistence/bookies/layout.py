@@ -111,7 +111,7 @@ IDENTITY_BYTES_MAX: Final = 4096
 
 
 class Identity(NamedTuple):
-    """What the two files say of a bookie."""
+    """A bookie's id and cluster, as the two files hold them."""
 
     bookie_id: str
     cluster: str | None = None
@@ -126,11 +126,11 @@ class StoredIdentity(NamedTuple):
     outdated: tuple[str, ...] = ()
     """Names of files to write, since they are missing, damaged, or of format 1."""
     damages: tuple[str, ...] = ()
-    """What was wrong, and is known from the other file."""
+    """Damage that the other file makes up for."""
 
 
 class _Found(NamedTuple):
-    """One file. Format 1 has only one of the two values."""
+    """The content of one file. Format 1 has only one of the two values."""
 
     bookie_id: str | None
     cluster: str | None
@@ -190,7 +190,10 @@ def _agreed(directory: Path, found: dict[str, _Found]) -> Identity | None:
 
 
 def _decode(path: Path, data: bytes) -> _Found | None:
-    """None: damaged. Raises `ConfigurationError` for a later version's file."""
+    """Decode one file; None: it is damaged.
+
+    Raises `ConfigurationError` for a later version's file.
+    """
     try:
         stored: dict[str, Any] = json.loads(data)
         found: object = stored["format"]

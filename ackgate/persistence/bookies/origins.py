@@ -99,7 +99,7 @@ class _Log:
 
     @property
     def is_mostly_dead(self) -> bool:
-        """Whether most of its lines say nothing any more, and it is long."""
+        """Whether the log is long and most of its lines are obsolete."""
         live = len(self.begun) + len(self.gone)
         return self.size >= _COMPACT_BYTES_MIN and 2 * live < self.line_count
 
@@ -168,9 +168,9 @@ class Origins:
     # ------------------------------------------------------------------------------------- writing
 
     def begin(self, origins: Sequence[LedgerOrigin]) -> set[int]:
-        """Keep the origins of new ledgers; durable after the next `sync`. Raises `OSError`.
+        """Store the origins of new ledgers; durable after the next `sync`. Raises `OSError`.
 
-        Returns the ids that are taken: of those nothing was changed.
+        Returns the ids that are taken already; nothing was changed for those.
         """
         known = {origin.ledger_id for origin in origins if origin.ledger_id in self}
         stored = {*self.all_of(known)} if known else set()
@@ -262,7 +262,10 @@ class Origins:
         return ids
 
     def of(self, ledger_id: int) -> LedgerOrigin | None:
-        """None: it was not begun here. Raises `CorruptRecordError`, `OSError`."""
+        """The ledger's origin; None: it was not begun here.
+
+        Raises `CorruptRecordError`, `OSError`.
+        """
         if ledger_id not in self._files:
             return self._stored({ledger_id}).get(ledger_id)
         path = self._path(ledger_id)
@@ -343,7 +346,7 @@ class Origins:
                 log.forget(record)
             elif line:
                 damaged += 1
-            # A line that is good but for its end was cut off there; what is appended needs one.
+            # A last line that is valid but has no newline was cut off there; an append must add it.
             log.is_damaged |= not is_whole
         if damaged:
             log.is_damaged = True
@@ -409,7 +412,10 @@ class Origins:
             log.forget(ledger_id)
 
     def _give_up(self) -> None:
-        """Nobody knows where our log ends. What was synced stays good; what comes goes to a new one."""
+        """Abandon our log: nobody knows where it ends.
+
+        Synced lines stay good; new ones need a new log.
+        """
         if self._own is not None:
             self._own.begun -= self._unsynced
         self._unsynced.clear()

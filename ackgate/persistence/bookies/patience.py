@@ -22,21 +22,25 @@ LATE_SECONDS: Final = 1.0
 may be queued: the time starts again."""
 
 _SILENT_FOR: Final = 6
-"""What did not answer is asked last for so many time-outs, and waited for less patiently."""
+"""A disk that did not answer counts as silent for so many time-outs: it is asked last, and waited
+for less long."""
 
 _PATIENCE_IF_SILENT: Final = 0.1
-"""Part of the time-out for which something is waited for that did not answer lately."""
+"""Share of the time-out that a silent disk gets."""
 
 _LONG_WORK: Final = 6
-"""Work known to take long may take so many time-outs."""
+"""How many time-outs work may take that is known to be long."""
 
 
 class NoAnswerError(Exception):
-    """The time is over. A class of its own, since a file system may raise `TimeoutError` itself."""
+    """No answer in time.
+
+    A class of its own, since a file system may raise `TimeoutError` itself.
+    """
 
 
 async def within(seconds: float | None, answer: Awaitable[T]) -> T:
-    """The answer. Raises `NoAnswerError` when it does not come in time; None: wait forever."""
+    """Wait for the answer. Raises `NoAnswerError` after `seconds`; None: wait forever."""
     if seconds is None:
         return await answer
     patience = asyncio.timeout(seconds)
@@ -50,7 +54,7 @@ async def within(seconds: float | None, answer: Awaitable[T]) -> T:
 
 
 class LanePatience:
-    """Who waits for one lane, and since when nothing came from it."""
+    """Waits for the answers of one lane, and knows how long it has been silent."""
 
     __slots__ = ("_long_works", "_quiet_since", "_seconds", "_silent_until", "_waiting", "_watch")
 
@@ -76,7 +80,10 @@ class LanePatience:
         self._silent_until = None
 
     async def within(self, answer: Awaitable[T], *, is_long: bool = False) -> T:
-        """The answer. Raises `NoAnswerError`. `is_long`: it may well take longer than most."""
+        """Wait for an answer of the lane. Raises `NoAnswerError`.
+
+        `is_long`: it may well take longer than most.
+        """
         if self._seconds is None:
             return await answer
         if not self._waiting:
@@ -98,7 +105,7 @@ class LanePatience:
 
     @property
     def seconds(self) -> float:
-        """How long nothing may come, now."""
+        """How long the lane may be silent, as of now."""
         seconds = self._seconds or 0.0
         if self.is_silent:
             return seconds * _PATIENCE_IF_SILENT

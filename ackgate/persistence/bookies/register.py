@@ -68,7 +68,7 @@ class Mark(NamedTuple):
     """The highest number of a start of a broker (or of an embedding host)."""
 
     def with_(self, other: Mark) -> Mark:
-        """The higher of each number."""
+        """Combine two marks: the higher of each number."""
         return Mark(max(self.next_ledger_id, other.next_ledger_id), max(self.run, other.run))
 
 
@@ -121,11 +121,11 @@ class LedgerRegister:
 
     @property
     def mark(self) -> Mark:
-        """How far the metadata store was, as far as it is known here."""
+        """The metadata store's counters, as far as they are known here."""
         return self._mark
 
     def raise_mark(self, mark: Mark) -> None:
-        """Remember how far the metadata store is; durable when this returns. Raises `OSError`."""
+        """Record the metadata store's counters; durable when this returns. Raises `OSError`."""
         raised = self._mark.with_(mark)
         if raised == self._mark:
             return
@@ -171,12 +171,12 @@ class LedgerRegister:
             self._disk.sync_directory(self._directory)
 
     def deleted(self) -> frozenset[int]:
-        """Ledgers whose files may come back, and must not. Raises `OSError`."""
+        """Deleted ledgers, whose files a crash may still bring back. Raises `OSError`."""
         data = self._read(self._directory / DELETED_FILE) or b""
         return frozenset(_decode_ledgers(data)[0])
 
     def all_deleted(self) -> None:
-        """Nothing can bring the deleted ledgers back any more. Raises `OSError`."""
+        """Empty the list: nothing can bring the deleted ledgers back any more. Raises `OSError`."""
         with contextlib.suppress(FileNotFoundError):
             file = self._disk.open_append(self._directory / DELETED_FILE)
             try:
@@ -220,7 +220,10 @@ def _encode_ledgers(ledger_ids: Iterable[int]) -> bytes:
 
 
 def _decode_ledgers(data: bytes) -> tuple[set[int], int]:
-    """The ledger ids, and how many bytes have been read: the rest may become a record."""
+    """Decode whole records.
+
+    Returns the ledger ids and the bytes read; the rest may be a torn record.
+    """
     found: set[int] = set()
     at = 0
     while at + _LEDGER.size <= len(data):
@@ -229,7 +232,7 @@ def _decode_ledgers(data: bytes) -> tuple[set[int], int]:
             found.add(ledger_id)
             at += _LEDGER.size
         else:
-            at += 1  # part of a record that a crash cut off; look after it
+            at += 1  # part of a record that a crash cut off; look beyond it
     return found, at
 
 
@@ -300,7 +303,8 @@ class Beginning(NamedTuple):
 
     origin: LedgerOrigin
     refused: asyncio.Future[AckGateError | None]
-    """`ConfigurationError`: the bookie has a ledger of this id. None: nothing speaks against it."""
+    """Done with `ConfigurationError` if the bookie has a ledger of this id already, else with
+    None."""
     durable: asyncio.Future[AckGateError | None]
     """Done when the origin is durable: None, or why it is not (`StorageError`: it is written later)."""
 
@@ -320,7 +324,7 @@ class OnStorage(Protocol):
 
 
 class RegisterRounds:
-    """What is waiting to be begun or deleted on one bookie, and the round that runs."""
+    """Collects what is to be begun or deleted on one bookie, and writes it in rounds."""
 
     def __init__(
         self,
@@ -346,7 +350,7 @@ class RegisterRounds:
         return len(self._late)
 
     def begin(self, origin: LedgerOrigin, mark: Mark) -> Beginning:
-        """Keep the origin of a new ledger."""
+        """Store the origin of a new ledger."""
         self._mark = self._mark.with_(mark)
         beginning = _beginning(origin)
         waiting = self._beginning.get(origin.ledger_id)
@@ -357,14 +361,14 @@ class RegisterRounds:
         return beginning
 
     def put_off(self, origin: LedgerOrigin) -> Beginning:
-        """Write it when the disk takes it. It counts as begun."""
+        """Count the ledger as begun, and write its origin when the disk takes it."""
         self._late[origin.ledger_id] = origin
         while len(self._late) > _LATE_MAX:
             del self._late[next(iter(self._late))]
         return _beginning(origin).settle(None)
 
     def try_late(self) -> None:
-        """The disk takes writes: so it may take these."""
+        """Try to write the origins that were put off: the disk takes writes again."""
         if self._late:
             self._running()
 

@@ -1,4 +1,4 @@
-"""Bounds and paces of bookies and of their client.
+"""Limits of bookies and of their client.
 
 Pure. What a `broker.conf` can say has its default, unit and bounds in `ackgate.config`; the rest is for
 tests and tools. Tests need smaller bounds than a broker is allowed, so they are checked here again.
@@ -74,7 +74,7 @@ class BookieSettings:
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """The auditor's bounds and paces. Defaults are those of an audit by hand, not a broker's."""
+    """Limits of the auditor. Defaults are those of an audit by hand, not a broker's."""
 
     bytes_per_second: float | None = None
     """Most that it reads and writes. None: as fast as it goes."""
@@ -118,7 +118,7 @@ class LedgerClientSettings:
 
 
 def bookie_settings(settings: PersistenceSettings) -> BookieSettings:
-    """The bounds of each bookie."""
+    """The limits of each bookie, from a broker's settings."""
     return BookieSettings(
         journal_bytes_max=settings.bookie_journal_bytes_max,
         write_cache_bytes_max=settings.bookie_write_cache_bytes_max,
@@ -128,7 +128,7 @@ def bookie_settings(settings: PersistenceSettings) -> BookieSettings:
 
 
 def ledger_client_settings(settings: PersistenceSettings) -> LedgerClientSettings:
-    """The bounds of the ledger client."""
+    """The limits of the ledger client, from a broker's settings."""
     return LedgerClientSettings(
         entry_bytes_max=settings.max_entry_bytes,
         in_flight_adds_max=settings.ledger_in_flight_adds_max,
@@ -139,7 +139,7 @@ def ledger_client_settings(settings: PersistenceSettings) -> LedgerClientSetting
 
 
 def audit_settings(settings: PersistenceSettings) -> AuditSettings:
-    """The pace of the auditor."""
+    """The limits of the auditor, from a broker's settings."""
     return AuditSettings(
         bytes_per_second=settings.auditor_bytes_per_second,
         lost_bookie_delay_seconds=settings.lost_bookie_recovery_delay,

@@ -87,7 +87,7 @@ class CacheHalf:
             self.bytes -= len(block.encoded) + BLOCK_OVERHEAD_BYTES
 
     def part(self, ledgers_max: int, bytes_max: int) -> list[tuple[int, list[CacheBlock]]]:
-        """The first blocks of some ledgers: about so many bytes, at least a block; empty: no more."""
+        """First blocks of up to `ledgers_max` ledgers, about `bytes_max` bytes; empty: none."""
         part: list[tuple[int, list[CacheBlock]]] = []
         size = 0
         for ledger_id, blocks in self.ledgers.items():
@@ -173,7 +173,7 @@ class WriteCache:
         return self.sealed
 
     def release(self) -> None:
-        """The sealed half is in fragment files."""
+        """Drop the sealed half: fragment files have it."""
         self.sealed = None
 
     def drop(self, ledger_id: int) -> None:

@@ -64,7 +64,7 @@ _USED_SECONDS_MAX = 0.5
 
 
 class LedgerMarks(NamedTuple):
-    """What a ledger's custom metadata say."""
+    """The ownership marks among a ledger's custom metadata."""
 
     ledger_id: int
     custom_metadata: Mapping[str, bytes]
@@ -73,7 +73,7 @@ class LedgerMarks(NamedTuple):
 
 
 class BookKeeperClient:
-    """Implements `LedgerClient`. Make it with `connect`."""
+    """A client of a BookKeeper cluster: implements `LedgerClient`. Make it with `connect`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class BookKeeperClient:
     # ------------------------------------------------------------------------------------- writing
 
     def stamp(self, custom_metadata: Mapping[str, bytes]) -> None:
-        """What ledgers made from now on have in their custom metadata besides the marks."""
+        """Set the custom metadata that ledgers made from now on have besides the marks."""
         self._stamps = dict(custom_metadata)
 
     async def new_ledger_id(self) -> int:
@@ -174,7 +174,10 @@ class BookKeeperClient:
     async def create(
         self, options: LedgerOptions, *, ledger_id: int | None = None
     ) -> BookKeeperWriter:
-        """As the port has it; of an id that `new_ledger_id` gave (BookKeeper's createLedgerAdv)."""
+        """Make a ledger, as the port says.
+
+        `ledger_id`: one from `new_ledger_id` (createLedgerAdv).
+        """
         self._check_writable()
         check_quorum(options.ensemble_size, options.write_quorum, options.ack_quorum)
         ensemble = await self._connections.choose(options.ensemble_size)
@@ -318,12 +321,12 @@ class BookKeeperClient:
         return [i for i in ledger_ids if self._marked.get(i)]
 
     async def newest_marks(self, count: int) -> list[LedgerMarks]:
-        """Of the last `count` ledgers of the cluster, of all its clients."""
+        """Marks of the cluster's last `count` ledgers, whichever client made them."""
         self._check_open()
         return await self._marks_of((await self._cluster.ledger_ids())[-count:])
 
     async def marks_since(self, ledger_id: int) -> list[LedgerMarks]:
-        """Of the ledgers of this id and later ones, of all clients."""
+        """Marks of this ledger and all later ones, whichever client made them."""
         self._check_open()
         return await self._marks_of([i for i in await self._cluster.ledger_ids() if i >= ledger_id])
 
@@ -340,7 +343,7 @@ class BookKeeperClient:
         return found
 
     async def _custom_metadata(self, ledger_id: int) -> Mapping[str, bytes] | None:
-        """None: it does not exist. Nothing, if its metadata cannot be read."""
+        """Custom metadata; None: no such ledger. Empty if its metadata cannot be read."""
         try:
             return (await self._cluster.read(ledger_id)).metadata.custom_metadata
         except NoSuchLedgerError:
@@ -361,14 +364,14 @@ class BookKeeperClient:
         return await self._cluster.bookies()
 
     async def disk_space(self, bookie_id: str) -> BookieDiskSpace:
-        """Ask a bookie. Raises `StorageError`, `BookieRefusedError`."""
+        """Ask a bookie for its disk space. Raises `StorageError`, `BookieRefusedError`."""
         self._check_open()
         return await self._connections.disk_space(bookie_id)
 
     # ------------------------------------------------------------------------------------ the rest
 
     def statistics(self) -> BookKeeperStatistics:
-        """The client in numbers, as they are now. It may be closed."""
+        """The client's counters, as they are now. The client may be closed."""
         return self._connections.statistics()
 
     async def delete(self, ledger_id: int) -> None:
@@ -385,7 +388,6 @@ class BookKeeperClient:
         self._marked.pop(ledger_id, None)
 
     async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
-        """As the port has it."""
         self._check_writable()
         for ledger_id in ledger_ids:
 

@@ -47,7 +47,7 @@ _LAYOUTS: Final = {
     "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory": False,
     "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory": True,
 }
-"""Whether each id has the long path."""
+"""Layout -> whether even small ids have the long path."""
 
 
 class BookieState(enum.Enum):
@@ -91,9 +91,9 @@ class ClusterAddress(NamedTuple):
     """A cluster's URI taken apart."""
 
     servers: str
-    """``host:port,host:port``: ZooKeeper's."""
+    """The ZooKeeper servers, as ``host:port,host:port``."""
     root: str
-    """The node below which the cluster's lie: as a rule ``/ledgers``."""
+    """The node that all of the cluster's nodes lie below: as a rule ``/ledgers``."""
 
 
 def parse_cluster_uri(uri: str) -> ClusterAddress:
@@ -116,7 +116,7 @@ def ledger_node(ledger_id: int, *, is_long: bool = False) -> str:
 
 
 class BookKeeperCluster:
-    """One cluster's nodes. Make it with `open`."""
+    """The ZooKeeper nodes of one BookKeeper cluster. Make it with `open`."""
 
     def __init__(self, store: LastingStore, root: str) -> None:
         self._store = store
@@ -128,7 +128,10 @@ class BookKeeperCluster:
 
     @classmethod
     async def open(cls, store: LastingStore, root: str) -> BookKeeperCluster:
-        """Raises `ConfigurationError`: no cluster is there, or one of a layout that is not known."""
+        """Open the cluster at this root, after a check of its layout.
+
+        Raises `ConfigurationError` if there is no cluster, or one of an unknown layout.
+        """
         cluster = cls(store, root)
         node = await store.get(f"{root}/LAYOUT")
         if node is None:
@@ -210,7 +213,7 @@ class BookKeeperCluster:
         return int(made.removeprefix(prefix))
 
     async def read(self, ledger_id: int, *, is_latest: bool = False) -> StoredMetadata:
-        """Raises `NoSuchLedgerError`, `CorruptRecordError`.
+        """Read a ledger's metadata. Raises `NoSuchLedgerError`, `CorruptRecordError`.
 
         `is_latest`: with all that has been written by now. Otherwise a server that lags may answer.
         """
@@ -225,7 +228,7 @@ class BookKeeperCluster:
         )
 
     async def create(self, stored: StoredMetadata) -> StoredMetadata:
-        """Raises `MetadataConflictError` if there is a ledger of this id."""
+        """Write a new ledger's metadata. Raises `MetadataConflictError` if the id is taken."""
         version = await put_unique(
             self._store,
             self._path(stored.metadata.ledger_id),
@@ -251,7 +254,10 @@ class BookKeeperCluster:
         return changed._replace(version=version)
 
     async def remove(self, ledger_id: int) -> None:
-        """Bookies drop its entries by themselves, later. Raises `NoSuchLedgerError`."""
+        """Remove a ledger's metadata. Bookies drop its entries later.
+
+        Raises `NoSuchLedgerError`.
+        """
         path = self._path(ledger_id)
         try:
             await self._store.delete(path)
@@ -265,7 +271,7 @@ class BookKeeperCluster:
             try:
                 await self._store.delete(parent)
             except (CallerError, MetadataConflictError, OutcomeUnknownError):
-                return  # others are in it
+                return  # it has other children
             parent = parent.rpartition("/")[0]
 
     async def ledger_ids(self) -> list[int]:

@@ -38,7 +38,7 @@ _SLOW_SECONDS: Final = 1.0
 
 
 def summed(text: str, errors: Iterable[StorageError]) -> StorageError:
-    """One error for those of several bookies: `BookieRefusedError` if it is that with all of them."""
+    """Sum up the errors of several bookies: `BookieRefusedError` if all are that."""
     errors = tuple(errors)
     refused = bool(errors) and all(isinstance(error, BookieRefusedError) for error in errors)
     kind = BookieRefusedError if refused else StorageError
@@ -61,7 +61,7 @@ class _Channel:
 
 
 class BookieConnections:
-    """Connections by bookie."""
+    """The connections of one client, by bookie."""
 
     def __init__(
         self, cluster: BookKeeperCluster, *, timeout_seconds: float, security: Security
@@ -196,7 +196,7 @@ class BookieConnections:
             ) from error
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         self.is_closed = True
         openings = [c.opening for c in self._channels.values() if c.opening is not None]
         for opening in openings:
@@ -213,6 +213,6 @@ def _closed() -> ClosedHandleError:
 
 
 def _look_at(opening: asyncio.Task[BookieConnection]) -> None:
-    """When its callers have given up, nothing else looks at its error."""
+    """Read the error of an attempt whose callers have given up, so that asyncio does not warn."""
     if not opening.cancelled():
         opening.exception()

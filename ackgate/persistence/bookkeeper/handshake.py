@@ -53,14 +53,14 @@ _TOTAL_AND_FREE: Final = 1 | 2
 
 
 class BookieDiskSpace(NamedTuple):
-    """Of all ledger directories of a bookie."""
+    """Disk space of a bookie: the sum of all its ledger directories."""
 
     total_bytes: int
     free_bytes: int
 
 
 class Security(NamedTuple):
-    """What bookies want to see before the first entry. Nothing by default."""
+    """TLS and login that bookies require. None by default."""
 
     tls: ReloadedTls | None = None
     login: BookieLogin | None = None
@@ -101,7 +101,7 @@ class Handshake(asyncio.Protocol):
         return handshake
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """The connection goes on with another protocol. Raises `StorageError` if it has ended."""
+        """Pass the connection on to another protocol. Raises `StorageError` if it has ended."""
         if self._error is not None or self._transport is None:
             raise self._error or StorageError(f"{self._name}: no connection")
         transport, self._transport = self._transport, None
@@ -113,7 +113,7 @@ class Handshake(asyncio.Protocol):
             self._transport.abort()
 
     async def disk_space(self) -> BookieDiskSpace:
-        """Raises `BookieRefusedError`, `StorageError`."""
+        """Ask for the bookie's disk space. Raises `BookieRefusedError`, `StorageError`."""
         reply = await self._disk_space()
         if reply.status != StatusCode.EOK:
             raise self._refusal(reply, "its disk space")
@@ -227,12 +227,12 @@ class Handshake(asyncio.Protocol):
 
 
 def not_a_bookie(name: str, reason: str) -> BookieRefusedError:
-    """What answers there does not speak BookKeeper's protocol."""
+    """The error for a server that does not speak BookKeeper's protocol."""
     return BookieRefusedError(f"{name}: not BookKeeper's protocol: {reason}")
 
 
 def tls_refusal(name: str, error: ssl.SSLError) -> BookieRefusedError:
-    """TLS was begun and failed: a certificate, as a rule."""
+    """The error for a failed TLS handshake: a certificate, as a rule."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BookieRefusedError(f"{name}: its certificate is refused: {error.verify_message}")
     reason = error.reason or str(error)
@@ -261,7 +261,7 @@ def _refused_certificate(name: str) -> str:
 
 
 _CERTIFICATE_ALERT: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA)")
-"""What OpenSSL calls the other side's refusals of ours."""
+"""OpenSSL's names for the alerts by which the other side rejects our certificate."""
 
 _DIRECTIVE: Final = re.compile(rb'([\w-]+)=(?:"((?:[^"\\]|\\.)*)"|([^,\s]*))')
 

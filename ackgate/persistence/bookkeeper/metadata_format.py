@@ -51,12 +51,12 @@ class StoredMetadata(NamedTuple):
     password: bytes
     """In clear: BookKeeper keeps it so, and it protects against accidents only."""
     create_token: int | None
-    """Random, by its creator: tells after a lost answer whose creation it was (cToken)."""
+    """Random, by its creator: shows after a lost answer whose creation it was (cToken)."""
     format_version: int = BINARY
     has_ctime: bool = False
     """Whether the creation time is in the value. If not, the node's own counts."""
     version: int = 0
-    """Of the node, for compare-and-set."""
+    """Version of the node, for compare-and-set."""
 
     def changed(self, metadata: LedgerMetadata) -> StoredMetadata:
         """The same with other metadata."""
@@ -64,7 +64,7 @@ class StoredMetadata(NamedTuple):
 
 
 def encode_metadata(stored: StoredMetadata) -> bytes:
-    """The node's value."""
+    """Encode a ledger's metadata as the value of its node."""
     metadata = stored.metadata
     is_closed = metadata.state is LedgerState.CLOSED
     message = LedgerMetadataFormat(
@@ -101,7 +101,10 @@ def encode_metadata(stored: StoredMetadata) -> bytes:
 def decode_metadata(
     ledger_id: int, value: bytes, *, version: int = 0, created_ms: int = 0
 ) -> StoredMetadata:
-    """`created_ms`: when the node was made. Raises `CorruptRecordError`, `UnknownFormatError`."""
+    """Decode the value of a ledger's node. `created_ms`: when the node was made.
+
+    Raises `CorruptRecordError`, `UnknownFormatError`.
+    """
     name = f"metadata of ledger {ledger_id}"
     first, newline, rest = value.partition(b"\n")
     number = first.removeprefix(_MAGIC)
@@ -177,7 +180,7 @@ def _delimited(value: bytes) -> bytes:
 
 
 class BookieAddress(NamedTuple):
-    """Where a bookie listens."""
+    """Host and port at which a bookie takes entries."""
 
     host: str
     port: int
@@ -194,7 +197,7 @@ class BookieEndpoint(NamedTuple):
 
 
 class BookieService(NamedTuple):
-    """What a bookie says of itself in its node (BookieServiceInfo)."""
+    """A bookie's registration, from its node (BookieServiceInfo)."""
 
     endpoints: tuple[BookieEndpoint, ...] = ()
     properties: Mapping[str, str] = MappingProxyType({})
@@ -205,7 +208,10 @@ _ENTRIES: Final = "bookie-rpc"
 
 
 def decode_service(bookie_id: str, value: bytes) -> BookieService:
-    """A bookie's node below ``available``; before 4.11 it was empty. Raises `StorageError`."""
+    """Decode a bookie's node below ``available``. Raises `StorageError`.
+
+    Before BookKeeper 4.11 the node was empty.
+    """
     message = BookieServiceInfoFormat()
     try:
         message.ParseFromString(value)
@@ -216,7 +222,10 @@ def decode_service(bookie_id: str, value: bytes) -> BookieService:
 
 
 def address_of(bookie_id: str, service: BookieService) -> BookieAddress:
-    """Where it takes entries: registered, or in its id. Raises `StorageError`."""
+    """The registered address for entries, else the one in the bookie's id.
+
+    Raises `StorageError`.
+    """
     for endpoint in service.endpoints:
         if endpoint.protocol == _ENTRIES:
             return BookieAddress(endpoint.host, endpoint.port)
@@ -227,5 +236,5 @@ def address_of(bookie_id: str, service: BookieService) -> BookieAddress:
 
 
 def decode_address(bookie_id: str, value: bytes) -> BookieAddress:
-    """As `address_of`, of a bookie's node. Raises `StorageError`."""
+    """As `address_of`, from the value of a bookie's node. Raises `StorageError`."""
     return address_of(bookie_id, decode_service(bookie_id, value))

@@ -53,7 +53,7 @@ _COPY_FREE_BYTES: Final = 4096
 
 
 class Opcode(enum.IntEnum):
-    """What a request asks for."""
+    """The operation that a request asks for."""
 
     ADD = 1
     READ = 2
@@ -62,7 +62,7 @@ class Opcode(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """How it is to be done."""
+    """Options of a request."""
 
     NONE = 0
     DO_FENCING = 1
@@ -71,7 +71,7 @@ class Flag(enum.IntFlag):
 
 
 class Code(enum.IntEnum):
-    """A bookie's answer."""
+    """Result code of a reply."""
 
     OK = 0
     NO_LEDGER = 1
@@ -87,11 +87,11 @@ class Code(enum.IntEnum):
 
 
 NOT_HERE: Final = frozenset({Code.NO_LEDGER, Code.NO_ENTRY})
-"""The bookie surely does not have the entry."""
+"""Codes that prove that the bookie does not have the entry."""
 
 
 def code_name(code: int) -> str:
-    """For messages."""
+    """The name of a code, for messages."""
     return Code(code).name if code in Code._value2member_map_ else f"code {code}"
 
 
@@ -132,9 +132,9 @@ class EntryCodec:
         payloads: Sequence[bytes],
         flags: Flag = Flag.NONE,
     ) -> list[bytes]:
-        """The frames that add these, each in `PARTS_PER_ADD` pieces to be joined.
+        """The frames that add these payloads, each in `PARTS_PER_ADD` pieces to be joined.
 
-        `length_bytes`: of all entries before the first one.
+        `length_bytes`: payload bytes of all entries before the first one.
         """
         header, fixed = _header(Opcode.ADD, flags), 4 + KEY_BYTES + HEAD_BYTES + self._digest_bytes
         digest, ledger_id, pack_head = self._digest, self.ledger_id, _HEAD.pack
@@ -226,7 +226,7 @@ _BATCH_READ: Final = struct.Struct(">iIqqqiq")
 def read_frame(
     ledger_id: int, entry_id: int, *, key: bytes = b"", flags: Flag = Flag.NONE
 ) -> bytes:
-    """Ask for one entry. With `Flag.DO_FENCING` the ledger's key is wanted, too."""
+    """The frame that asks for one entry. `Flag.DO_FENCING` needs the ledger's key, too."""
     header = _header(Opcode.READ, flags)
     return _READ.pack(_READ.size - 4 + len(key), header, ledger_id, entry_id) + key
 
@@ -241,32 +241,35 @@ def batch_read_frame(
     key: bytes = b"",
     flags: Flag = Flag.NONE,
 ) -> bytes:
-    """Ask for entries in a row (bookies of 4.17 and later). The first one comes whatever its size."""
+    """The frame that asks for entries in a row (bookies of 4.17 and later).
+
+    The first one comes whatever its size.
+    """
     header, size = _header(Opcode.BATCH_READ, flags), _BATCH_READ.size - 4 + len(key)
     start = (size, header, ledger_id, first_entry_id, request_id)
     return _BATCH_READ.pack(*start, count_max, bytes_max) + key
 
 
 class BookieReply(NamedTuple):
-    """One reply, taken apart."""
+    """A decoded reply."""
 
     opcode: int
     code: int
     ledger_id: int
     entry_id: int
-    """Of the request: `LAST_ENTRY` where that was asked for."""
+    """Entry id of the request: `LAST_ENTRY` where that was asked for."""
     request_id: int
-    """Of a batch read; else 0."""
+    """Request id of a batch read; else 0."""
     body: bytes
-    """Of a read: the entry. Of a batch read: each entry behind its int32 size."""
+    """The entry of a read. For a batch read: the entries, each preceded by its int32 size."""
 
 
 ADD_REPLY: Final = struct.Struct(">iIiqq")
-"""Size, header, code, ledger, entry."""
+"""A reply to an add: size, header, code, ledger, entry."""
 ADD_REPLY_ROW: Final = np.dtype(
     [("size", ">i4"), ("header", ">u4"), ("code", ">i4"), ("ledger", ">i8"), ("entry", ">i8")]
 )
-"""The same for many of them."""
+"""The same layout as an array type, for many replies at once."""
 ADD_REPLY_SIZE: Final = ADD_REPLY.size - 4
 ADD_HEADER: Final = _header(Opcode.ADD)
 _REPLY: Final = struct.Struct(">Iiqq")
@@ -274,7 +277,7 @@ _REQUEST_ID: Final = struct.Struct(">q")
 
 
 def decode_reply(frame: bytes) -> BookieReply:
-    """A reply without its size. Raises `ValueError` for what is none."""
+    """Decode a reply without its size. Raises `ValueError` for bytes that are no reply."""
     if len(frame) < _REPLY.size:
         raise ValueError(f"a reply of {len(frame)} bytes")
     header, code, ledger_id, entry_id = _REPLY.unpack_from(frame)

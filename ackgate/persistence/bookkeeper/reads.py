@@ -239,7 +239,10 @@ class BookKeeperReads:
     async def read_one(
         self, metadata: LedgerMetadata, fragment: Fragment, entry_id: int
     ) -> VerifiedEntry:
-        """Raises `NoSuchEntryError`, `DigestMismatchError`, `StorageError`."""
+        """Read one entry: the first good copy.
+
+        Raises `NoSuchEntryError`, `DigestMismatchError`, `StorageError`.
+        """
         places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
         bookie_ids = sorted((fragment.ensemble[place] for place in places), key=self._is_failing)
         failures: list[StorageError | DigestMismatchError] = []
@@ -307,7 +310,10 @@ class BookKeeperReads:
         return await self.confirmed_by(metadata, copies)
 
     async def ask_ensemble(self, metadata: LedgerMetadata, entry_id: int) -> list[Copy]:
-        """By place of the last fragment's ensemble."""
+        """Ask each bookie of the last fragment's ensemble for the entry.
+
+        Returns answers by place.
+        """
         ensemble = metadata.fragments[-1].ensemble
         return await asyncio.gather(*(self.ask(bookie_id, entry_id) for bookie_id in ensemble))
 

@@ -62,7 +62,7 @@ _STEP_BYTES: Final = 16 * 1024 * 1024
 """Aim of one step: what it reads is in memory until it was added again."""
 
 _FIRST_STEP_ENTRIES: Final = 128
-"""What they weigh shows how many may follow."""
+"""Entries of the first step: their size shows how many may follow."""
 
 _LOOK_AT_ONCE: Final = 128
 _RETRY_FIRST_SECONDS: Final = 0.05
@@ -260,7 +260,7 @@ class Recovery:
         )
 
     async def _add_at(self, place: int, first: int, frames: Sequence[bytes]) -> StorageError | None:
-        """Add what belongs there. Returns why it failed."""
+        """Add the entries that belong at the place. Returns why it failed, or None."""
         metadata = self._stored.metadata
         wanted = {
             first + i: frame
@@ -303,7 +303,7 @@ class Recovery:
 
 
 class _RecoveryAdds:
-    """Implements `AddReplies`: done when the bookie has taken them all."""
+    """Adds of recovered entries to one bookie. Implements `AddReplies`."""
 
     def __init__(self, connection: BookieConnection, ledger_id: int, wanted: set[int]) -> None:
         self._connection = connection
@@ -312,7 +312,7 @@ class _RecoveryAdds:
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, block: AddBlock) -> None:
-        """Raises `StorageError`."""
+        """Send the frames and wait until the bookie has taken all. Raises `StorageError`."""
         self._connection.begin(self._ledger_id, self)
         try:
             self._connection.add(block)

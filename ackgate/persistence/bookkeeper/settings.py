@@ -1,4 +1,4 @@
-"""Bounds and paces of the client of a BookKeeper cluster, and how it is let in.
+"""Limits and credentials of the client of a BookKeeper cluster.
 
 Pure, but for the certificates that `BookieTls.loaded` reads.
 """

@@ -29,7 +29,7 @@ LATENCY_BOUNDS_MS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LatencyCounts:
-    """How long answers took."""
+    """Answers, counted by the time they took."""
 
     counts: tuple[int, ...]
     """By `LATENCY_BOUNDS_MS`, and one more for what took longer."""
@@ -41,7 +41,7 @@ class LatencyCounts:
 
     @property
     def bounds_seconds(self) -> list[float]:
-        """`LATENCY_BOUNDS_MS` in seconds."""
+        """`LATENCY_BOUNDS_MS`, in seconds."""
         return [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS]
 
     def bound_ms(self, share: float) -> float:
@@ -56,13 +56,13 @@ class LatencyCounts:
 
 @dataclass(frozen=True, slots=True)
 class BookieTraffic:
-    """One bookie, since the client was made."""
+    """The traffic with one bookie, since the client was made."""
 
     bookie_id: str
     connections_opened: int
     """All but the first are reconnects; a recovery has a connection of its own."""
     connections_failed: int
-    """Attempts."""
+    """Attempts to connect that failed."""
     last_error: str | None
     """Why the last attempt failed, or the last connection ended."""
     adds: int
@@ -78,7 +78,7 @@ class BookieTraffic:
     outstanding_adds: int
     """Entries queued for the bookie or not answered."""
     outstanding_bytes: int
-    """Of their frames."""
+    """Bytes of the frames of these adds."""
     outstanding_reads: int
 
 
@@ -87,12 +87,12 @@ class BookKeeperStatistics:
     """A client of BookKeeper in numbers, since it was made."""
 
     bookies: tuple[BookieTraffic, ...]
-    """Those that it has had to do with, in order of their ids."""
+    """Every bookie that the client has used, in order of their ids."""
     ledgers_created: int
     ledgers_recovered: int
-    """Opened with fencing, and not closed before."""
+    """Ledgers that were opened with fencing and had not been closed."""
     ensemble_changes: int
-    """A bookie was replaced in a ledger that is written."""
+    """How often a bookie was replaced in a ledger that is written."""
     ledgers_fenced: int
     """Writers that lost their ledger to another client."""
 
@@ -116,7 +116,7 @@ class LatencyCounter:
 
 
 class ClientCounters:
-    """Of a client; its writers count, too."""
+    """Counters of one client, updated by its writers, too."""
 
     __slots__ = ("ensemble_changes", "ledgers_created", "ledgers_fenced", "ledgers_recovered")
 
@@ -128,7 +128,7 @@ class ClientCounters:
 
 
 class BookieCounters:
-    """Of one bookie, over all its connections."""
+    """Counters of one bookie, over all its connections."""
 
     __slots__ = (
         "_add_latency",
@@ -164,12 +164,12 @@ class BookieCounters:
         self.outstanding_bytes += size_bytes
 
     def answered(self, adds: int, size_bytes: int, seconds: float) -> None:
-        """Adds that were sent together, all of which have their answers."""
+        """Count adds that were sent together and have all been answered."""
         self.dropped(adds, size_bytes)
         self._add_latency.count(seconds, adds)
 
     def dropped(self, adds: int, size_bytes: int) -> None:
-        """They will not be answered: the connection has ended."""
+        """Stop counting adds as outstanding: they were answered, or the connection has ended."""
         self.outstanding_adds -= adds
         self.outstanding_bytes -= size_bytes
 
@@ -228,7 +228,7 @@ class SentAdds:
             self.counters.answered(adds, size_bytes, now - sent_at)
 
     def drop(self) -> None:
-        """The connection has ended."""
+        """Drop what is outstanding: the connection has ended."""
         for _, adds, size_bytes, _ in self._pieces:
             self.counters.dropped(adds, size_bytes)
         self._pieces.clear()

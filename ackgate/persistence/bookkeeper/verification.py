@@ -51,7 +51,7 @@ async def verify_copies(metadata: LedgerMetadata, reads: BookKeeperReads) -> Led
 
 
 class _Looking:
-    """At one fragment."""
+    """Reads and verifies every copy in one fragment."""
 
     def __init__(
         self, metadata: LedgerMetadata, reads: BookKeeperReads, span: FragmentSpan
@@ -79,7 +79,7 @@ class _Looking:
         return self._finding
 
     def _first_step(self) -> int:
-        """As many as are surely not too much, whatever they weigh."""
+        """How many entries the first window may hold, whatever their size."""
         metadata = self._metadata
         if metadata.state is not LedgerState.CLOSED:
             return 1
@@ -89,7 +89,10 @@ class _Looking:
     async def _copy(
         self, place: int, entry_ids: Sequence[int]
     ) -> tuple[set[int] | None, set[int], int]:
-        """Good ones (None: it did not answer), damaged ones, and the mean size of the good."""
+        """Read one copy.
+
+        Returns good ids (None: no answer), damaged ids, and the good ones' mean size.
+        """
         copy = self._finding.copies[place]
         if copy.trouble is not None:
             return None, set(), 0

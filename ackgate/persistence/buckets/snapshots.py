@@ -58,10 +58,10 @@ DELAYED_CURSOR_KEY: Final = "ackgate/delayed-cursor"
 """Custom metadata: the node of the cursor whose delayed entries a snapshot ledger holds."""
 
 DELAYED_TOPIC_KEY: Final = "ackgate/delayed-topic"
-"""The node of its topic."""
+"""Custom metadata: the node of that cursor's topic."""
 
 DELAYED_RANGE_KEY: Final = "ackgate/delayed-bucket"
-"""The positions that the bucket may hold."""
+"""Custom metadata: the positions that the bucket may hold."""
 
 TURN_ENTRIES: Final = 20_000
 """Delayed entries that are encoded or decoded before others get their turn on the loop."""
@@ -70,12 +70,12 @@ SEGMENT_ENTRIES: Final = 400
 """What a segment costs besides its entries, in entries."""
 
 APPEND_BYTES: Final = 1024 * 1024
-"""Aim of one append."""
+"""Target size of one append."""
 
 APPEND_ENTRIES: Final = 1_000
 
 READ_BYTES: Final = 1024 * 1024
-"""Aim of one read."""
+"""Target size of one read."""
 
 READ_ENTRIES_MAX: Final = 512
 
@@ -90,7 +90,7 @@ class _Layout(NamedTuple):
     part_count: int
     segment_count: int
     ledger_entries: tuple[int, ...]
-    """Of each segment; empty when each takes one."""
+    """Ledger entries of each segment; empty when each takes one."""
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
         """The ledger entries of segments first..stop-1, the second one excluded."""
@@ -115,7 +115,7 @@ class BucketSnapshots:
         """Ledgers that were begun and not finished, and are still there."""
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """Holds from the next call on."""
+        """Use these settings from the next call on."""
         self._settings = settings
 
     # ------------------------------------------------------------------------ writing
@@ -302,13 +302,13 @@ async def find_orphan_snapshots(
 
 
 class _Turn:
-    """Lets others have the loop after so much work."""
+    """Yields to the event loop after every `TURN_ENTRIES` entries of work."""
 
     def __init__(self) -> None:
         self._left = TURN_ENTRIES
 
     async def spend(self, entries: int) -> None:
-        """A segment of so many entries was worked on."""
+        """Count a segment of so many entries, and yield when it is time."""
         self._left -= entries + SEGMENT_ENTRIES
         if self._left <= 0:
             await self.end()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ackgate.persistence.ports import LedgerReader, MetadataStore
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Aim of one read at the tail: bounds memory when entries are large, round trips when small."""
+"""Target size of one read at the tail: bounds memory when entries are large, round trips when
+small."""
 
 READ_ENTRIES_MAX: Final = 512
 
@@ -35,7 +36,7 @@ class ReadNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerTail:
-    """What a cursor ledger gave."""
+    """What was found in a cursor ledger."""
 
     found: ScannedTail | None
     """None: there is no ledger, or it cannot be opened."""

@@ -71,7 +71,7 @@ def internal_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_users_properties(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """The same again. Raises `CallerError` for one whose name is kept for the broker."""
+    """Return the properties. Raises `CallerError` for a name that is kept for the broker."""
     for key in properties:
         if key.startswith(INTERNAL_PREFIX):
             raise CallerError(
@@ -91,7 +91,7 @@ def encode_cursor_node(node: CursorNode, packing: Packing) -> bytes:
 
 
 def decode_cursor_node(value: bytes, *, path: str) -> CursorNode:
-    """The content again. Raises `CorruptRecordError` naming the path."""
+    """Decode the value of a cursor's node. Raises `CorruptRecordError` naming the path."""
     try:
         kind, body = unseal(value)
         if kind != RecordKind.NODE:
@@ -146,17 +146,17 @@ class OwnedCursorNode:
 
     @property
     def cursor_ledger_id(self) -> int | None:
-        """The ledger that it names."""
+        """The cursor ledger that the node names."""
         return self._fenced.value.cursor_ledger_id
 
     @property
     def cursor_properties(self) -> Mapping[str, str]:
-        """Text that it keeps besides."""
+        """The cursor's properties, in the node."""
         return self._fenced.value.cursor_properties
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is known to say what we believe."""
+        """Whether the stored node is known to be what is in memory."""
         return self._fenced.is_certain
 
     @property
@@ -177,7 +177,7 @@ class OwnedCursorNode:
         return encode_cursor_node(node, packing)
 
     async def put(self, *, cursor_ledger_id: int | None, state: bytes | None) -> int:
-        """Point it at a ledger and give it a state, which is not kept in memory. Returns its bytes."""
+        """Write a ledger id and a state, which is not kept in memory. Returns the node's bytes."""
         size = await self._fenced.change(
             lambda node: replace(node, cursor_ledger_id=cursor_ledger_id, state=state)
         )
@@ -212,12 +212,15 @@ class OwnedCursorNode:
         await self._fenced.make_certain()
 
     async def remove(self) -> None:
-        """Remove it; it may be gone already."""
+        """Remove the node, which may be gone already."""
         await self._fenced.remove()
 
 
 def _adopted(found: CursorNode, ours: CursorNode) -> CursorNode:
-    """What a put of ours without an answer has done; a stale owner's properties are not ours."""
+    """What the node holds after an unanswered put of ours, or a stale owner's write.
+
+    The ledger is `found`'s. So are the properties, but only if the write was ours.
+    """
     is_ours = found.owner_epoch == ours.owner_epoch
     return replace(
         ours,

@@ -58,11 +58,11 @@ class OpenedCursor:
     path: str
     cursor: ManagedCursor
     node: CursorNode
-    """As it was written last, by us."""
+    """The node, as this opening wrote it."""
     node_version: int
     report: RecoveryReport
     outcome: PersistOutcome
-    """How that is kept which was recovered."""
+    """How the recovered state is stored."""
     durable_version: int
     nacks: PendingNacks
     """Entries that are still held back."""

@@ -99,7 +99,7 @@ class WriteObserver(Protocol):
     def attempt_failed(
         self, where: PersistWhere, version: int, error: str, failing_since_ms: int | None
     ) -> None:
-        """A state could not be written there."""
+        """Record that a state could not be written to this store."""
 
 
 class _Waiting:
@@ -257,7 +257,7 @@ class CursorStore:
 
     @property
     def durable_outcome(self) -> PersistOutcome:
-        """How what is durable is kept: by the last write of this store, or as recovery found it."""
+        """How the durable state is stored: by the last write, or as recovery found it."""
         return self._path.outcome or self._recovered
 
     @property
@@ -316,7 +316,7 @@ class CursorStore:
         return internal_properties(self._node.cursor_properties)
 
     def statistics(self) -> CursorStoreStats:
-        """Everything there is to say in numbers."""
+        """Counters of this store."""
         path = self._path
         return CursorStoreStats(
             report=self.report,
@@ -341,7 +341,7 @@ class CursorStore:
     # ------------------------------------------------------------- called by the owner
 
     def keep_nacks(self, source: NackSource) -> None:
-        """Keep what this one holds back, too; it has taken `recovered_nacks` over."""
+        """Persist what `source` holds back, too; it has taken over `recovered_nacks`."""
         self._path.nacks.attach(source, self.report.nacks)
         self.recovered_nacks = NO_NACKS
 
@@ -399,15 +399,15 @@ class CursorStore:
         return self.durable_outcome
 
     def on_outcome(self, callback: Callable[[], None]) -> None:
-        """Call this after every durable write and every failure. There is one listener."""
+        """Set the one callback that is called after every durable write and every failure."""
         self._on_outcome = callback
 
     def report_attempts(self, observer: WriteObserver) -> None:
-        """Report every attempt to write to `observer`, before its result is reported elsewhere."""
+        """Report every attempt to write to `observer`, before the result is reported elsewhere."""
         self._observer = observer
 
     def configure(self, settings: PersistenceSettings) -> None:
-        """New settings hold from the next write on."""
+        """Use these settings from the next write on."""
         self._settings = settings
         self._path.configure(settings)
 
@@ -511,7 +511,7 @@ class CursorStore:
             self._task = None
 
     async def _rest(self, until: float) -> None:
-        """Wait; without acks to write, only until there are some."""
+        """Wait until that time, or to be woken. With no acks to write, the first ack wakes."""
         self._is_resting = self.cursor.version <= self._path.durable_version
         self._wake = wake = self._loop.create_future()
         timer = self._loop.call_at(until, resolve, wake)
@@ -612,7 +612,7 @@ class CursorStore:
     # ------------------------------------------------------------- what came of it
 
     def _report(self, report: RoundReport) -> None:
-        """A round is over: everybody learns how."""
+        """Report the end of a round to the observer, waiters, flushes and the listener."""
         outcome = report.outcome
         self._log(report)
         self._report_failures(report.failures, report.failing_since_ms)
@@ -757,7 +757,7 @@ class CursorStore:
             await asyncio.wait(tasks)
 
     def _give_up(self) -> None:
-        """What is under way has hung for too long. Whether it was done is unknown."""
+        """Cancel what has hung for too long. Whether it was done is unknown."""
         for task in (self._task, self._sweep):
             if task is not None:
                 task.cancel()

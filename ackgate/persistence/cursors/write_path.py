@@ -69,7 +69,7 @@ class NodeView(NodeShape, Protocol):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it is known to say what we believe."""
+        """Whether the stored node is known to be what is in memory."""
 
     @property
     def is_connected(self) -> bool:
@@ -77,11 +77,11 @@ class NodeView(NodeShape, Protocol):
 
     @property
     def cursor_ledger_id(self) -> int | None:
-        """The ledger that it names."""
+        """The cursor ledger that the node names."""
 
     @property
     def cursor_properties(self) -> Mapping[str, str]:
-        """Text that it keeps besides."""
+        """The cursor's properties, in the node."""
 
 
 # ---------------------------------------------------------------------------------- steps
@@ -162,7 +162,7 @@ class RoundReport(NamedTuple):
     outcome: PersistOutcome | None
     """The durable write; None: there was none."""
     failures: Sequence[WriteFailure]
-    """Of the stores that failed in it, before the other one succeeded or not."""
+    """Failures of stores in this round, even if the other store succeeded in the end."""
     failing_since_ms: int | None
     """Since when nothing could be written anywhere, when these failed."""
 
@@ -171,7 +171,7 @@ class RoundReport(NamedTuple):
 
 
 class StorePace:
-    """One of the two stores: how it did, and when it may be tried again."""
+    """Failures of one of the two stores, and when it may be tried again."""
 
     __slots__ = ("_seed", "bytes_written", "errors", "failures_in_a_row", "try_at", "writes")
 

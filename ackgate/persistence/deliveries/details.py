@@ -49,7 +49,7 @@ class MessageLedger:
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicies:
-    """What has no setting of the broker. What has one is among the settings, as it holds."""
+    """The topic's policies that have no broker setting; the others are merged into `settings`."""
 
     redelivery_backoff: dict[str, float] | None = None
     """Policy `redeliveryBackoff`, by its JSON's names; None: there is none."""
@@ -60,7 +60,8 @@ class Opened:
     """The topic as it was opened."""
 
     settings: dict[str, str]
-    """By their names in broker.conf, as they hold for this topic: policies are laid over them."""
+    """Settings by their names in broker.conf, as they apply to this topic: policies override
+    them."""
 
     policies: TopicPolicies
     ledgers: tuple[MessageLedger, ...]
@@ -75,7 +76,7 @@ class Configured:
     """Those that have changed, with what they are now."""
 
     policies: TopicPolicies
-    """As they hold now."""
+    """The policies as they apply now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,12 @@ class Subscribed:
     """Everything up to it counts as acked."""
 
     is_durable: bool
-    """False: a reader's, which nothing is kept of."""
+    """False for a reader's subscription, of which nothing is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class AckedCall:
-    """More about an ack: of the first event of a call that acked several, say."""
+    """More about an ack, for example on the first event of a call that acked several entries."""
 
     entries: int = 1
     """Events of this call, this one first; the next ones of the subscription are the others. All of
@@ -107,10 +108,10 @@ class AckedCall:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAdded:
-    """A consumer with a wish of its own."""
+    """A consumer with an option that differs from the default."""
 
     is_out_of_order: bool
-    """Key_Shared, and keys may go to another consumer while one still has entries of them."""
+    """Key_Shared: a key may move to another consumer while one still has entries of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ _KINDS: Final[Mapping[EventKind, type[Detail]]] = {
 _WHERE_NEEDED: Final = (AckedCall, ConsumerAdded)
 
 _LATER_KEYS: Final = frozenset({"damaged_records", "versions_lost"})
-"""What earlier builds did not write."""
+"""Keys that earlier builds did not write."""
 
 
 def encode_detail(detail: Detail) -> str:
@@ -170,7 +171,7 @@ def encode_detail(detail: Detail) -> str:
 
 
 def decode_detail(kind: type[DetailT], text: str | None) -> DetailT:
-    """The detail again. Raises `CorruptRecordError`, for none at all too."""
+    """Decode a detail. Raises `CorruptRecordError`, also for None."""
     try:
         detail: DetailT = _adapter(kind).validate_json(text or "", strict=True)
         keys = json.loads(text or "").keys()
@@ -190,7 +191,7 @@ def decode_detail(kind: type[DetailT], text: str | None) -> DetailT:
 
 
 def detail_of(kind: EventKind, reason: str | None, text: str | None) -> Detail | None:
-    """The detail of an event of this kind; None for one that needs none and has none.
+    """Decode the detail of an event of this kind; None if it has none and needs none.
 
     Raises `CorruptRecordError`.
     """
@@ -208,7 +209,7 @@ _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Made when it is needed first: that takes milliseconds."""
+    """The detail's adapter, made at its first use: that takes milliseconds."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

@@ -67,7 +67,7 @@ def pack_numbers(numbers: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def unpack_numbers(fields: Mapping[str, Any], count: int) -> NDArray[np.int64]:
-    """So many numbers again. Raises `CorruptRecordError` when there are others than these."""
+    """Unpack `count` numbers. Raises `CorruptRecordError` when there are not as many."""
     width, first = fields["width"], fields["first"]
     if first is None:
         return _numbers(fields, width, count)
@@ -110,7 +110,7 @@ def _numbers(fields: Mapping[str, Any], width: int, count: int) -> NDArray[np.in
 
 
 EVENTS_MAX: Final = 1_000_000
-"""Of one block. A header that promises more is not believed."""
+"""Most events of one block. A header that promises more is not believed."""
 
 _SCHEMA: Final = AvroSchema("delivery_events")
 _SEQUENCE_MAX: Final = 2**63 - 1
@@ -151,7 +151,7 @@ def encode_events(columns: EventColumns, packing: Packing) -> bytes:
 
 
 def decode_events(payload: bytes) -> EventColumns:
-    """The block again. Raises `CorruptRecordError`, `UnknownFormatError`."""
+    """Decode a block. Raises `CorruptRecordError`, `UnknownFormatError`."""
     record_kind, body = unseal(payload)
     if record_kind != RecordKind.DELIVERY_EVENTS:
         raise CorruptRecordError(f"record kind {record_kind} is no block of a delivery journal")

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGERS_MAX: Final = 1_000
-"""Of one journal: its node is to stay small, however often a ledger had to be replaced."""
+"""Most ledgers of one journal: its node is to stay small, however often a ledger is replaced."""
 
 RETRY_SECONDS_FIRST: Final = 0.5
 RETRY_SECONDS_MAX: Final = 60.0
@@ -186,7 +186,7 @@ class DeliveryJournal:
             return sum(map(len, payloads))
 
     def configure(self, journal_settings: JournalSettings) -> None:
-        """Holds from the next call on."""
+        """Use these settings from the next call on."""
         self._journal_settings = journal_settings
 
     def _encoded(self, block: EventColumns) -> list[bytes]:
@@ -259,7 +259,7 @@ class DeliveryJournal:
         return self._current
 
     async def _end(self, ledger: _OpenLedger) -> None:
-        """Close it, and note that. If that fails it is closed by the next `trim` or `open`."""
+        """Close a ledger and note that. If that fails, the next `trim` or `open` closes it."""
         try:
             await ledger.writer.close()
         except AckGateError as error:
@@ -268,7 +268,7 @@ class DeliveryJournal:
         self._note_closed(ledger.ledger_id, ledger.size_bytes, ledger.event_count)
 
     async def _give_up(self, ledger: _OpenLedger, error: AckGateError) -> None:
-        """It takes no more blocks; another one will."""
+        """Stop writing to a ledger after an error; the next block goes to another one."""
         self._current = None
         self._failed(error)
         await self._end(ledger)
@@ -374,7 +374,7 @@ class DeliveryJournal:
     # ------------------------------------------------------------------------ its end
 
     async def close(self) -> None:
-        """Close its ledger and say so in the node, if that works. More than once does no harm."""
+        """Close the open ledger and say so in the node, if possible. May be called again."""
         async with self._lock:
             if self._is_closed:
                 return
@@ -386,7 +386,7 @@ class DeliveryJournal:
                     await self._change()
 
     async def remove(self) -> None:
-        """Delete the whole journal: the topic is. Raises `StorageError`; then call it again."""
+        """Delete the journal of a deleted topic. Raises `StorageError`; then call it again."""
         await self.close()
         async with self._lock:
             self._node.check_ours()

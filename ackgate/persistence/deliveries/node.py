@@ -19,7 +19,7 @@ JOURNAL_PATH_KEY: Final = "ackgate/delivery-journal"
 """Custom metadata: the node of the journal that a ledger belongs to."""
 
 JOURNAL_TOPIC_KEY: Final = "ackgate/delivery-journal-topic"
-"""The node of its topic."""
+"""Custom metadata: the node of that journal's topic."""
 
 FORMAT_VERSION: Final = 1
 
@@ -33,9 +33,9 @@ class JournalLedgerRecord:
     closed_ms: int | None = None
     """None: it is being written, or its writer died and it is not closed yet."""
     size_bytes: int = 0
-    """Of a closed ledger."""
+    """Size of a closed ledger."""
     event_count: int | None = None
-    """Of a closed ledger; None when its writer died before reporting it."""
+    """Events of a closed ledger; None when its writer died before reporting them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class DeliveryJournalNode:
 
     ledgers: tuple[JournalLedgerRecord, ...] = ()
     owner_epoch: int = 0
-    """Of the topic's owner that wrote it last. One of an older epoch writes it never again."""
+    """Epoch of the topic's owner that wrote the node last. No owner of a lower epoch writes it
+    again."""
 
 
 def encode_journal_node(node: DeliveryJournalNode) -> bytes:

@@ -113,9 +113,9 @@ class AuditTotals:
 
     ledgers: int = 0
     under_replicated_ledgers: int = 0
-    """Something was wrong with them when they were looked at."""
+    """Ledgers in which something was wrong when they were examined."""
     unmended_ledgers: int = 0
-    """And still is."""
+    """Ledgers in which something is still wrong."""
     missing_copies: int = 0
     damaged_copies: int = 0
     lost_entries: int = 0
@@ -123,7 +123,7 @@ class AuditTotals:
     repaired_bytes: int = 0
     moved_places: int = 0
     failed_ledgers: int = 0
-    """Could not be looked at."""
+    """Ledgers that could not be examined."""
 
     def add(self, audit: LedgerAudit, *, is_repair: bool) -> None:
         self.ledgers += 1
@@ -139,7 +139,7 @@ class AuditTotals:
 
 
 class _Pace:
-    """Lets so many bytes pass in a second."""
+    """Limits the bytes that are read and written in a second."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self.bytes_per_second = bytes_per_second
@@ -211,7 +211,10 @@ class Auditor:
     async def audit_ledger(
         self, ledger_id: int, *, is_repair: bool, open_until: int = -1
     ) -> LedgerAudit:
-        """One ledger. `open_until`: look (only look) at what is still written, up to this entry."""
+        """Audit one ledger, and repair it if `is_repair`.
+
+        `open_until`: the last entry to examine in the open fragment, which is never repaired.
+        """
         audit = LedgerAudit(ledger_id, None)
         written: set[str] = set()
         try:
@@ -235,7 +238,7 @@ class Auditor:
         return audit
 
     async def _clean_up(self, audit: LedgerAudit, written: Collection[str]) -> None:
-        """Entries copied for a ledger that was deleted meanwhile must not stay."""
+        """Delete the copies made for a ledger that was deleted meanwhile."""
         bookies = [bookie for b in written if (bookie := self._pool.get(b)) is not None]
         if not bookies:
             return
@@ -252,7 +255,7 @@ class Auditor:
                 logger.warning("ledger %d: files not removed: %s", audit.ledger_id, error)
 
     def _waited_for(self, bookie_ids: Collection[str]) -> set[str]:
-        """Those of them that are away, and not yet for long enough."""
+        """Bookies among these that are absent, but not for long enough to be replaced."""
         now = asyncio.get_running_loop().time()
         waited_for = set()
         for bookie_id in bookie_ids:
@@ -265,7 +268,7 @@ class Auditor:
         return waited_for
 
     def _digest(self, entry: CatalogEntry) -> Digest | None:
-        """How to verify; None: there is no way without the password."""
+        """The digest to verify the ledger with; None: that needs the password."""
         metadata = entry.metadata
         if metadata.digest_type is DigestType.CRC32C:
             return CrcDigest()
@@ -314,7 +317,7 @@ class _FragmentAudit:
     # ------------------------------------------------------------------------------------- looking
 
     async def look(self) -> FragmentFinding:
-        """Every copy of every entry."""
+        """Read and verify every copy of every entry."""
         finding = FragmentFinding.begin(self._metadata, self._span, is_verified=self._is_verified)
         for copy in finding.copies:
             if copy.expected and self._pool.get(copy.bookie_id) is None:
@@ -398,7 +401,7 @@ class _FragmentAudit:
     # ------------------------------------------------------------------------------------- mending
 
     async def mend(self, finding: FragmentFinding) -> CatalogEntry:
-        """Do what can be done. Returns the metadata as they are then."""
+        """Repair what can be repaired. Returns the metadata as they are then."""
         auditor = self._auditor
         plan = plan_repair(
             finding,
@@ -435,7 +438,7 @@ class _FragmentAudit:
             await self._write(target, [found[e] for e in window])
 
     def _windows(self, entry_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Parts of one window each, however far they lie apart."""
+        """Cut entry ids into groups that each span at most one window."""
         start = 0
         while start < len(entry_ids):
             stop = start + 1

@@ -54,7 +54,7 @@ class BookiePool:
         return self._bookies.get(bookie_id)
 
     def add(self, bookie: Bookie) -> None:
-        """One more. Raises `ConfigurationError` if it is here already."""
+        """Add a bookie. Raises `ConfigurationError` if it is here already."""
         other = self._bookies.setdefault(bookie.bookie_id, bookie)
         if other is not bookie:
             raise ConfigurationError(

@@ -303,7 +303,7 @@ def _decode_id(value: bytes) -> int:
 
 
 def encode_metadata(metadata: LedgerMetadata, password: PasswordCheck) -> bytes:
-    """The value of a ledger's node."""
+    """Encode metadata as the value of a ledger's node."""
     return json.dumps(
         {
             "format": _FORMAT,
@@ -328,7 +328,7 @@ def encode_metadata(metadata: LedgerMetadata, password: PasswordCheck) -> bytes:
 
 
 def decode_metadata(ledger_id: int, value: bytes) -> tuple[LedgerMetadata, PasswordCheck]:
-    """Raises `CorruptRecordError` naming the ledger."""
+    """Decode the value of a ledger's node. Raises `CorruptRecordError` naming the ledger."""
     try:
         fields: dict[str, Any] = json.loads(value)
         found = fields["format"]

@@ -152,7 +152,10 @@ class BookieLedgerClient:
     async def create(
         self, options: LedgerOptions, *, ledger_id: int | None = None
     ) -> BookieLedgerWriter:
-        """As the port has it; of an id that `new_ledger_id` gave (BookKeeper's createLedgerAdv)."""
+        """Make a ledger, as the port says.
+
+        `ledger_id`: one from `new_ledger_id` (createLedgerAdv).
+        """
         self._check_writable()
         check_quorum(options.ensemble_size, options.write_quorum, options.ack_quorum)
         if options.digest_type not in {DigestType.CRC32C, DigestType.MAC}:
@@ -186,9 +189,9 @@ class BookieLedgerClient:
         return BookieLedgerWriter(entry, self._catalog, self._pool, reads, self._settings)
 
     async def _begin(self, metadata: LedgerMetadata, encoded: bytes) -> list[Beginning]:
-        """Its bookies begin to keep what the ledger is.
+        """Let the ledger's bookies store its origin.
 
-        Raises `ConfigurationError`: one has it already.
+        Raises `ConfigurationError` if one of them has the ledger already.
         """
         origin = LedgerOrigin(metadata.ledger_id, encoded)
         mark = Mark(max(self._catalog.issued_below, origin.ledger_id + 1), self.run)
@@ -273,7 +276,6 @@ class BookieLedgerClient:
         return not any(found)
 
     async def announce_deletion(self, ledger_ids: Iterable[int]) -> None:
-        """As the port has it."""
         self._check_writable()
         for ledger_id in ledger_ids:
             await self._catalog.announce_deletion(ledger_id)
@@ -343,7 +345,10 @@ class BookieLedgerClient:
             await asyncio.gather(*(bookie.close() for bookie in self._pool))
 
     async def _remove_files(self, ledger_id: int) -> bool:
-        """Whether no bookie that is here has any of them."""
+        """Remove the ledger's files.
+
+        Returns whether no bookie that is here has any of them left.
+        """
         is_gone = True
         for bookie in self._pool:
             try:

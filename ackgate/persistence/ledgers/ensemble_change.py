@@ -80,7 +80,7 @@ async def change_ensemble(
 
 
 async def take_in(bookie: Bookie, entry: CatalogEntry) -> None:
-    """A bookie that gets entries of a ledger later in its life keeps what the ledger is."""
+    """Let a bookie that gets a ledger later in its life store the ledger's origin."""
     value = encode_metadata(entry.metadata, entry.password)
     try:
         await bookie.take_in(LedgerOrigin(entry.metadata.ledger_id, value))

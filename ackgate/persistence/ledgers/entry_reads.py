@@ -138,7 +138,10 @@ class EntryReads:
         found: dict[int, LedgerEntry],
         damaged: set[int],
     ) -> None:
-        """A bookie that holds more than its share may have stopped looking too early."""
+        """Ask every bookie again for all of the range.
+
+        One that holds more than its share may have stopped looking too early.
+        """
         for bookie_id in fragment.ensemble:
             stored = await self._ask(bookie_id, first, last, last - first + 1)
             self._verify(

@@ -53,7 +53,7 @@ COMPARED_PATH: Final = "/ackgate/compared"
 """Written when a store seems older than its bookies, so that what is read next is the newest state."""
 
 _NAMED_MAX: Final = 10
-"""Ledgers that a refusal names."""
+"""Most ledgers that an error names."""
 
 WAY_BACK: Final = (
     "put the newest metadata back, or stop all brokers and run `ackgate ledgers adopt`, which puts what"
@@ -65,7 +65,7 @@ WAY_BACK: Final = (
 
 
 async def refuse_known_ledgers(bookies: Iterable[Bookie]) -> None:
-    """The metadata store is new: so must they be. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` if bookies hold ledgers: the metadata store is new."""
     for bookie in bookies:
         ledger_ids = await bookie.ledger_ids()
         if ledger_ids:
@@ -107,7 +107,7 @@ async def claim(bookie: Bookie, cluster: str) -> None:
 async def refuse_older_metadata(
     metadata: MetadataStore, bookies: Iterable[Bookie], *, counter_path: str
 ) -> None:
-    """Raise `ConfigurationError` if the metadata are behind one of the bookies.
+    """Raise `ConfigurationError` if the metadata are older than one of the bookies.
 
     `counter_path`: the node that counts runs. Raises `StorageError`.
     """
@@ -124,7 +124,7 @@ async def refuse_older_metadata(
 
 
 async def remember_run(metadata: MetadataStore, bookies: Iterable[Bookie], run: int) -> None:
-    """The bookies have seen this run. Where that cannot be written now, the next ledger says it."""
+    """Record this run on the bookies. One that cannot write it now gets it with its next ledger."""
     mark = Mark(await LedgerCatalog(metadata).next_id(), run)
     for bookie in bookies:
         try:

@@ -114,7 +114,7 @@ class AbsentBookies:
             self._opening[directory] = opening
 
     def start(self, on_opened: Callable[[Bookie], None]) -> None:
-        """Try again from now on; who opens is handed over."""
+        """Keep trying from now on; `on_opened` gets each bookie that opens."""
         if self._reasons and self._retry is None:
             loop = asyncio.get_running_loop()
             self._retry = loop.create_task(self._try_again(on_opened))

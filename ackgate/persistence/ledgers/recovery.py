@@ -202,7 +202,7 @@ class RecoveryStep:
         return self._ensemble[place] != self._writers_ensemble[place]
 
     def _lacking_at(self, place: int) -> list[int]:
-        """The entries that the bookie to be written has not: of a spare all that belong there."""
+        """Entries that the bookie at this place lacks. A spare lacks all that belong there."""
         if not self._has_spare(place):
             return sorted(self._absent.get(place, ()))
         return [entry_id for entry_id in sorted(self._chosen) if self._belongs(entry_id, place)]
@@ -264,7 +264,7 @@ class LedgerRecovery:
         self._ledger_id = entry.metadata.ledger_id
 
     async def run(self) -> LedgerMetadata:
-        """Returns the metadata of the closed ledger.
+        """Recover and close the ledger. Returns its metadata.
 
         Raises `StorageError` when too few bookies answer.
         """

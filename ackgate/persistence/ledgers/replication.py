@@ -224,7 +224,10 @@ class RepairPlan(NamedTuple):
 def plan_repair(
     finding: FragmentFinding, *, writable: Collection[str], waited_for: Collection[str] = ()
 ) -> RepairPlan:
-    """Decide. `waited_for`: bookies that are away, but not yet given up."""
+    """Decide how to repair a fragment.
+
+    `waited_for`: bookies that are away, but not yet given up.
+    """
     copies: list[CopyBack] = []
     moves: list[Move] = []
     stuck: list[str] = []

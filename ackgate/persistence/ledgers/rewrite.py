@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 async def rewrite(bookie: Bookie, entries: Sequence[StoredEntry], fragment_id: int) -> None:
-    """Return when they are durable there. Of one ledger, ascending. Raises `StorageError`."""
+    """Write entries of one ledger, ascending; return when they are durable.
+
+    Raises `StorageError`.
+    """
     sink = _Rewrite(entries[0].ledger_id)
     bookie.add(batch_of(entries, fragment_id), sink)
     await sink.done

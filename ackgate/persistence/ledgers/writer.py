@@ -68,7 +68,7 @@ class PlaceOwner(Protocol):
 
 
 class EnsemblePlace:
-    """Implements `AddSink` for a writer."""
+    """A bookie's place in the ensemble, for a while. Implements `AddSink` for the writer."""
 
     __slots__ = ("_owner", "_place", "bookie", "ledger_id")
 
@@ -104,7 +104,7 @@ class EnsemblePlace:
 
 
 class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
-    """Implements `LedgerWriter`. About a kilobyte while nothing is in flight."""
+    """The writer of one ledger: implements `LedgerWriter`. About a kilobyte when idle."""
 
     __slots__ = (
         "_border",
@@ -157,7 +157,7 @@ class BookieLedgerWriter(AddingHandle[EntryBatch, "CatalogEntry"]):
     def _encode(
         self, first: int, payloads: Sequence[bytes], lengths: Sequence[int]
     ) -> tuple[EntryBatch | None, ...]:
-        """Per place of the ensemble what goes there."""
+        """Encode entries. Returns a batch for each place of the ensemble, or None for a place."""
         adds, metadata = self._adds, self._entry.metadata
         parts = self._encoder.encode(
             first, adds.last_add_confirmed, adds.confirmed_bytes, payloads, lengths

@@ -49,7 +49,7 @@ _FIELDS: Final = MessageMetadata.DESCRIPTOR.fields_by_name
 _TEXT_TYPES: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _SINGLE: Final = {name: one for name, one in _FIELDS.items() if not one.is_repeated}
 _ENCRYPTION_KEYS: Final = _FIELDS["encryption_keys"].number
-"""Messages that nobody asks for; that they can be parsed is left to the library."""
+"""A field of nested messages that nobody asks for; the library checks that they can be parsed."""
 
 _WIRE_TYPES: Final = {
     one.number: BYTES if one.type in (*_TEXT_TYPES, FieldDescriptor.TYPE_MESSAGE) else VARINT
@@ -250,7 +250,7 @@ class _Reading:
         return Properties(offsets, keys, values)
 
     def _last_of_each_key(self, rows: Ints, keys: Spans) -> Ints | None:
-        """Which pairs stay when of each entry's keys only the last counts; None: all."""
+        """Indexes of the pairs to keep: the last of each key in its entry. None: keep all."""
         if len(rows) < 2 or not (rows[1:] == rows[:-1]).any():
             return None
         data = self._data + b"".join(self._extra)
@@ -355,7 +355,7 @@ def _as_type(values: Ints, field_type: int) -> Ints:
 
 
 def _as_bytes(text: str | bytes) -> bytes:
-    """The library gives text that is no UTF-8 as bytes."""
+    """Text as bytes: the library returns a text field as bytes when it is no UTF-8."""
     return text.encode() if isinstance(text, str) else text
 
 

@@ -41,10 +41,11 @@ class EntryForm(NamedTuple, Generic[EntryT]):
     """How stored bytes become the entries of a host."""
 
     added: Callable[[Position, bytes, int], EntryT]
-    """Of one that was just added, with the number of messages in it; its time is set afterwards."""
+    """Makes an entry that was just added, of its position, bytes and number of messages. Its time
+    is set afterwards."""
 
     stored: Callable[[int, LedgerEntry], EntryT]
-    """Of one that was read from this ledger. Raises `CorruptRecordError`."""
+    """Makes an entry that was read from the ledger of this id. Raises `CorruptRecordError`."""
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class AddBatch:
     contexts: list[Any] = field(default_factory=list)
     deliver_at_ms: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
-    """Of all payloads."""
+    """Bytes of all payloads."""
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -76,7 +77,7 @@ class AddBatch:
 
     @classmethod
     def joined(cls, batches: Iterable[AddBatch]) -> AddBatch:
-        """All of them in one, in order."""
+        """Join batches into one, in order."""
         whole = cls()
         for batch in batches:
             before = len(whole)

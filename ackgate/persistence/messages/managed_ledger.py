@@ -126,7 +126,7 @@ class LedgerObserver(Protocol):
 
 
 class ManagedLedger(Generic[EntryT]):
-    """One topic's ledgers. Make it with `open`."""
+    """The message store of one topic. Call `open` first."""
 
     __slots__ = (
         "_buffer",

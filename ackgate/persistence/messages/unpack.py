@@ -40,11 +40,11 @@ class UnpackedMessage(NamedTuple):
     """One message of an entry, or the whole entry where it cannot be unpacked."""
 
     metadata: MessageMetadata
-    """Of its entry."""
+    """Metadata of the message's entry."""
     batch_index: int | None
     """None: its entry is no batch, or cannot be unpacked."""
     single: SingleMessageMetadata | None
-    """Of a message in a batch."""
+    """Metadata of a message in a batch."""
     payload: bytes | None
     """None: the producer sent a null value."""
 

@@ -126,7 +126,7 @@ def read_log(path: Path) -> StoredLog | None:
 
 
 def _note_damage(stored: StoredLog, path: Path, data: bytes, start: int, end: int) -> None:
-    """Unless it is room that was never used."""
+    """Note bytes that are no record as damage, unless they are unused room."""
     if data.count(0, start, end) != end - start:
         stored.damages.append(f"{path}: bytes {start} to {end} are no whole record of a commit")
 
@@ -147,7 +147,7 @@ def _read_header(data: bytes) -> tuple[LogHeader | None, int]:
 
 
 def _read_record(data: bytes, at: int, stored: StoredLog) -> int | None:
-    """Where the record ends; None: here is none."""
+    """Read the record at `at`. Returns where it ends; None: there is none."""
     if at + _RECORD.size > len(data):
         return None
     magic, size, crc, number, file_bytes = _RECORD.unpack_from(data, at)

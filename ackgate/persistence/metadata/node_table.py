@@ -100,7 +100,7 @@ def read_progress(connection: sqlite3.Connection) -> CommitProgress | None:
 
 
 def write_progress(connection: sqlite3.Connection, number: int) -> None:
-    """Within the commit of that number."""
+    """Write the number of the commit that this is part of."""
     connection.execute("UPDATE progress SET number = ?", (number,))
 
 

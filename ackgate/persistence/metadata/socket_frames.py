@@ -1,4 +1,4 @@
-"""What is said on the Unix socket of a metadata store: requests, answers and events, framed.
+"""The protocol on the Unix socket of a metadata store: requests, answers and events, framed.
 
 Pure. A frame is its size, four bytes, and one record of Avro::
 
@@ -64,7 +64,7 @@ ERRORS: Final[dict[str, type[AckGateError]]] = {
         NodeTooLargeError,
     )
 }
-"""What a store raises, by name."""
+"""The errors that a store raises, by class name."""
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -147,7 +147,7 @@ _ANSWER: Final = parse_schema(
 
 
 class SocketRequest(NamedTuple):
-    """What a store asks. HELLO has the protocol as its path, and the time-out in ms as its version."""
+    """A request. HELLO has the protocol as its path, and the time-out in ms as its version."""
 
     number: int
     call: str
@@ -157,17 +157,17 @@ class SocketRequest(NamedTuple):
     is_ephemeral: bool = False
 
     def encode(self) -> bytes:
-        """Its frame."""
+        """Encode the request as a frame."""
         return _frame(_REQUEST, self._asdict())
 
     @classmethod
     def decode(cls, body: bytes) -> SocketRequest:
-        """Raises `CorruptRecordError`."""
+        """Decode the body of a frame. Raises `CorruptRecordError`."""
         return cls(**_record(_REQUEST, body))
 
 
 class SocketAnswer(NamedTuple):
-    """What the server says: to the request of this number, or, with number 0, which nodes changed."""
+    """The server's answer to the request of this number; with number 0, which nodes changed."""
 
     number: int
     error: str = ""
@@ -180,14 +180,14 @@ class SocketAnswer(NamedTuple):
 
     @classmethod
     def failed(cls, number: int, error: AckGateError) -> SocketAnswer:
-        """That of an error."""
+        """The answer that reports an error."""
         kind = next((k.__name__ for k in type(error).__mro__ if k.__name__ in ERRORS), "")
         return cls(
             number, kind or MetadataStoreError.__name__, _unicode(str(error))[:ERROR_CHARACTERS_MAX]
         )
 
     def encode(self) -> bytes:
-        """Its frame."""
+        """Encode the answer as a frame."""
         record = self._asdict()
         record["node"] = self.node._asdict() if self.node is not None else None
         record["events"] = [{"kind": kind.value, "path": path} for kind, path in self.events]
@@ -195,7 +195,7 @@ class SocketAnswer(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> SocketAnswer:
-        """Raises `CorruptRecordError`."""
+        """Decode the body of a frame. Raises `CorruptRecordError`."""
         record = _record(_ANSWER, body)
         node = record["node"]
         record["node"] = NodeValue(**node) if node is not None else None
@@ -206,14 +206,14 @@ class SocketAnswer(NamedTuple):
         return cls(**record)
 
     def raised(self) -> AckGateError | None:
-        """The error that the server met."""
+        """The error that the server raised; None: there was none."""
         if not self.error:
             return None
         return ERRORS.get(self.error, MetadataStoreError)(self.text)
 
 
 class FrameBuffer:
-    """Cuts what a socket brings into the bodies of frames."""
+    """Cuts the bytes from a socket into the bodies of frames."""
 
     __slots__ = ("_bytes", "_bytes_max")
 
@@ -222,7 +222,10 @@ class FrameBuffer:
         self._bytes_max = bytes_max
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are whole by now. Raises `CorruptRecordError` for one that is too large."""
+        """Yield the bodies that are complete.
+
+        Raises `CorruptRecordError` for one that is too large.
+        """
         self._bytes += data
         at = 0
         try:

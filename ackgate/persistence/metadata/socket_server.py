@@ -41,30 +41,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SESSIONS_MAX: Final = 1_024
-"""At a time."""
+"""Most sessions at a time."""
 
 SESSION_MS_MIN: Final = 100
 SESSION_MS_MAX: Final = 3_600_000
-"""What a session may have as its time-out."""
+"""Longest session time-out that is granted."""
 
 WATCHES_MAX: Final = 10_000
 """Paths that one session may watch."""
 
 REQUESTS_MAX: Final = 10_000
-"""Of one session under way. Beyond that nothing more is read from it."""
+"""Unanswered requests of one session. Above that nothing more is read from it."""
 
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Answers and events that a session leaves lying. Beyond that it is over."""
+"""Answers and events that a client has not read. Above that its session ends."""
 
 HELLO_SECONDS_MAX: Final = 10.0
-"""How long a connection may say nothing at first."""
+"""How long a new connection may take to send HELLO."""
 
 LOOKS: Final = 4
 """How often within its time-out a session is looked at."""
 
 
 class MetadataServer:
-    """The socket. Make it with `serve`. The store stays the caller's to close, after this."""
+    """Listens on the socket. Make it with `serve`. The caller closes the store, after this."""
 
     def __init__(self, store: SqliteMetadataStore, path: Path) -> None:
         self.path = path
@@ -91,11 +91,11 @@ class MetadataServer:
 
     @property
     def session_count(self) -> int:
-        """Sessions that live."""
+        """How many sessions are alive."""
         return sum(session.is_open for session in self._sessions)
 
     async def close(self) -> None:
-        """End every session, and take the socket away. Twice is fine."""
+        """End every session, and remove the socket. Twice is fine."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -117,17 +117,17 @@ class MetadataServer:
 
     @property
     def store(self) -> SqliteMetadataStore:
-        """What it serves."""
+        """The store that is served."""
         return self._store
 
     def opened(self, session: _Session) -> None:
-        """A connection is there. Raises `CallerError` when there are too many."""
+        """Register a session. Raises `CallerError` when there are too many."""
         if len(self._sessions) >= SESSIONS_MAX:
             raise CallerError(f"there are {SESSIONS_MAX} sessions, and no more are taken")
         self._sessions.add(session)
 
     def closed(self, session: _Session) -> None:
-        """A connection is gone: its ephemeral nodes go, too."""
+        """Remove a session whose connection has ended, and delete its ephemeral nodes."""
         if session in self._sessions:
             self._sessions.discard(session)
             task = asyncio.get_running_loop().create_task(self._end(session.number))
@@ -143,7 +143,7 @@ class MetadataServer:
 
 
 class _Session(asyncio.Protocol):
-    """One connection."""
+    """The server's side of one connection, which is one session."""
 
     def __init__(self, server: MetadataServer, number: int) -> None:
         self.number = number
@@ -208,7 +208,10 @@ class _Session(asyncio.Protocol):
     # ------------------------------------------------------------------ requests
 
     def _take(self, request: SocketRequest) -> None:
-        """Raises `CorruptRecordError`, `CallerError`: that is the end of the session."""
+        """Carry out a request.
+
+        Raises `CorruptRecordError`, `CallerError`, which end the session.
+        """
         if request.number <= 0:
             raise CorruptRecordError(f"a request of the impossible number {request.number}")
         if not self.is_open:
@@ -335,7 +338,11 @@ class _Session(asyncio.Protocol):
         self._looking = self._loop.call_later(seconds, self._look, seconds)
 
     def _look(self, seconds: float) -> None:
-        """Looks are counted, not time: a stop of this process is one look, and not its client's silence."""
+        """End a session that has been silent for too long.
+
+        Looks are counted, not time: a stop of this process is one look, and not its client's
+        silence.
+        """
         if self._is_over or self._transport is None:
             return
         if not self.is_open:

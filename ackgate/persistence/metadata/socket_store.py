@@ -48,7 +48,7 @@ REQUESTS_WAITING_MAX: Final = 200_000
 """Beyond this the store refuses: something is far slower than what it is asked to do."""
 
 PINGS: Final = 4
-"""Within the session's time-out."""
+"""Pings sent within the session's time-out."""
 
 _WRITES: Final = frozenset({"PUT", "CREATE", "DELETE"})
 
@@ -224,12 +224,12 @@ class SocketMetadataStore:
             self._lease_until = max(self._lease_until, waiting.sent_at + self._timeout_seconds)
 
     def changed(self, wire: _Wire, events: tuple[WatchEvent, ...]) -> None:
-        """Watched nodes changed."""
+        """Notify the watchers of these changes."""
         if wire is self._wire:
             self._watches.fire(events)
 
     def lost(self, wire: _Wire, why: str) -> None:
-        """A connection has ended."""
+        """End the session: its connection has ended."""
         if wire is self._wire:
             log.warning("the metadata session of unix:%s is over: %s", self._path, why)
             self._over(wire, why)
@@ -283,7 +283,7 @@ class SocketMetadataStore:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection: requests that wait for their answers, by number."""
+    """One connection, and the requests on it that have no answer, by number."""
 
     def __init__(self, store: SocketMetadataStore) -> None:
         self._store = store
@@ -297,7 +297,7 @@ class _Wire(asyncio.Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """Requests without an answer."""
+        """How many requests have no answer yet."""
         return len(self._waiting)
 
     def send(
@@ -309,13 +309,13 @@ class _Wire(asyncio.Protocol):
         version: int | None = None,
         is_ephemeral: bool = False,
     ) -> asyncio.Future[SocketAnswer]:
-        """What one turn of the loop asks goes out together at its end."""
+        """Queue a request; all requests of one turn of the loop go out together at its end."""
         self._number += 1
         request = SocketRequest(self._number, call, path, value, version, is_ephemeral)
         done: asyncio.Future[SocketAnswer] = self._loop.create_future()
         if self.is_over:
             done.set_exception(SessionLostError("the session to the metadata store is over"))
-            done.exception()  # nobody need ask: a PING, a WATCH
+            done.exception()  # nobody may await it: a PING, a WATCH
             return done
         self._waiting[request.number] = _Waiting(request, done, self._loop.time())
         if not self._unsent:
@@ -343,7 +343,7 @@ class _Wire(asyncio.Protocol):
         self._end(str(exc or "the other side closed it"))
 
     def _take(self, answer: SocketAnswer) -> None:
-        """Raises `CorruptRecordError`."""
+        """Take an answer: settle its request, or report events. Raises `CorruptRecordError`."""
         if answer.number == 0:
             if answer.error:
                 self._end(answer.text)
@@ -361,7 +361,7 @@ class _Wire(asyncio.Protocol):
         self.fail(why)
 
     def fail(self, why: str) -> None:
-        """Nothing that waits will be answered. Twice is fine."""
+        """Fail all requests that have no answer. Twice is fine."""
         self.is_over = True
         waiting, self._waiting = self._waiting, {}
         for request, done, _ in waiting.values():
@@ -372,9 +372,9 @@ class _Wire(asyncio.Protocol):
                     if request.call in _WRITES
                     else SessionLostError(f"{where}: the session is over: {why}")
                 )
-                done.exception()  # nobody need ask
+                done.exception()  # nobody may await it
 
     def cut(self) -> None:
-        """Close the connection."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()

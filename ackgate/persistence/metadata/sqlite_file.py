@@ -287,7 +287,10 @@ class _Opening:
     # ----------------------------------------------------------------------------- before SQLite
 
     def _make_file(self, header: LogHeader | None) -> bool:
-        """Make the database file if there is none. Whether nothing was stored here before."""
+        """Make the database file if there is none.
+
+        Returns whether nothing was stored here before.
+        """
         path = self._path
         if path.exists() and path.stat().st_size:
             return False
@@ -416,7 +419,7 @@ class _Opening:
             )
 
     def _check_integrity(self, connection: sqlite3.Connection, frames: int) -> None:
-        """Without sums of the pages SQLite's own look has to do."""
+        """Let SQLite check the file, where there are no sums of the pages."""
         (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise self._damaged(verdict)
@@ -453,7 +456,7 @@ class _Opening:
         return missing[-1][0] if missing else number
 
     def _log_that_goes_on(self, frames: int) -> CommitLog | None:
-        """The log that is there, when all was found as a stop leaves it."""
+        """Continue our log if the last writer stopped cleanly; None: a new one must begin."""
         stored = self._stored
         if stored is None or stored.header is None or stored.commits or frames:
             return None

@@ -43,7 +43,7 @@ _DATABASE_HEADER_BYTES: Final = 100
 
 
 class DatabaseHeader(NamedTuple):
-    """What the first bytes of a database file say of it."""
+    """The fields that we need of a database file's header."""
 
     page_bytes: int
     format_version: int
@@ -73,7 +73,7 @@ class PageFile:
         )
 
     def sums(self, page_bytes: int) -> NDArray[np.uint32]:
-        """A last piece that is no whole page counts as one. Raises `OSError`."""
+        """CRC32C of each page; a partial last page counts as one. Raises `OSError`."""
         sums: list[int] = []
         at = 0
         while data := os.pread(self._descriptor, page_bytes * _READ_PAGES, at):
@@ -138,7 +138,7 @@ class Mirror:
                         yield number, content
 
     def sums(self, page_bytes: int) -> NDArray[np.uint32]:
-        """Of its pages; none when it is not there. Raises `OSError`."""
+        """CRC32C of each of its pages; empty when there is no mirror. Raises `OSError`."""
         try:
             with PageFile(self.path) as file:
                 return file.sums(page_bytes)
@@ -150,7 +150,7 @@ class Mirror:
         write_pages(self.path, pages, page_bytes, page_count)
 
     def remove(self) -> None:
-        """There is no room for one."""
+        """Remove the mirror: there is no room for one."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
@@ -163,9 +163,9 @@ class WalFrames(NamedTuple):
 
     path: Path
     places: list[tuple[int, int]]
-    """Of each frame its page, and where the page's content begins."""
+    """Page of each frame, and where its content begins."""
     page_count: int
-    """Of the database after the last commit; 0: there is none."""
+    """Pages of the database after the last commit; 0: there is none."""
 
     def contents(self, wanted: Collection[int] | None = None) -> Iterator[tuple[int, bytes]]:
         """The pages of all frames in order, or those of `wanted`. Raises `OSError`."""
@@ -227,7 +227,7 @@ def read_wal(database: Path, count: int | None = None) -> WalFrames:
 
 
 def _page_bytes(head: bytes) -> int:
-    """0: a header that is none."""
+    """Page size from the header; 0: it is no header."""
     size = int.from_bytes(head[8:12]) if len(head) == _WAL_HEADER_BYTES else 0
     return size if 512 <= size <= 65536 else 0
 

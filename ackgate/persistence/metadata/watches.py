@@ -92,7 +92,7 @@ class Watches:
 
 
 def is_at_or_below(path: str, root: str) -> bool:
-    """Whether a watcher of `root` hears of `path`."""
+    """Whether `path` is `root` or lies below it."""
     return root in {"/", path} or path.startswith(root + "/")
 
 

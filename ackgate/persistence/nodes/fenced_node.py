@@ -113,7 +113,7 @@ class FencedNode(Generic[NodeT]):
 
     @property
     def is_certain(self) -> bool:
-        """Whether the node is known to say what we believe."""
+        """Whether the stored node is known to be what is in memory."""
         return self._is_certain
 
     @property
@@ -208,7 +208,10 @@ class FencedNode(Generic[NodeT]):
             await self._until_won(attempt)
 
     async def remove(self) -> None:
-        """It may be gone already: by a call of ours that was not answered, or that failed later."""
+        """Remove the node.
+
+        It may be gone already: by a call of ours that was not answered, or that failed later.
+        """
         has_lost = False
 
         async def attempt() -> None:

@@ -109,7 +109,7 @@ def owners_path(tenant: str, namespace: str) -> str:
 
 
 def topic_hash(topic: str) -> int:
-    """Where a topic (or partition), by its full name, lies among the hashes."""
+    """Hash of a topic (or partition), by its full name: its place among the bundles' ranges."""
     return zlib.crc32(topic.encode())
 
 

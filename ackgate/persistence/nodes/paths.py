@@ -49,7 +49,10 @@ _DOTS: Final = {".": "%2E", "..": "%2E%2E"}
 
 
 def node_of_name(name: str) -> str:
-    """A name as a node is called. Raises `CallerError` for an empty name or unencodable text."""
+    """The node's name for a user's name.
+
+    Raises `CallerError` for an empty name or unencodable text.
+    """
     if not name:
         raise CallerError("an empty name cannot be a metadata node")
     try:
@@ -60,7 +63,7 @@ def node_of_name(name: str) -> str:
 
 
 def name_of_node(node: str) -> str:
-    """The name that a node was called after."""
+    """The user's name for a node's name; the reverse of `node_of_name`."""
     return unquote(node, errors="replace")
 
 

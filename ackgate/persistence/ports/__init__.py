@@ -133,7 +133,7 @@ class LedgerReader(Protocol):
         """
 
     async def read_last_add_confirmed(self) -> int:
-        """Read the bookies again; a reader that did not recover may learn of later entries."""
+        """Ask the bookies again; a reader that did not recover may learn of later entries."""
 
     async def close(self) -> None: ...
 
@@ -292,13 +292,16 @@ class MetadataStore(Protocol):
         """
 
     async def create(self, path: str, value: bytes, *, ephemeral: bool = False) -> None:
-        """Raises `NodeExistsError`.
+        """Create a node, with parents as needed. Raises `NodeExistsError`.
 
-        Parents are made as needed. Ephemeral nodes end with the session.
+        An ephemeral node ends with the session.
         """
 
     async def delete(self, path: str, *, expected_version: int | None = None) -> None:
-        """Raises `NoSuchNodeError`, `MetadataConflictError`; a node with children is a `CallerError`."""
+        """Delete a node. Raises `NoSuchNodeError`, `MetadataConflictError`.
+
+        A node with children is a `CallerError`.
+        """
 
     async def children(self, path: str) -> list[str]:
         """Names (not paths) of the children, sorted; empty when the node does not exist."""
@@ -306,9 +309,9 @@ class MetadataStore(Protocol):
     def watch(self, path: str, on_event: Callable[[WatchEvent], None]) -> Callable[[], None]:
         """Call `on_event` on the loop for every change at or below `path`. Returns the cancel.
 
-        Changes in quick succession, or while the session was suspended, may be reported as one; none is
-        left untold from the first read at or below the path on that comes after this call. When the
-        session is lost its watches end.
+        Changes in quick succession, or while the session was suspended, may be reported as one.
+        Every change is reported that comes after the first read at or below the path made after
+        this call. When the session is lost its watches end.
         """
 
     def on_session_change(self, on_change: Callable[[SessionState], None]) -> Callable[[], None]:

@@ -46,7 +46,7 @@ class AvroSchema:
         return stream.getvalue()
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The record again. Raises `CorruptRecordError` for bytes too few, too many or wrong."""
+        """Decode a record. Raises `CorruptRecordError` for bytes too few, too many or wrong."""
         stream = BytesIO(body)
         try:
             record = fastavro.schemaless_reader(stream, self._parsed, None)

@@ -83,7 +83,7 @@ def encode_chunk(chunk: ChunkRecord) -> bytes:
 
 
 def decode_record(envelope: bytes) -> AnyRecord:
-    """The record again. Raises `CorruptRecordError`, `UnknownFormatError`."""
+    """Decode a record. Raises `CorruptRecordError`, `UnknownFormatError`."""
     kind, body = unseal(envelope, newest_format=NEWEST_FORMAT)
     format_version = format_of(envelope)
     try:

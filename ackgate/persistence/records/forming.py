@@ -313,14 +313,17 @@ class RecordChain:
 
 
 class NackSource(Protocol):
-    """Who holds the nacks back, and keeps them live."""
+    """The owner of the nacks that are held back: keeps them live and gives images of them."""
 
     @property
     def version(self) -> int:
-        """From 0 on; grows with every change that is worth a new image. What is acked, or due, is none."""
+        """Version, from 0 on; grows with every change that is worth a new image.
+
+        An ack, or an entry that falls due, is no such change.
+        """
 
     def image(self, bytes_max: int) -> NackImage:
-        """What there is now: frozen, as much as fits into so many bytes, earliest first."""
+        """A frozen image of the nacks now: the earliest ones, as many as fit into so many bytes."""
 
 
 class NackWrites:
@@ -340,7 +343,7 @@ class NackWrites:
         self._next_at = 0.0
 
     def attach(self, source: NackSource, persisted: int) -> None:
-        """From now on this is who has them. Its version 0 is what was recovered: so many entries."""
+        """Take images from `source`. Its version 0 is what was recovered: `persisted` entries."""
         self._source = source
         self.persisted = persisted
         self.durable_version = 0
@@ -353,19 +356,19 @@ class NackWrites:
 
     @property
     def due_at(self) -> float:
-        """When to write what is new, if there is anything."""
+        """When the next image may be written, if anything is new."""
         return self._next_at
 
     def hurry(self) -> None:
-        """Forget the pace for the next write."""
+        """Let the next write have an image without waiting."""
         self._next_at = 0.0
 
     def if_due(self, now: float) -> NackImage | None:
-        """For a delta: what there is, if anything of it is new and its time has come."""
+        """The image for a delta; None: nothing is new, or it is not time yet."""
         return self.image() if now >= self._next_at and self.is_dirty else None
 
     def image(self) -> NackImage | None:
-        """For a snapshot: the image to include. None: there is none."""
+        """The image for a snapshot; None: nobody holds nacks."""
         return None if self._source is None else self._source.image(self.bytes_max)
 
     def wrote(self, image: NackImage, now: float) -> None:

@@ -43,7 +43,7 @@ class PersistOutcome(WrittenCounts):
     """When it became durable, in ms since 1970."""
 
     duration_ms: float
-    """From taking the state to its durability."""
+    """From taking the state until it was durable."""
 
     nacks_in_memory: int | None = None
     """Entries held back after a negative ack; None: this write says nothing of them."""
@@ -67,7 +67,7 @@ class PersistOutcome(WrittenCounts):
     """How many of the bytes written are the node's."""
 
     properties_bytes: int = 0
-    """What properties of the cursor take among these, before compression."""
+    """Bytes of the cursor's properties among these, before compression."""
 
 
 class RecoverySource(enum.Enum):

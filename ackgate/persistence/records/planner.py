@@ -65,7 +65,7 @@ class PersistPlan:
         node_bytes: int = 0,
         properties_bytes: int = 0,
     ) -> PersistOutcome:
-        """What a write of it was; see `PersistOutcome`."""
+        """The outcome of having written this plan, with these figures."""
         counts, nacks = self.counts, self.nacks
         return PersistOutcome(
             version=counts.version,

@@ -82,7 +82,7 @@ class Request:
                 self.on_answer(value, None)
 
     def fail(self, error: BaseException) -> None:
-        """It will have none, or ZooKeeper answered with an error."""
+        """Fail the request: it gets no answer, or ZooKeeper answered with an error."""
         if not self.done.done():
             if self.on_answer is None:
                 self.done.set_exception(error)
@@ -118,7 +118,10 @@ class Requests:
         size_bytes: int = 0,
         is_held: bool = False,
     ) -> asyncio.Future[Any]:
-        """The answer to come. `is_held` lets it wait for `release` before anything else."""
+        """Queue a request and return its future answer.
+
+        `is_held`: it waits for `release` before anything else.
+        """
         if len(self._waiting) + len(self._held) >= OPERATIONS_WAITING_MAX:
             raise MetadataStoreError(
                 f"{self._address}: {OPERATIONS_WAITING_MAX} operations are waiting"
@@ -139,7 +142,10 @@ class Requests:
         *,
         path: str,
     ) -> None:
-        """A request of the watches: answered by a call, and given up only with the connection."""
+        """Queue a request of the watches: `on_answer` gets its answer.
+
+        It has no deadline; only a lost connection ends it.
+        """
         done: asyncio.Future[Any] = self._loop.create_future()
         request = Request(send, done, path, False, 0, math.inf, on_answer)  # noqa: FBT003
         self._waiting.append(request)

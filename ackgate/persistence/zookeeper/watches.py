@@ -132,7 +132,7 @@ class TreeMirror:
             self.looks.append(look)
 
     def remove_root(self, root: str) -> None:
-        """One of those does no longer."""
+        """Stop watching one of those paths."""
         self._roots[root] -= 1
         if self._roots[root] > 0:
             return

@@ -70,7 +70,7 @@ class CatalogueTopic(NamedTuple):
     name: str
     """In full: ``persistent://tenant/namespace/topic``."""
     path: str
-    """Its node."""
+    """Path of its metadata node."""
 
 
 class KnownLedger(NamedTuple):
@@ -252,7 +252,7 @@ class Catalogue:
     def all_cursors(
         self, topics: Sequence[CatalogueTopic], subscription: str | None
     ) -> list[Cursor]:
-        """Those of all these topics. Raises `CallerError` when none has the subscription."""
+        """The cursors of all these topics. Raises `CallerError` when none has the subscription."""
         found = [cursor for topic in topics for cursor in self.cursors(topic, subscription)]
         if found or subscription is None:
             return found
@@ -277,14 +277,14 @@ class Catalogue:
         return self.entry(ledger_id).metadata
 
     def entry(self, ledger_id: int) -> KnownLedger:
-        """As `ledger`, with what verifies its password. Raises as it."""
+        """As `ledger`, with what verifies the ledger's password."""
         found = self.entries([ledger_id])
         if not found:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
         return found[0]
 
     def entries(self, ledger_ids: Iterable[int]) -> list[KnownLedger]:
-        """Of these ledgers those that are there, in this order."""
+        """Those of these ledgers that exist, in this order."""
         if self._cluster is None:
             known = self.ledger_nodes
             return [KnownLedger(*decode_metadata(i, known[i])) for i in ledger_ids if i in known]
@@ -351,7 +351,10 @@ def _plain_url(url: str) -> str:
 
 
 def open_catalogue(options: SourceOptions) -> Catalogue:
-    """Raises `ConfigurationError`, `CallerError`, `StorageError`."""
+    """Open the catalogue that the options name.
+
+    Raises `ConfigurationError`, `CallerError`, `StorageError`.
+    """
     address = storage_address(options)
     scheme, where = parse_metadata_url(address.metadata_url)
     match scheme:

@@ -122,7 +122,10 @@ class Job(Protocol):
         """Add the job's own arguments to those of every job. Imports no Spark."""
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for arguments that make no sense. Called before Spark starts."""
+        """Raise `ConfigurationError` for arguments that make no sense.
+
+        Called before Spark starts.
+        """
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `AckGateError` for what the user can fix."""
+        """Run the job. Raises `AckGateError` for what the user can fix."""

@@ -37,7 +37,7 @@ JOURNAL_COLUMNS: Final = (
     "detail",
     "state",
 )
-"""What the audit reads."""
+"""The columns that the audit reads."""
 
 SUBSCRIPTION: Final = ("topic", "subscription")
 ENTRY: Final = (*SUBSCRIPTION, "ledger_id", "entry_id")

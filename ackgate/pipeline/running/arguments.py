@@ -106,7 +106,7 @@ def check_arguments(job: Job, arguments: argparse.Namespace) -> None:
 
 
 def spark_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    """Of ``--conf KEY=VALUE``. Raises `ConfigurationError`."""
+    """Spark's settings from ``--conf KEY=VALUE``. Raises `ConfigurationError`."""
     settings = {}
     for word in arguments.conf:
         key, sign, value = word.partition("=")

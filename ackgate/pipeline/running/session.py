@@ -62,7 +62,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss.SSS}} %-5p %c{{1}} - %m%n%ex
 
 
 def check_spark_can_run() -> None:
-    """Raises `ConfigurationError` naming a missing or too old package or Java."""
+    """Raise `ConfigurationError` naming a missing or too old package or Java."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
@@ -74,7 +74,7 @@ def check_spark_can_run() -> None:
 
 
 def check_java(java: str) -> None:
-    """Raises `ConfigurationError` when this program is not there, or not Java 17 or newer."""
+    """Raise `ConfigurationError` when this program is not there, or not Java 17 or newer."""
     found = shutil.which(java)
     if found is None:
         raise ConfigurationError(
@@ -263,7 +263,7 @@ def _interpreter(executor_python: str | None) -> str:
 
 
 def _partitions(cores: str | None) -> int:
-    """Of a shuffle: two for each core."""
+    """Partitions of a shuffle: two for each core."""
     count = (os.cpu_count() or 1) if cores == "*" else int(cores or 1)
     return max(_PARTITIONS_MIN, 2 * count)
 

@@ -116,7 +116,7 @@ class SourceOptions:
     """Empty: all."""
     subscription: str | None = None
     columns: tuple[Column, ...] | None = None
-    """None: those of the schema, or the default ones."""
+    """The columns to read; None: those of the schema, or the default ones."""
     ledger_ids: tuple[IdRange, ...] | None = None
     entry_ids: tuple[IdRange, ...] | None = None
     min_publish_time_ms: int | None = None
@@ -130,7 +130,7 @@ class SourceOptions:
     at_ms: int | None = None
     split_bytes: int = SPLIT_BYTES
     starting_position: Position | None = None
-    """Of a stream that has no checkpoint. None: where `starts_at_end` says."""
+    """Where a stream without a checkpoint begins. None: where `starts_at_end` says."""
     starts_at_end: bool = False
     max_entries_per_trigger: int | None = None
     gaps_path: str | None = None
@@ -140,7 +140,7 @@ class SourceOptions:
 
     @property
     def chosen_columns(self) -> tuple[Column, ...]:
-        """Those that are named, or all that are not heavy."""
+        """The columns that are named, or all that are not heavy."""
         return self.table.default_columns if self.columns is None else self.columns
 
     def wants_ledger(self, ledger_id: int) -> bool:
@@ -156,7 +156,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Raises `CallerError` naming the option and its allowed values."""
+    """Parse the source's options. Raises `CallerError` naming the option and its allowed values."""
     values = _named(given)
     if "pulsar" in values:
         for name in NOT_OF_PULSAR:

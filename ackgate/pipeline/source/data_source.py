@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.storage.reading import LedgerPlaces
 
 ENTRIES_PER_PARTITION: Final = 100_000
-"""Of a batch: so many are read by one task of Spark, at most."""
+"""Most entries of a batch that one Spark task reads."""
 
 
 class AckgateDataSource(DataSource):

@@ -65,7 +65,7 @@ JOURNAL_WEIGHT: Final = 64
 """A byte of a delivery journal is as much work as so many of messages: an event takes one or two."""
 
 LEDGERS_TOGETHER_MAX: Final = 5_000
-"""Of the table `ledgers`: so many make a task, which lists each bookie's directory once."""
+"""Ledgers of one task of table `ledgers`, which lists each bookie's directory once."""
 
 LEDGER_NODE_BYTES: Final = 4096
 """What one of them is taken for."""

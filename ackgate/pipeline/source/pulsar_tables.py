@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ackgate.pulsar import CursorView, LedgerView, PersistedAcks, StoredLedger, TopicView
 
 ENTRIES_PER_TASK: Final = 20_000
-"""Of one ledger. An entry may be a batch of a thousand messages."""
+"""Entries of one ledger that a task reads. An entry may be a batch of a thousand messages."""
 
 TASKS_TOGETHER: Final = 64
 """Small ledgers, or cursors, that one task of Spark reads."""

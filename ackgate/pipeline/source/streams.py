@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ackgate.pipeline.source.stream_offsets import LedgerEnd
 
 _NAME_BYTES: Final = 12
-"""Of the digest of a topic's name in the name of a file."""
+"""Bytes of the digest of a topic's name that stand in a file's name."""
 
 STREAMED: Final = ("messages", "unpacked_messages", "delivery_journal")
 
@@ -99,7 +99,7 @@ class TopicStream(DataSourceStreamReader):
     """One stream of one table, up to `partitions` and `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises `CallerError` for a table that does not grow by entries."""
+        """Raise `CallerError` for a table that does not grow by entries."""
         if options.table.name not in STREAMED:
             known = ", ".join(STREAMED[:-1])
             raise CallerError(

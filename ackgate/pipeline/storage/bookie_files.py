@@ -161,7 +161,7 @@ class OpenBookies:
         self._open: dict[str, BookieFiles] = {}
 
     def bookie(self, bookie_id: str) -> BookieFiles | None:
-        """None: it is not among the places, or its directory is gone."""
+        """The bookie's files; None: it is not among the places, or its directory is gone."""
         files = self._open.get(bookie_id)
         address = self._places.directories.get(bookie_id)
         if files is None and address is not None:

@@ -43,7 +43,10 @@ class ClusterPlace:
     """Custom metadata of the ledgers that count; others are not listed."""
 
     async def connect(self) -> BookKeeperClient:
-        """Raises `ConfigurationError`, `MetadataStoreError`, `MissingExtraError`."""
+        """Connect to the cluster.
+
+        Raises `ConfigurationError`, `MetadataStoreError`, `MissingExtraError`.
+        """
         with named_extras("bookkeeper"):
             from ackgate.persistence.bookkeeper import (  # noqa: PLC0415  only where it is wanted
                 BookKeeperClient,
@@ -62,15 +65,15 @@ class OpenCluster:
         self._client: BookKeeperClient | None = None
 
     def ledger_ids(self) -> list[int]:
-        """All that have the marks, ascending."""
+        """Ids of all ledgers that have the marks, ascending."""
         return self._run(self._ledger_ids())
 
     def metadata_of(self, ledger_ids: Iterable[int]) -> dict[int, LedgerMetadata]:
-        """Of those that exist, in this order. Raises `CorruptRecordError`."""
+        """Metadata of the ledgers that exist, in this order. Raises `CorruptRecordError`."""
         return self._run(self._metadata_of(list(ledger_ids)))
 
     def files_of(self, _: int) -> list[FoundFile]:
-        """None: its bookies keep their files to themselves."""
+        """Always empty: the bookies of a cluster keep their files to themselves."""
         return []
 
     def located(self, entry_range: EntryRange) -> EntryRange:

@@ -14,7 +14,7 @@ class Damage:
 
     ledger_id: int
     bookie: str | None
-    """None: all copies are alike."""
+    """The bookie with the damaged copy. None: all copies are alike."""
     file: str
     offset: int
     end_offset: int

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Sizes = npt.NDArray[np.uint8]
 
 FIRST_ENTRIES: Final = 1024
-"""Of the first batch of a read."""
+"""Entries in the first batch of a read."""
 
 ENTRIES_MAX: Final = 16_384
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -152,7 +152,7 @@ def decode_side_by_side(
 
 
 class _Spans(NamedTuple):
-    """Of every entry: its four numbers, and its payload."""
+    """The four numbers and the payload of every entry, as spans."""
 
     number_starts: Ints
     number_stops: Ints

@@ -189,7 +189,10 @@ class FragmentStream:
 
 
 def matching(entries: list[StoredEntry], digest: Digest) -> list[StoredEntry]:
-    """Those whose digest fits. A CRC32C costs a third of what `Digest.matches` does for each."""
+    """The entries whose digest fits.
+
+    A CRC32C costs a third of what `Digest.matches` does for each.
+    """
     if isinstance(digest, CrcDigest):
         # Fields by number: by name they take longer than the checksum.
         made = [crc32c(entry[6] + entry[5]) for entry in entries]

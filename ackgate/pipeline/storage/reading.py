@@ -211,7 +211,7 @@ class _Reading:
     # ------------------------------------------------------------------------------------- damage
 
     def _lose(self, lost: list[int]) -> None:
-        """Raises `NoSuchEntryError`, unless they are to be skipped."""
+        """Raise `NoSuchEntryError` for lost entries, unless they are to be skipped."""
         culprits: dict[int, Damage] = {}
         for entry_id in lost:
             damage = self._culprit(entry_id)

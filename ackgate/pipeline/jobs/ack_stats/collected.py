@@ -75,7 +75,7 @@ def journal_begins(journal: DataFrame, chosen: DataFrame) -> dict[str, int]:
 
 
 def leaver_table(leavers: DataFrame, count: int) -> SummaryTable:
-    """Of all subscriptions those with the most holes. `leavers`: hole_consumers or hole_keys."""
+    """The subscriptions with the most holes. `leavers`: hole_consumers or hole_keys."""
     kind = "consumer" if "consumer" in leavers.columns else "key"
     top = leavers.orderBy("holes", "entries", ascending=False).limit(count).collect()
     rows = [

@@ -28,7 +28,7 @@ RECORD_COLUMNS: Final = (
     *("range_count", "ranges_in_memory", "entries_dropped", "partly_acked_count"),
     *("record_bytes", "acked"),
 )
-"""Of table `cursor_records`."""
+"""The columns of table `cursor_records` that are read."""
 
 _NESTED: Final = ("places", "history", "curve", "limits", "over_limit", "open_holes")
 _PLACE_COLUMN: Final = "hole_entries_by_place"
@@ -157,7 +157,7 @@ def named(stats: DataFrame, chosen: Sequence[SubscriptionFigures]) -> DataFrame:
 
 
 def flat_columns() -> list[str]:
-    """Those of `SubscriptionFigures` that every format can hold."""
+    """The fields of `SubscriptionFigures` that every format can hold."""
     return [field.name for field in fields(SubscriptionFigures) if field.name not in _NESTED]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 GUESSES_MAX: Final = 300
-"""Of one subscription: the newest ones."""
+"""Most guesses for one subscription: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class GateHistory:
     """By time: the newest ones, if there are too many."""
     count: int = 0
     total_ms: int = 0
-    """Of all."""
+    """Total length of all pauses, in ms."""
     is_guessed: bool = False
-    """There is no journal of the topic."""
+    """Whether the pauses are guessed, because the topic has no journal."""
 
 
 def over_limit(

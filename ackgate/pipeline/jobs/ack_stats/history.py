@@ -196,7 +196,7 @@ class PositionAxis:
 
 @dataclass(frozen=True, slots=True)
 class StateFigures:
-    """What the fold says of the state at a bin's end."""
+    """Figures of the folded state at a bin's end."""
 
     holes: int
     hole_entries: int
@@ -254,7 +254,7 @@ class CursorHistory:
     records_unlinked: int
     """Deltas whose base is gone."""
     open_holes: OpenHoles | None = None
-    """Of the newest state. None: it is unknown."""
+    """Holes of the newest state. None: it is unknown."""
 
 
 def cursor_history(

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MESSAGE_COLUMNS: Final = (
     *("topic", "ledger_id", "entry_id", "publish_time_ms", "key", "ordering_key", "deliver_at_ms"),
 )
-"""Of table `messages`."""
+"""The columns of table `messages` that are read."""
 
 BUCKET_ENTRIES: Final = 128
 """A message is compared with all holes of its bucket: half as many as this at the most."""
 
 BUCKETS_MAX: Final = 1 << 20
-"""Of one hole. No ledger has so many entries; a damaged state may speak of more."""
+"""Most buckets of one hole. No ledger has so many entries; a damaged state may speak of more."""
 
 _SUBSCRIPTION: Final = ("topic", "subscription")
 _HOLE: Final = (*_SUBSCRIPTION, "ledger_id", "first_entry_id")

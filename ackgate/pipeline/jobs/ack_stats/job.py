@@ -59,7 +59,7 @@ class AckStats:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for limits, a horizon or a number that make no sense."""
+        """Raise `ConfigurationError` for limits, a horizon or a number that make no sense."""
         _checked(arguments)
 
     def run(self, run: JobRun) -> JobSummary:

@@ -19,7 +19,7 @@ JOURNAL_COLUMNS: Final = (
     *("ledger_id", "entry_id", "unacked_indexes", "is_cumulative", "redelivery_count", "reason"),
     "detail",
 )
-"""Of table `delivery_journal`."""
+"""The columns of table `delivery_journal` that are read."""
 
 STEPS_MAX: Final = 256
 """Changes of the limit of a topic that are looked at: the newest."""

@@ -22,7 +22,7 @@ CAUSE_WORDS: Final = {
 
 NO_KEY: Final = "no key"
 NOT_FOUND: Final = "not found"
-"""Of an entry whose message is not there."""
+"""Stands for the consumer or key of an entry whose message is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class OpenHole:
 
 @dataclass(frozen=True, slots=True)
 class HoleLeavers:
-    """Of one subscription: those with the most and those with the oldest holes."""
+    """Who left the holes of one subscription: those with the most and those with the oldest."""
 
     consumers: tuple[Leaver, ...] = ()
     keys: tuple[Leaver, ...] = ()

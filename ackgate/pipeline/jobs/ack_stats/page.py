@@ -43,7 +43,7 @@ class AckStatsReport:
     drawn: int
     """How many of them get charts, from the first on."""
     subscriptions: int
-    """All that there are."""
+    """Number of all subscriptions."""
     records: int
     record_bytes: int
     at_limit_expected: int

@@ -109,7 +109,7 @@ class SubscriptionFigures:
     records: int
     """Writes that are known of, by their records or by the journal."""
     journal_records: int
-    """Those whose records are gone; the journal has them."""
+    """Records that are gone from storage, but that the journal has."""
     has_history: bool
     """False: one record is all that is known. A closed cursor keeps no more."""
     records_unlinked: int

@@ -87,14 +87,17 @@ def _wait(kind: str, us: Expression) -> Expression:
 
 
 def to_dispatch_us() -> Expression:
-    """Of an entry: from publish to its first dispatch."""
+    """Time of an entry from publish to its first dispatch, in microseconds."""
     return f.when(
         ~f.col("is_untold"), f.col("first_sent_at.time_us") - f.col("published_at.time_us")
     )
 
 
 def to_ack_us() -> Expression:
-    """Of an entry: from its first dispatch to the first ack. A later one may be of a later delivery."""
+    """Time of an entry from its first dispatch to the first ack.
+
+    A later ack may be of a later delivery.
+    """
     return f.when(
         f.col("acked_at") > f.col("first_sent_at"),
         f.col("acked_at.time_us") - f.col("first_sent_at.time_us"),

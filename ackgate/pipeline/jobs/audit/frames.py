@@ -219,7 +219,7 @@ def audit(
     limits: AuditLimits = DEFAULT_LIMITS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Of the table ``delivery_journal`` (JOURNAL_COLUMNS)."""
+    """Audit the table ``delivery_journal`` (its JOURNAL_COLUMNS)."""
     read = journal.select(*JOURNAL_COLUMNS).cache()
     events = once(read)
     of_topics = _kept(topics(events))

@@ -74,7 +74,7 @@ class AuditJob:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for times below 0."""
+        """Raise `ConfigurationError` for times below 0."""
         _microseconds(arguments.grace_seconds, 1_000_000, "--grace-seconds")
         _microseconds(arguments.late_ms, 1_000, "--late-ms")
 

@@ -81,7 +81,7 @@ class AuditReport:
 
     source: str
     totals: Mapping[str, Any]
-    """Of all subscriptions."""
+    """Totals over all subscriptions."""
     table: Sequence[Mapping[str, Any]]
     """Results by subscription, the worst first; not all of them."""
     deliveries: Sequence[tuple[float, float, str, int]]

@@ -74,7 +74,7 @@ PERSISTS_COLUMNS: Final = (
 )
 
 TICK_MS: Final = 1_000
-"""Of the delayed tracker, where the journal does not say."""
+"""Tick of the delayed tracker, where the journal does not have it."""
 
 
 def topics(journal: DataFrame) -> DataFrame:

@@ -41,7 +41,7 @@ class GenerateJob:
             parser.add_argument(name, type=float, default=0.0, metavar="SHARE", help=what)
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for a plan that cannot be."""
+        """Raise `ConfigurationError` for an impossible plan."""
         _plan(arguments)
 
     def run(self, run: JobRun) -> JobSummary:

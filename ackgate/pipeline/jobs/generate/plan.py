@@ -17,7 +17,7 @@ TENANT: Final = "public"
 NAMESPACE: Final = "default"
 
 MESSAGES_PER_MS: Final = 10
-"""Of one topic, by their publish times."""
+"""Messages of one topic in each ms, by their publish times."""
 
 LEDGERS_PER_TOPIC_MAX: Final = 5_000
 """What a topic's node has room for under the store's size guard, and some to spare."""
@@ -39,7 +39,7 @@ class GeneratePlan:
     """On each topic."""
     keys: int = 1_000
     properties: int = 0
-    """Of each message, ``property-0`` and on."""
+    """Properties of each message: ``property-0`` and on."""
     event_seconds_max: int = 0
     """The event time is up to so long before the publish time; 0: there is none."""
     delayed_share: float = 0.0
@@ -92,7 +92,7 @@ class GeneratePlan:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """One topic's part of it."""
+    """The part of the plan that concerns one topic."""
 
     number: int
     name: str

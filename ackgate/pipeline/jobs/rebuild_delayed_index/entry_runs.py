@@ -29,7 +29,7 @@ RUN_ENTRIES_MAX: Final = 65_536
 """Entries that are gathered before rows are made of them; none has more. Bounds a task's memory."""
 
 NUMBER: Final = np.dtype("<i8")
-"""What the binary columns hold."""
+"""Type of the numbers in binary columns."""
 
 RUN: Final = (
     Column("ledger_id", Kind.LONG, "Of all its entries."),
@@ -92,5 +92,5 @@ def binary_slices(numbers: Numbers, bounds: Numbers) -> pa.Array:
 
 
 def numbers_of(column: pa.Array, row: int) -> Numbers:
-    """What one row of a binary column holds. A view."""
+    """The numbers in one row of a binary column. A view."""
     return np.frombuffer(column[row].as_buffer(), NUMBER)

@@ -52,7 +52,7 @@ class MarkDeletes(NamedTuple):
 
 
 def check_settings(settings: DelayedSettings, subscription: str | None) -> None:
-    """Raises `ConfigurationError` unless by these settings there are buckets, of one subscription."""
+    """Raise `ConfigurationError` unless these settings give buckets, of one subscription."""
     if settings.delayed_delivery_tracker_factory_class_name != BUCKET_FACTORY:
         raise ConfigurationError(
             "a broker of these settings keeps delayed messages in memory and would delete the "

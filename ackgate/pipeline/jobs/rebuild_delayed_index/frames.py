@@ -106,14 +106,14 @@ def delayed_runs(messages: DataFrame, now_ms: int) -> DataFrame:
 
 
 def acked_ranges(ack_state: DataFrame) -> DataFrame:
-    """Of each message ledger: the acked ranges of all cursors."""
+    """The acked ranges of all cursors, by message ledger."""
     ranges = ack_state.where(F.col("kind") == "range")
     one = F.struct("subscription", "first_entry_id", "end_entry_id")
     return ranges.groupBy("ledger_id").agg(F.collect_list(one).alias("acked"))
 
 
 def mark_deletes(ack_state: DataFrame) -> DataFrame:
-    """Of each cursor: the last position up to which all is acked."""
+    """The mark-delete of each cursor: up to there everything is acked."""
     return ack_state.where(F.col("kind") == "mark_delete").select(
         "topic",
         "subscription",

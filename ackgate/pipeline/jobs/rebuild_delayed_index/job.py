@@ -49,7 +49,7 @@ class RebuildDelayedIndex:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for settings under which no data can be indexed."""
+        """Raise `ConfigurationError` for settings under which no data can be indexed."""
         from ackgate.pipeline.jobs.rebuild_delayed_index.finding import (  # noqa: PLC0415
             check_settings,
         )
@@ -63,7 +63,7 @@ class RebuildDelayedIndex:
             raise ConfigurationError(f"--now-ms {now_ms}: must be 0 to {TIME_MS_MAX}")
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `AckGateError` for what the user can fix."""
+        """Run the job. Raises `AckGateError` for what the user can fix."""
         from ackgate.pipeline.jobs.rebuild_delayed_index.rebuild import Rebuild  # noqa: PLC0415
 
         return Rebuild(run).run()

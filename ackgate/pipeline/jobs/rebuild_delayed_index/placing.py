@@ -67,7 +67,7 @@ class Placed(NamedTuple):
 
     buckets_replaced: int
     ledgers_left: int
-    """Of the buckets that were replaced: could not be deleted now. The next broker does it."""
+    """Ledgers of replaced buckets that could not be deleted now. The next broker deletes them."""
 
 
 class _Stock(NamedTuple):

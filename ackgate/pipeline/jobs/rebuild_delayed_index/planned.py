@@ -91,7 +91,7 @@ class PlannedBuckets(NamedTuple):
         return sum(piece.stop - piece.start for _, piece in self.pieces)
 
     def of_target(self, target: int) -> tuple[int, int]:
-        """Its buckets, and the entries in them."""
+        """Number of the target's buckets, and of the entries in them."""
         mine = [piece for number, piece in self.pieces if number == target]
         return len({piece.bucket for piece in mine}), sum(p.stop - p.start for p in mine)
 

@@ -69,7 +69,7 @@ LISTED_COLUMNS: Final = (
     "entry_id",
     "key_ms",
 )
-"""Of the result `delayed_index`."""
+"""Columns of the result `delayed_index`."""
 
 SUMMARY_ROWS: Final = 20
 
@@ -92,7 +92,7 @@ class Rebuild:
         self._is_beside = run.arguments.beside
 
     def run(self) -> JobSummary:
-        """Raises `AckGateError`, and whatever Spark does."""
+        """Run the rebuild. Raises `AckGateError`, and whatever Spark raises."""
         begun = time.perf_counter()
         check_settings(self._delayed, self._subscription)
         with contextlib.ExitStack() as stack:

@@ -41,7 +41,7 @@ class Target:
 
     @property
     def subscription(self) -> str | None:
-        """None: the index is shared."""
+        """Name of the subscription; None: the index is shared."""
         return None if self.cursor == DELAYED_INDEX_CURSOR else self.cursor
 
     @property
@@ -64,7 +64,7 @@ class Targets:
     """Message ledger -> numbers of the targets of its topic."""
 
     def of_ledger(self, ledger_id: int) -> tuple[Target, ...]:
-        """Those whose topic has this message ledger."""
+        """The targets whose topic has this message ledger."""
         return tuple(self.all[number] for number in self.by_ledger.get(ledger_id, ()))
 
     @property

@@ -61,7 +61,7 @@ class _Snapshots:
         self._next_id = 1
 
     def carry_out(self, plan: Plan, sums: Sums) -> Outcome:
-        """As the broker would, at once and without failure."""
+        """Carry out a plan as the broker would, at once and without failure."""
         match plan:
             case CreateSnapshot():
                 return self._create(plan, sums)

@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     """Something that came out otherwise."""
 
     sequence: int
-    """Of the event that says what it should have been."""
+    """Sequence number of the event that has the expected value."""
     field: str
     recorded: str
     replayed: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ackgate.persistence.deliveries.columns import EventColumns, WordColumn
 
 CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
-"""Of kinds, as in `Events.kinds`."""
+"""Codes of the kinds, as in `Events.kinds`."""
 
 NUMBERS: Final = ("time_us", "ledger_id", "entry_id", "version", "is_cumulative", "deliver_at_ms")
 WORDS: Final = ("reason", "detail", "unacked_indexes", "state")

@@ -47,7 +47,7 @@ _COLUMNS: Final = (
     ("at most", "redeliveries_max"),
     ("dropped", "entries_dropped_max"),
 )
-"""Of the summary, and where they come from."""
+"""Columns of the summary, and the columns that they come from."""
 
 
 class WhatIf:
@@ -87,11 +87,14 @@ class WhatIf:
         )
 
     def check_arguments(self, arguments: argparse.Namespace) -> None:
-        """Raises `ConfigurationError` for settings that do not exist or have a wrong value."""
+        """Raise `ConfigurationError` for settings that do not exist or have a wrong value."""
         _checked(arguments)
 
     def run(self, run: JobRun) -> JobSummary:
-        """Raises `ConfigurationError` as `check_arguments`, and for what the recording rules out."""
+        """Run the job.
+
+        Raises `ConfigurationError` as `check_arguments`, and for what the recording rules out.
+        """
         variants, asked_us, groups = _checked(run.arguments)
         from ackgate.pipeline.jobs.what_if import frames  # noqa: PLC0415
         from ackgate.pipeline.jobs.what_if.events import EVENTS_COLUMNS  # noqa: PLC0415

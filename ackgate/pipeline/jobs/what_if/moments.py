@@ -64,7 +64,7 @@ AGE_SLACK_SECONDS: Final = 0.01
 """The broker measures a ledger's age with another clock than its timestamps."""
 
 LATENCY_US: Final = 2_000
-"""Of a write, as long as the recording has none of its kind."""
+"""Time of a write, in microseconds, as long as the recording has none of its kind."""
 
 STORES: Final = ("ledger", "metadata-store")
 

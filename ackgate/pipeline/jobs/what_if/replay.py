@@ -71,7 +71,7 @@ class Coverage:
     events_skipped: int = 0
     """Events of epochs whose beginning is gone, or after a gap."""
     events_missing: int = 0
-    """That the broker dropped."""
+    """Events that the broker dropped from its journal."""
     epochs: int = 0
     cursor_bytes_max: int = 0
     """Most memory that the cursor took."""
@@ -167,7 +167,7 @@ class SubscriptionReplay:
             self._take(part)
 
     def finish(self) -> None:
-        """There are no more events."""
+        """End the replay: there are no more events."""
         self._end_epoch()
 
     def _take(self, events: Events) -> None:

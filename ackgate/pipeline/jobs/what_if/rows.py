@@ -149,7 +149,7 @@ class SumColumns:
     redeliveries_mean: float
     """Entries that would come again if the broker crashed at a random moment."""
     not_durable_mean: float
-    """Of them: acked, and not durable."""
+    """Of these, the entries that are acked and not durable."""
     redeliveries_max: int
     delayed_entries: int
     buckets_written: int
@@ -226,7 +226,7 @@ class ReplayRow:
 def replay_row(
     replay: SubscriptionReplay, topic: str, subscription: str, settings_group: int
 ) -> ReplayRow:
-    """Of a replay that is finished."""
+    """The row of a finished replay."""
     return ReplayRow(
         topic=topic,
         subscription=subscription,

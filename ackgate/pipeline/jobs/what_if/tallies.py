@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Sums:
-    """Of one stretch of time. What has `max` in its name is the highest, all else adds up."""
+    """Figures of one stretch of time.
+
+    Those with `max` in the name are the highest; others add up.
+    """
 
     recorded_us: int = 0
     """Time that the recording covers."""
@@ -80,7 +83,7 @@ class Sums:
 
 
 class Tallies:
-    """Of one subscription under some settings."""
+    """Figures of one subscription under some settings."""
 
     def __init__(self, interval_us: int) -> None:
         self._interval_us = interval_us
@@ -100,18 +103,18 @@ class Tallies:
         return total
 
     def at(self, time_us: int) -> Sums:
-        """Of the interval that this lies in."""
+        """The figures of the interval that this time lies in."""
         return self.by_interval[time_us // self._interval_us]
 
     def merge(self, other: Tallies) -> None:
-        """Those of one life, too."""
+        """Add the figures of another life."""
         for number, sums in other.by_interval.items():
             self.by_interval[number].add(sums)
 
     # ---------------------------------------------------------------------- acks, writes
 
     def add_tape(self, tape: Tape) -> None:
-        """What the recording itself has."""
+        """Add the figures of the recording itself."""
         if not len(tape):
             return
         numbers = tape.times_us // self._interval_us

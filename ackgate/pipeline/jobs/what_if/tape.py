@@ -195,7 +195,7 @@ class Tape:
     """Time of its last event."""
     times_us: NDArray[np.int64]
     versions: NDArray[np.int64]
-    """Of each call, after it."""
+    """Version of the ack state after each call."""
     sequences: NDArray[np.int64]
     ranges: NDArray[np.int64]
     batch_indexes: NDArray[np.int64]
